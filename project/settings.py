@@ -130,6 +130,7 @@ REST_FRAMEWORK = {
 # How long things take in the shop: durations as text, the latency of the bank, the carrier and the post in seconds.
 SHOP: dict[str, Any] = {
     "APPROVAL_DEADLINE": os.environ.get("SHOP_APPROVAL_DEADLINE", "2 days"),
+    "CART_PATIENCE": os.environ.get("SHOP_CART_PATIENCE", "1 day"),
     "COOL_OFF": os.environ.get("SHOP_COOL_OFF", "1 minute"),
     "MAIL_PAUSE": os.environ.get("SHOP_MAIL_PAUSE", "3 days"),
     "MONTH": os.environ.get("SHOP_MONTH", "30 days"),

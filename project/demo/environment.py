@@ -34,6 +34,7 @@ _LEASE = 4
 _PACE = {
     "DURABLE_LEASE": str(_LEASE),
     "SHOP_APPROVAL_DEADLINE": "10 minutes",
+    "SHOP_CART_PATIENCE": "10 minutes",
     "SHOP_COOL_OFF": "2 seconds",
     "SHOP_MAIL_PAUSE": "3 seconds",
     "SHOP_MONTH": "10 seconds",

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 
 from django.utils.timezone import now
 
+from durable import Handle
 from durable.models import EntryMetadata, Run
 from project.demo.display import OrderLine
 from project.shop import checkout
@@ -19,32 +20,63 @@ _STAGES = {
     "charge": "charging the card",
     "mark paid": "charging the card",
     "approval": "waits for the shopkeeper",
-    "ship": "label and mail",
+    "ship": "its shipment buys the label",
     "hand over": "cooling off",
 }
 _ENDS = {"completed": "sent", "failed": "rejected, refunded", "cancelled": "cancelled", "rolling_back": "refunding"}
 
 
 class Scene:
-    """`orders` in the order in which they were placed; `rejected` are the ids of those that are turned down."""
+    """`orders` in the order in which they were placed; `rejected` are the ids of those that are turned down.
+
+    The second customer fills a cart, click by click, and orders that; the others order at once.
+    """
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
+        self.cart: Handle[int | None] | None = None
+        self.cart_order: Order | None = None
+        self.clicks: set[str] = set()  # the runs that they were sent to
         self.rejected: set[int] = set()
         self._answered: set[int] = set()
+        self._rejects_cart = False
         self._products = list(Product.objects.all())
         self._runs: dict[str, Run] = {}
 
-    def place_one(self, *, reject: bool) -> Order:
+    @property
+    def placed(self) -> int:
+        """How many orders were placed, that of a cart included whose run has not written it yet."""
+        return len(self.orders) + (self.cart is not None and self.cart_order is None)
+
+    def place_one(self, *, reject: bool) -> None:
         """A customer comes in."""
-        count = len(self.orders)
+        count = self.placed
         name = NAMES[count % len(NAMES)]
+        email = f"{name.lower()}-{count}@example.org"
         product = self._products[count % len(self._products)]
-        order = checkout.place_order(name, f"{name.lower()}-{count}@example.org", {product: 1 + count % 3})
+        if count == 1:
+            self._rejects_cart = reject
+            self._fill_cart(name, email)
+            return
+        order = checkout.place_order(name, email, {product: 1 + count % 3})
         self.orders.append(order)
         if reject:
             self.rejected.add(order.pk)
-        return order
+
+    def _fill_cart(self, name: str, email: str) -> None:
+        """So many clicks, so fast that the second may come before a worker has taken up the first."""
+        visitor = f"{name.lower()}-{now():%H%M%S%f}"
+        for product in self._products[:3]:
+            self.cart = checkout.add_to_cart(visitor, {product: 1})
+            self.clicks.add(self.cart.id)
+        checkout.send_to_cart(visitor, "order", {"name": name, "email": email})
+
+    def _look_into_cart(self) -> None:
+        if self.cart is not None and self.cart_order is None and (number := self.cart.output) is not None:
+            self.cart_order = Order.objects.select_related("customer").get(pk=number)
+            self.orders.append(self.cart_order)
+            if self._rejects_cart:
+                self.rejected.add(number)
 
     def answer_waiting(self) -> list[tuple[Order, str]]:
         """The shopkeeper answers the orders that wait for it; what was answered."""
@@ -59,6 +91,7 @@ class Scene:
 
     def look(self) -> list[OrderLine]:
         """Read where the orders stand."""
+        self._look_into_cart()
         ids = [order.run_id for order in self.orders]
         self._runs = Run.objects.in_bulk(ids)
         done: Mapping[str, set[str]] = defaultdict(set)

@@ -6,25 +6,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event
 from types import FrameType
+from typing import Any
 
 import redis
 from django.conf import settings
+from django.contrib.admin.utils import quote
 from django.core.management import call_command
+from django.urls import reverse
 from rich.console import Console
 
-from durable import get_run
+from durable import Handle, get_run
 from durable.conf import conf
+from durable.operations.schedules import verbs
 from project.demo import environment
 from project.demo.display import Display, OrderLine
 from project.demo.scene import Scene
 from project.demo.serving import bind, demo_login, serve
 from project.demo.tree import history_tree
-from project.demo.verdict import judge
+from project.demo.verdict import judge, judge_cart, judge_report
 from project.demo.workers import Workers
 from project.shop.models import Fault
 
 __all__ = ["tell"]
 
+SCHEDULE = "shop.nightly"
 TICK = 0.1
 BETWEEN_ORDERS = 0.3
 PATIENCE = 45.0  # seconds for all orders to end, after the last one was placed
@@ -39,11 +44,12 @@ def tell(*, count: int, port: int | None) -> bool:
         call_command("migrate", verbosity=0)
         may_flush = _redis_is_empty()
         workers.start()
-        held = _Demo(console, workers, interrupted, may_flush=may_flush).play(count)
+        demo = _Demo(console, workers, interrupted, may_flush=may_flush)
+        held = demo.play(count)
         if not held:
             console.print("The workers wrote:", *workers.logged().splitlines()[-40:], sep="\n", markup=False)
         if port is not None:
-            _serve(console, port)
+            _serve(console, port, demo.shipped)
     return held
 
 
@@ -58,6 +64,13 @@ class _Demo:
         self._display = Display(console)
         self._orphans: list[str] = []
         self._may_flush = may_flush
+        self._report: Handle[Any] | None = None
+
+    @property
+    def shipped(self) -> str:
+        """The run of an order that was sent."""
+        rejected = self._scene.rejected
+        return next((order.run_id for order in self._scene.orders if order.pk not in rejected), "")
 
     def play(self, count: int) -> bool:
         """Let `count` orders flow; whether all was well."""
@@ -66,6 +79,7 @@ class _Demo:
                 f"{self._workers.processes} worker processes start; the carrier fails the first attempt of each label."
             )
             self._let_flow(count)
+            self._make_report()
         return self._conclude()
 
     def _let_flow(self, count: int) -> None:
@@ -75,9 +89,11 @@ class _Demo:
         lines: list[OrderLine] = []
         while time.monotonic() < deadline:
             # The second order waits for the first to be taken up: until then the workers are still starting.
-            if len(self._scene.orders) < count and time.monotonic() >= due and all(line.is_begun for line in lines[:1]):
+            if self._scene.placed < count and time.monotonic() >= due and all(line.is_begun for line in lines[:1]):
                 due = time.monotonic() + BETWEEN_ORDERS
-                self._scene.place_one(reject=len(self._scene.orders) == count // 3)
+                self._scene.place_one(reject=self._scene.placed == count // 3)
+                if self._scene.placed == 2 and self._scene.cart is not None:
+                    self._say(f"Three clicks fill one cart, run {self._scene.cart.id}, which is ordered.")
             lines = self._scene.look()
             for order, verdict in self._scene.answer_waiting():
                 if verdict == "rejected":
@@ -92,7 +108,7 @@ class _Demo:
 
     def _make_trouble(self, count: int) -> Iterator[None]:
         """Once half of the orders are placed: kill a worker with an order in its hands, then empty Redis."""
-        while len(self._scene.orders) < (count + 1) // 2:
+        while self._scene.placed < (count + 1) // 2:
             yield
         hunted_until = time.monotonic() + HUNT
         while not (held := self._scene.held_by(self._workers.pids)):
@@ -111,6 +127,16 @@ class _Demo:
                 yield
             self._say(f"{run_id} goes on in worker process {heir}.", "green")
 
+    def _make_report(self) -> None:
+        """Run the schedule of the nightly report now, and wait for its run."""
+        self._say(f'The schedule "{SCHEDULE}" is run now; by itself it runs each night at half past two.')
+        tick = verbs.run_now(SCHEDULE, force=True)
+        report = self._report = get_run(tick.run_id)
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and report.info().finished_at is None:
+            if self._interrupted.wait(TICK):
+                raise KeyboardInterrupt
+
     def _flush_redis(self) -> None:
         if not self._may_flush:
             self._say("This Redis holds what is not the demo's, and is left alone. An empty one would be flushed now.")
@@ -123,7 +149,12 @@ class _Demo:
         self._print_history("The history of an order whose worker was killed", self._orphans[:1])
         self._print_history("The history of an order that was rejected", [f"order-{pk}" for pk in self._scene.rejected])
         self._console.print("\nChecked in the rows:")
-        findings = judge(self._scene.orders, self._scene.rejected)
+        scene = self._scene
+        findings = judge(scene.orders, scene.rejected)
+        if scene.cart is not None:
+            findings.append(judge_cart(scene.clicks, scene.cart_order))
+        if self._report is not None:
+            findings.append(judge_report(self._report, scene.orders, scene.rejected))
         for finding in findings:
             mark = "[green]✓[/]" if finding.held else "[bold red]✗[/]"
             self._console.print(f"{mark} {finding.promise} ({finding.found})", soft_wrap=True)
@@ -140,7 +171,7 @@ class _Demo:
         self._display.say(text, style)
 
 
-def _serve(console: Console, port: int) -> None:
+def _serve(console: Console, port: int, order: str) -> None:
     """Until interrupted, which is the ordinary end."""
     with suppress(KeyboardInterrupt), bind(port) as server:
         if server.server_port != port:
@@ -150,6 +181,11 @@ def _serve(console: Console, port: int) -> None:
         console.print(f"\nThe shop:  {base}/")
         console.print(f"The admin: {base}/admin/  user [bold]{user}[/], password [bold]{password}[/]")
         console.print(f"The runs:  {base}/admin/durable/")
+        child = reverse("admin:durable_run_change", args=[quote(order)])
+        schedule = reverse("admin:durable_run_schedule", args=[quote(SCHEDULE)])
+        console.print(f"Children:  {base}{child} (an order; its shipment is a child)", soft_wrap=True)
+        console.print(f"Schedules: {base}{schedule} (a report each night)", soft_wrap=True)
+        console.print(f"Keys:      {base}{reverse('shop:cart')} (a cart; all clicks go to one run)", soft_wrap=True)
         console.print(f"The REST interface: curl -u {user}:{password} {base}/api/runs?limit=3", soft_wrap=True)
         console.print("The workers go on. Ctrl-C ends it all.")
         serve(server)

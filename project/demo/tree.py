@@ -17,12 +17,15 @@ _MARKS = {
 
 
 def history_tree(run: Handle) -> Tree:
-    """The run, its scopes as branches, its entries as leaves, in the order in which they began."""
+    """The run, its scopes and children as branches, its entries as leaves, in the order in which they began."""
     root = Tree(f"[bold]{escape(run.id)}[/] {run.state}")
     branches = {"": root}
+    children = {each.id: each for each in run.children()}
     for entry in run.history():
         scope, _, _ = entry.location.rpartition("/")
         branches[entry.location] = _branch(branches, scope).add(_leaf(entry))
+        if entry.kind == "child" and (child := children.get(entry.data.get("child", ""))) is not None:
+            branches[entry.location].add(history_tree(child))
     return root
 
 

@@ -1,13 +1,14 @@
 """Whether the demo's promises held, judged from the rows alone."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from durable.models import Run
+from durable import Handle
+from durable.models import Child, Run
 from project.shop.models import Charge, Label, Mail, Order, Refund
 
-__all__ = ["Finding", "judge"]
+__all__ = ["Finding", "judge", "judge_cart", "judge_report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ def judge(orders: Sequence[Order], rejected: Iterable[int]) -> list[Finding]:
         )
     )
     refunds = Counter(Refund.objects.filter(charge__order__in=ids).values_list("charge__order", flat=True))
+    shipments = _shipments(orders)
     sent = set(Order.objects.filter(pk__in=ids, status=Order.Status.SENT).values_list("pk", flat=True))
     return [
         _all(
@@ -52,7 +54,38 @@ def judge(orders: Sequence[Order], rejected: Iterable[int]) -> list[Finding]:
             {f"order {pk}": pk in sent and _parcels(pk) == (1, 1) for pk in ids if pk not in refused},
             f"{len(sent)} sent",
         ),
+        _all(
+            "each of those has one shipment, a child that has completed",
+            {order.run_id: shipments[order.run_id] == 1 for order in orders if order.pk not in refused},
+            f"{shipments.total()} shipments",
+        ),
     ]
+
+
+def judge_cart(clicks: Collection[str], order: Order | None) -> Finding:
+    """Look at the runs that the clicks of one visitor were sent to, and at the order that came of them."""
+    return Finding(
+        held=len(clicks) == 1 and order is not None and order.lines.count() == 3,
+        promise="three clicks of one visitor filled one cart, which is one order of three lines",
+        found=f"{len(clicks)} cart, {order or 'no order'}",
+    )
+
+
+def judge_report(run: Handle, orders: Sequence[Order], rejected: Collection[int]) -> Finding:
+    """Look at the output of the report that was made when all orders had ended."""
+    sums = run.output or {}
+    return Finding(
+        held=int(sums.get("sent", 0)) >= len(orders) - len(rejected),
+        promise="the report of the day has every order that was sent",
+        found=", ".join(f"{name} {value}" for name, value in sums.items()) or f"the run {run.id} is {run.state}",
+    )
+
+
+def _shipments(orders: Sequence[Order]) -> Counter[str]:
+    """How many completed children the runs of the orders have, by the parent's id."""
+    parents = [order.run_id for order in orders]
+    found = Child.objects.filter(parent__in=parents, run__state="completed", run__workflow="shop.ship")
+    return Counter(str(parent) for parent in found.values_list("parent", flat=True))
 
 
 def _parcels(order_id: int) -> tuple[int, int]:

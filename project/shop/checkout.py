@@ -1,4 +1,4 @@
-"""What a visitor's buttons do: place an order, answer it as the shopkeeper, cancel it, run an example.
+"""What a visitor's buttons do: fill a cart, place an order, answer it as the shopkeeper, cancel it.
 
 Views and the demo call these; the rows and the run that they start are one transaction.
 """
@@ -8,22 +8,34 @@ from contextlib import suppress
 
 from django.db import transaction
 
-from durable import MessageConflictError, get_run
-from project.shop.models import Customer, Order, Product
-from project.shop.workflows import fulfil
+from durable import Handle, MessageConflictError, get_run
+from project.shop.models import Order, Product
+from project.shop.workflows import cart, fulfil
 
-__all__ = ["answer", "cancel", "place_order"]
+__all__ = ["add_to_cart", "answer", "cancel", "place_order", "send_to_cart"]
 
 
 def place_order(name: str, email: str, quantities: Mapping[Product, int]) -> Order:
     """Create the order and start the run that fulfils it: both, or neither."""
     with transaction.atomic():
-        customer, _ = Customer.objects.get_or_create(email=email, defaults={"name": name})
-        total = sum(quantity * product.price for product, quantity in quantities.items())
-        order = Order.objects.create(customer=customer, total=total)
-        order.add_lines(quantities)
+        order = Order.write(name, email, quantities)
         fulfil.using(id=order.run_id).start(order.pk)
     return order
+
+
+def add_to_cart(visitor: str, quantities: Mapping[Product, int]) -> Handle[int | None]:
+    """Put products into the visitor's cart, a new one unless there is one; the cart's run."""
+    chosen = {product.slug: quantity for product, quantity in quantities.items()}
+    return cart.using(key=f"cart-{visitor}").start_or_send("add", chosen)
+
+
+def send_to_cart(visitor: str, verb: str, customer: Mapping[str, str]) -> bool:
+    """Send "order" or "empty" to the visitor's cart; whether there is one."""
+    run = cart.open_run(key=f"cart-{visitor}")
+    if run is None:
+        return False
+    run.send(verb, dict(customer))
+    return True
 
 
 def answer(order: Order, verdict: str, by: str) -> None:

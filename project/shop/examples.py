@@ -57,6 +57,9 @@ EXAMPLES = {
     example.name: example
     for example in [
         Example("fulfil", workflows.fulfil, trigger="Runs for each order that is placed."),
+        Example("ship", workflows.ship, trigger="Runs for each order that is approved, as a child of the order's run."),
+        Example("cart", workflows.cart, trigger="Runs for each visitor who puts something into a cart."),
+        Example("nightly", workflows.nightly, trigger="Runs each night at half past two, by its schedule."),
         Example("subscription", workflows.subscription, _new_subscription),
         Example("postcard", workflows.postcard, lambda: (GUEST["email"],)),
         Example("surprise", workflows.surprise, tuple),

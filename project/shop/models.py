@@ -87,12 +87,31 @@ class Order(models.Model):
     @property
     def run_id(self) -> str:
         """One order, one run: starting it twice gives the same run."""
-        return f"order-{self.pk}"
+        return self.run_id_of(self.pk)
+
+    @staticmethod
+    def run_id_of(number: int) -> str:
+        """The run of the order with this number."""
+        return f"order-{number}"
 
     @property
     def payment_reference(self) -> str:
         """What the bank statement says."""
         return f"order-{self.pk}"
+
+    @property
+    def parcel_reference(self) -> str:
+        """What the parcel's label says."""
+        return f"order-{self.pk}"
+
+    @classmethod
+    def write(cls, name: str, email: str, quantities: Mapping[Product, int]) -> "Order":
+        """Write an order with its lines and, if they are new, its customer."""
+        customer, _ = Customer.objects.get_or_create(email=email, defaults={"name": name})
+        total = sum(quantity * product.price for product, quantity in quantities.items())
+        order = cls.objects.create(customer=customer, total=total)
+        order.add_lines(quantities)
+        return order
 
     def add_lines(self, quantities: Mapping[Product, int]) -> None:
         """Put products into the order at the prices of this moment."""

@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -12,10 +12,10 @@ from typing import Any, Self
 from django.urls import reverse
 
 from durable import Handle, HistoryEntry, RunNotFoundError, get_run
-from project.shop.models import Order
+from project.shop.models import Order, Product
 from project.shop.timeline import Step, build_timeline, clock
 
-__all__ = ["Action", "Milestone", "Progress", "progress_of_example", "progress_of_order"]
+__all__ = ["Action", "Link", "Milestone", "Progress", "progress_of_cart", "progress_of_example", "progress_of_order"]
 
 _ENDED = {"completed", "failed", "cancelled"}
 _LABELS = {
@@ -51,6 +51,14 @@ class Action:
     look: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A way to another page."""
+
+    title: str
+    url: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """All that the changing part of a run's page shows."""
@@ -60,6 +68,7 @@ class Progress:
     detail: str = ""
     milestones: Sequence[Milestone] = ()
     actions: Sequence[Action] = ()
+    link: Link | None = None
     steps: Sequence[Step] = field(default_factory=list)
 
     @property
@@ -88,6 +97,7 @@ class _Standing:
     wake_at: datetime | None
     output: Any
     history: Sequence[HistoryEntry]
+    children: Mapping[str, Sequence[HistoryEntry]]
 
     @classmethod
     def of(cls, run: Handle) -> Self:
@@ -97,8 +107,14 @@ class _Standing:
             wake_at=run.wake_at,
             output=run.output,
             history=run.history(),
+            children={each.id: each.history() for each in run.children()},
             state=run.state,  # read last: what has ended is shown whole
         )
+
+    @property
+    def steps(self) -> list[Step]:
+        """What happened, with what the children did."""
+        return build_timeline(self.history, self.children)
 
     @property
     def is_over(self) -> bool:
@@ -126,7 +142,7 @@ def progress_of_order(order: Order) -> Progress:
         detail=_detail(now),
         milestones=_milestones(order, now),
         actions=_order_actions(order, now),
-        steps=build_timeline(now.history),
+        steps=now.steps,
     )
 
 
@@ -148,8 +164,38 @@ def progress_of_example(run: Handle, stop_url: str) -> Progress:
         headline=f"Returned {now.output!r}" if now.state == "completed" else _current(now),
         detail=now.because if now.is_over else "",
         actions=[Action("stop", "Send it “stop”", stop_url)] if can_stop else [],
+        steps=now.steps,
+    )
+
+
+def progress_of_cart(run: Handle, url: str) -> Progress:
+    """Where the cart stands, and what is in it. `url` is where its buttons post to."""
+    now = _Standing.of(run)
+    if now.state == "completed" and now.output is not None:
+        order = Order.objects.get(pk=now.output)
+        headline, link = f"This cart is {order} now", Link(f"See {order}", order.get_absolute_url())
+        return Progress(state=now.state, headline=headline, link=link, steps=build_timeline(now.history))
+    if now.is_over:
+        return Progress(state=now.state, headline="This cart was left", detail=now.because)
+    loop = next((each for each in now.history if each.kind == "loop"), None)
+    kept: dict[str, int] = {} if loop is None else loop.data["state"]
+    is_kept_until = f"Left alone, it is emptied {clock(now.wake_at)}." if now.open_wait and now.wake_at else ""
+    return Progress(
+        state=now.state,
+        headline=_contents(kept),
+        detail=is_kept_until,
+        actions=[Action("order", "Order it", url), Action("empty", "Empty the cart", url, "plain")] if kept else [],
         steps=build_timeline(now.history),
     )
+
+
+def _contents(kept: Mapping[str, int]) -> str:
+    if not kept:
+        return "A worker puts it in"
+    products = Product.objects.in_bulk(list(kept), field_name="slug")
+    total = sum(products[slug].price * quantity for slug, quantity in kept.items() if slug in products)
+    things = ", ".join(f"{quantity} of {products[slug]}" for slug, quantity in kept.items() if slug in products)
+    return f"{things}: € {total}"
 
 
 def _headline(order: Order, now: _Standing) -> str:
@@ -180,7 +226,7 @@ def _current(now: _Standing) -> str:
         return "Paused by an operator"
     if now.is_over:
         return "Stopped"
-    open_steps = [step for step in build_timeline(now.history) if step.status not in {"completed", "undone"}]
+    open_steps = [step for step in now.steps if step.status not in {"completed", "undone"}]
     if not open_steps:
         return "A worker has it"
     newest = open_steps[-1]

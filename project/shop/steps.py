@@ -5,13 +5,19 @@ its rows and its record one commit, or hands the step's idempotency key to the s
 been done. Handlers of rollback get the step's output and must bear repetition too.
 """
 
-from django.db import transaction
+from datetime import datetime, timedelta
+from typing import Any
 
-from durable import RollbackContext, current_step
-from project.shop.models import Customer, Order, Subscription
+from django.db import transaction
+from django.db.models import Count, Q, Sum
+
+from durable import InvalidTransitionError, RollbackContext, current_step, get_run
+from project.shop.models import Customer, Order, Product, Subscription
 from project.shop.services import bank, carrier, pictures, post
 
 __all__ = [
+    "add_up_day",
+    "book_carrier",
     "buy_label",
     "charge_card",
     "charge_month",
@@ -24,8 +30,13 @@ __all__ = [
     "refund_card",
     "send_mail",
     "send_order_mail",
+    "send_report",
+    "undo_shipments",
     "void_label",
+    "write_order",
 ]
+
+KEEPER = "keeper@example.org"
 
 
 def charge_card(order_id: int) -> int:
@@ -49,10 +60,29 @@ def mark_paid(order_id: int, charge_id: int) -> None:
     Order.objects.filter(pk=order_id).update(status=Order.Status.PAID, charge_id=charge_id)
 
 
+def book_carrier(order_id: int) -> str:
+    """Announce a parcel; what its label will say."""
+    return Order.objects.get(pk=order_id).parcel_reference
+
+
+def undo_shipments(rollback: RollbackContext, _reference: str) -> None:
+    """Have the shipment of this order's run undo itself, or take the label of a complete one back to the carrier.
+
+    A rollback undoes what the run did itself. Its children are asked.
+    """
+    for shipment in get_run(rollback.run_id).children():
+        try:
+            shipment.cancel(rollback=True, reason="the order is undone")
+        except InvalidTransitionError:  # it has ended, or is being undone already
+            if (tracking := shipment.output) is not None:
+                carrier.void_label(tracking)
+
+
 def buy_label(order_id: int) -> str:
     """Buy a parcel label; its tracking number."""
     step = current_step()
-    return carrier.buy_label(f"order-{order_id}", key=step.idempotency_key, attempt=step.attempt).tracking
+    reference = Order.objects.get(pk=order_id).parcel_reference
+    return carrier.buy_label(reference, key=step.idempotency_key, attempt=step.attempt).tracking
 
 
 def void_label(_rollback: RollbackContext, tracking: str) -> None:
@@ -75,6 +105,33 @@ def send_mail(to: str, subject: str, body: str) -> None:
     """Send a mail; tried again it is not sent again."""
     step = current_step()
     post.send(to, subject, body, key=step.idempotency_key, attempt=step.attempt)
+
+
+def write_order(quantities: dict[str, int], visitor: dict[str, str]) -> int:
+    """Write the order of a cart; its number."""
+    products = Product.objects.in_bulk(list(quantities), field_name="slug")
+    chosen = {products[slug]: quantity for slug, quantity in quantities.items() if slug in products}
+    return Order.write(visitor["name"], visitor["email"], chosen).pk
+
+
+def add_up_day(until: str) -> dict[str, str]:
+    """The sums of the orders of the 24 hours before a moment."""
+    end = datetime.fromisoformat(until)
+    orders = Order.objects.filter(placed_at__gt=end - timedelta(days=1), placed_at__lte=end)
+    sent = Q(status=Order.Status.SENT)
+    sums: dict[str, Any] = orders.aggregate(
+        orders=Count("pk"),
+        sent=Count("pk", filter=sent),
+        refunded=Count("pk", filter=Q(status=Order.Status.REFUNDED)),
+        taken=Sum("total", filter=sent),
+    )
+    return {name: str(value or 0) for name, value in sums.items()}
+
+
+def send_report(day: str, sums: dict[str, str]) -> None:
+    """Mail the sums of a day to the shopkeeper."""
+    body = ", ".join(f"{name}: {value}" for name, value in sums.items())
+    send_mail(KEEPER, f"Report of {day}", body)
 
 
 def charge_month(subscription_id: int, month: int) -> int:

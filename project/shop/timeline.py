@@ -1,7 +1,7 @@
 """A run's history in words, for people who buy cushions. Reads what `handle.history()` gives; decides nothing."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.utils.timezone import localtime
@@ -11,7 +11,7 @@ from durable.core.location import unescape
 
 __all__ = ["Step", "build_timeline", "clock"]
 
-_SHOWN = {"step", "sleep", "message", "join"}
+_SHOWN = {"step", "sleep", "message", "join", "child"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,30 @@ def clock(moment: datetime) -> str:
     return f"{there:%H:%M:%S}" if there.date() == localtime().date() else f"{there:%d %B, %H:%M}"
 
 
-def build_timeline(history: Iterable[HistoryEntry]) -> list[Step]:
-    """The lines to show, in the order in which the run came to them. What was undone comes last, as it happened."""
-    shown = [entry for entry in history if entry.kind in _SHOWN]
+def build_timeline(
+    history: Iterable[HistoryEntry], children: Mapping[str, Sequence[HistoryEntry]] | None = None
+) -> list[Step]:
+    """The lines to show, in the order in which the run came to them. What was undone comes last, as it happened.
+
+    `children` has the histories of the run's children by their ids: their lines follow the child's own.
+    """
+    of_children = children or {}
+    shown = []
+    for entry in history:
+        if entry.kind in _SHOWN:
+            shown.append(entry)
+        if entry.kind == "child":
+            inside = [each for each in of_children.get(entry.data.get("child", ""), ()) if each.kind in _SHOWN]
+            shown += [_inside(entry, each) for each in inside]
     undone = sorted(
         (entry for entry in shown if entry.rollback_completed_at),
         key=lambda each: each.rollback_completed_at or each.created_at,
     )
     return [_step(entry) for entry in shown] + [_undoing(entry) for entry in undone]
+
+
+def _inside(parent: HistoryEntry, entry: HistoryEntry) -> HistoryEntry:
+    return replace(entry, location=f"{parent.location}/{entry.location}")
 
 
 def _step(entry: HistoryEntry) -> Step:
@@ -74,7 +90,7 @@ def _spoken(segment: str) -> str:
 def _note(entry: HistoryEntry) -> str:
     if entry.rollback_completed_at:
         return "undone"
-    return {"step": _step_note, "sleep": _sleep_note, "message": _message_note, "join": _join_note}[entry.kind](entry)
+    return _NOTES[entry.kind](entry)
 
 
 def _step_note(entry: HistoryEntry) -> str:
@@ -104,3 +120,20 @@ def _message_note(entry: HistoryEntry) -> str:
 
 def _join_note(entry: HistoryEntry) -> str:
     return "all done" if entry.status == "completed" else "side by side"
+
+
+def _child_note(entry: HistoryEntry) -> str:
+    if entry.data["action"] == "start":
+        return "goes on as a run of its own"
+    if entry.status == "completed":
+        return "a run of its own, which is done"
+    return "a run of its own, which has failed" if entry.status == "exhausted" else "a run of its own is at it"
+
+
+_NOTES = {
+    "step": _step_note,
+    "sleep": _sleep_note,
+    "message": _message_note,
+    "join": _join_note,
+    "child": _child_note,
+}

@@ -10,6 +10,9 @@ app_name = "shop"
 
 urlpatterns = [
     path("", views.Storefront.as_view(), name="storefront"),
+    path("cart/", views.CartPage.as_view(), name="cart"),
+    path("cart/progress/", views.CartProgress.as_view(), name="cart-progress"),
+    path("cart/click/", views.CartClick.as_view(), name="click-cart"),
     path("bank/", views.SwitchBank.as_view(), name="switch-bank"),
     path("favicon.ico", RedirectView.as_view(url=f"{settings.STATIC_URL}shop/cat.svg")),
     path("orders/<uuid:token>/", views.OrderPage.as_view(), name="order"),

@@ -16,11 +16,14 @@ from project.shop import checkout
 from project.shop.examples import EXAMPLES, GUEST, start
 from project.shop.forms import OrderForm, ReviewForm
 from project.shop.models import Fault, Order, Review
-from project.shop.progress import Progress, progress_of_example, progress_of_order
+from project.shop.progress import Progress, progress_of_cart, progress_of_example, progress_of_order
 
 __all__ = [
     "Answer",
     "Cancel",
+    "CartClick",
+    "CartPage",
+    "CartProgress",
     "ExamplePage",
     "ExampleProgress",
     "Examples",
@@ -48,6 +51,10 @@ class Storefront(View):
         if not form.is_valid():
             return self.show(request, form, status=422)
         ordered = form.cleaned_data
+        if request.POST.get("verb") == "cart":
+            request.session["customer"] = {"name": ordered["name"], "email": ordered["email"]}
+            request.session["cart"] = checkout.add_to_cart(_visitor(request), ordered["quantities"]).id
+            return redirect("shop:cart")
         order = checkout.place_order(ordered["name"], ordered["email"], ordered["quantities"])
         request.session["orders"] = [order.pk, *request.session.get("orders", [])][:REMEMBERED_ORDERS]
         return redirect(order)
@@ -63,6 +70,44 @@ class Storefront(View):
             "is_bank_broken": Fault.objects.filter(service=Fault.Service.BANK, is_on=True).exists(),
         }
         return render(request, "shop/storefront.html", context, status=status)
+
+
+class CartPage(View):
+    """What the visitor has chosen, or the order that it became."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        run = _cart_run(request)
+        progress = None if run is None else progress_of_cart(run, reverse("shop:click-cart"))
+        if run is not None and run.state == "completed" and run.output is not None:
+            request.session["orders"] = list(dict.fromkeys([run.output, *request.session.get("orders", [])]))
+        context = {
+            "progress": progress,
+            "progress_url": reverse("shop:cart-progress"),
+            "run_id": "" if run is None else run.id,
+        }
+        return render(request, "shop/cart.html", context)
+
+
+class CartProgress(View):
+    """The changing part of the cart's page."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        run = _cart_run(request)
+        if run is None:
+            raise Http404("There is no cart.")
+        return _progress(request, progress_of_cart(run, reverse("shop:click-cart")))
+
+
+class CartClick(View):
+    """The buttons of the cart's page."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        verb = request.POST.get("verb", "")
+        if verb not in {"order", "empty"}:
+            return HttpResponseBadRequest("A cart is ordered or emptied.")
+        if not checkout.send_to_cart(_visitor(request), verb, request.session.get("customer", GUEST)):
+            messages.error(request, "Too late: this cart has come to its end.")
+        return redirect("shop:cart")
 
 
 class SwitchBank(View):
@@ -202,6 +247,20 @@ def _progress(request: HttpRequest, progress: Progress) -> HttpResponse:
     response["X-Version"] = progress.version
     response["Cache-Control"] = "no-store"
     return response
+
+
+def _visitor(request: HttpRequest) -> str:
+    """Who has the cart: a random name that the session keeps."""
+    visitor: str = request.session.setdefault("visitor", uuid4().hex)
+    return visitor
+
+
+def _cart_run(request: HttpRequest) -> Handle | None:
+    """The run of the visitor's newest cart."""
+    try:
+        return get_run(request.session["cart"])
+    except (KeyError, RunNotFoundError):
+        return None
 
 
 def _example_id(token: UUID) -> str:

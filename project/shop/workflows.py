@@ -4,12 +4,45 @@ The code here is replayed from its record again and again. It only decides what 
 the world is in `steps`.
 """
 
+from collections import Counter
+
 from django.conf import settings
 
-from durable import AsyncContext, Break, Context, Continue, CriticalError, workflow
+from durable import AsyncContext, Break, Context, Continue, CriticalError, cron, workflow
 from project.shop import steps
+from project.shop.models import Order
 
-__all__ = ["fulfil", "gallery", "postcard", "subscription", "surprise", "thank", "welcome"]
+__all__ = [
+    "cart",
+    "fulfil",
+    "gallery",
+    "nightly",
+    "postcard",
+    "ship",
+    "subscription",
+    "surprise",
+    "thank",
+    "welcome",
+]
+
+
+@workflow(name="shop.ship")
+def ship(ctx: Context, order_id: int) -> str:
+    """Buy the label of a parcel and tell the customer, side by side, and return the tracking number.
+
+    The rule: a run of its own for what has a life of its own. A shipment is a child of its order's run, which waits for
+    it. It has its own history, its own retries, and its own way to be undone.
+    """
+    ctx.rollback_checkpoint("from here on")
+    packed = ctx.join(
+        "pack",
+        {
+            "label": lambda c: c.step("buy", steps.buy_label, order_id, max_retries=8, rollback=steps.void_label),
+            "mail": lambda c: c.step("send", steps.send_order_mail, order_id, max_retries=8),
+        },
+    )
+    tracking: str = packed["label"]
+    return tracking
 
 
 @workflow(name="shop.fulfil")
@@ -27,16 +60,50 @@ def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
     approval = ctx.queue.next("approval", names=["approved", "rejected"], timeout=settings.SHOP["APPROVAL_DEADLINE"])
     if approval.name == "rejected":
         raise CriticalError("rejected by the shopkeeper")
-    shipped = ctx.join(
-        "ship",
-        {
-            "label": lambda c: c.step("buy", steps.buy_label, order_id, max_retries=8, rollback=steps.void_label),
-            "mail": lambda c: c.step("send", steps.send_order_mail, order_id, max_retries=8),
-        },
-    )
+    ctx.step("book the carrier", steps.book_carrier, order_id, rollback=steps.undo_shipments)
+    label = ctx.child("ship", ship, order_id)
     ctx.sleep("cool off", settings.SHOP["COOL_OFF"])
     ctx.step("hand over", steps.hand_over, order_id, atomic=True)
-    return {"label": shipped["label"]}
+    return {"label": label}
+
+
+@workflow(name="shop.cart")
+def cart(ctx: Context) -> int | None:
+    """Keep what a visitor chooses until it is ordered, and return the number of the order; None for a cart that was left.
+
+    The rule: one open run for each key. Each click sends to the visitor's open cart, or starts one and sends to that.
+    However fast the clicks come, there is one cart, and it has them all in their order.
+    """
+
+    def one_click(c: Context, kept: dict[str, int]) -> Break | Continue:
+        patience = settings.SHOP["CART_PATIENCE"]
+        clicks = c.queue.next_batch("click", names=["add", "order", "empty"], count=1, timeout=patience)
+        if clicks and clicks[0].name == "add":
+            return Continue(dict(Counter(kept) + Counter(clicks[0].body)))
+        if not clicks or clicks[0].name == "empty" or not kept:
+            return Break(None)
+        order_id: int = c.step("write the order", steps.write_order, kept, clicks[0].body, atomic=True)
+        c.start_child("fulfil", fulfil.using(id=Order.run_id_of(order_id), when_parent_ends="leave"), order_id)
+        return Break(order_id)
+
+    order_id: int | None = ctx.loop("clicks", one_click, state={})
+    return order_id
+
+
+@workflow(
+    name="shop.nightly",
+    schedule=cron("30 2 * * *", zone="Europe/Berlin", overlap="skip", catch_up="last", window="12 hours"),
+)
+def nightly(ctx: Context) -> dict[str, str]:
+    """Add up the day's orders each night at half past two, and mail the sums to the shopkeeper.
+
+    The rule: a scheduled run is about its moment, never about now. One that starts late, is recovered or is backfilled
+    reports the day that it was meant for.
+    """
+    until = ctx.scheduled_for or ctx.now()
+    sums: dict[str, str] = ctx.step("add up", steps.add_up_day, until.isoformat(), max_retries=8)
+    ctx.step("send", steps.send_report, until.date().isoformat(), sums, max_retries=8)
+    return sums
 
 
 WELCOME_MAILS = [

@@ -72,7 +72,7 @@ def test_an_order_is_watched_approved_and_watched_again(
     page.get_by_role("button", name="Approve").click()
     page.get_by_text("The parcel is on its way").first.wait_for()
     assert len(loads) == seen + 1  # the answer's own
-    assert page.locator('[data-location="ship/label/buy"]').is_visible()
+    assert page.locator('[data-location="ship/pack/label/buy"]').is_visible()
     assert page.get_by_role("button", name="Cancel").count() == 0
 
     asked: list[str] = []

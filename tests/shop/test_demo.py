@@ -80,6 +80,9 @@ def test_once_all_promises_hold() -> None:
     assert "every card was charged exactly once (12 charges for 12 orders)" in output
     assert "the others not (1 refunded of 1 rejected)" in output
     assert re.search(r"order-\d+ completed", output)
+    assert "one shipment, a child that has completed (11 shipments)" in output
+    assert "one cart, which is one order of three lines (1 cart, " in output
+    assert re.search(r"the report of the day has every order that was sent \(orders 12, sent 11, refunded 1", output)
     assert "All held." in output
 
 
@@ -93,6 +96,11 @@ def test_then_it_serves_until_it_is_interrupted(tmp_path: Path) -> None:
             assert b"Provisions for cats" in answer.read()
         with urllib.request.urlopen(f"{address[1]}/static/shop/live.js", timeout=60) as answer:
             assert answer.status == 200
+        for name in ("Children", "Schedules", "Keys"):
+            page = re.search(rf"{name}: +(http\S+) ", output)
+            assert page is not None
+            with urllib.request.urlopen(page[1], timeout=60) as answer:  # the admin answers with its login
+                assert answer.status == 200
         processes = family(process)
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0

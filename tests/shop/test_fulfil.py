@@ -18,6 +18,11 @@ def locations(order: Order) -> dict[str, str]:
     return {entry.location: entry.status for entry in get_run(order.run_id).history()}
 
 
+def shipment(order: Order) -> Handle:
+    [child] = get_run(order.run_id).children()
+    return child
+
+
 def attempts(order: Order, location: str) -> int:
     return next(entry.attempts for entry in get_run(order.run_id).history() if entry.location == location)
 
@@ -142,8 +147,12 @@ def test_a_carrier_that_is_mended_in_time_delays_the_parcel_only(harness: Harnes
     order = place_order()
     checkout.answer(order, "approved", by="tests")
     harness.settle()
-    assert locations(order)["ship/mail/send"] == "completed"
-    assert locations(order)["ship/label/buy"] == "failed"
+    assert {entry.location: entry.status for entry in shipment(order).history()} == {
+        "from here on": "completed",
+        "pack": "running",
+        "pack/label/buy": "failed",
+        "pack/mail/send": "completed",
+    }
     assert not Label.objects.exists()
 
     Fault.switch(Fault.Service.CARRIER, on=False)
@@ -151,6 +160,41 @@ def test_a_carrier_that_is_mended_in_time_delays_the_parcel_only(harness: Harnes
     assert get_run(order.run_id).state == "completed"
     assert Label.objects.count() == 1
     assert Mail.objects.filter(subject__startswith="We are packing").count() == 1
+
+
+def test_a_shipment_is_a_child_of_its_order(harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    checkout.answer(order, "approved", by="tests")
+    harness.finish(order.run_id)
+    child = shipment(order)
+    assert (child.id, child.state, child.parent) == (f"order-{order.pk}:ship", "completed", get_run(order.run_id))
+    assert child.output == Label.objects.get().tracking
+
+
+def test_a_shipment_that_is_under_way_is_undone_with_its_order(harness: Harness, place_order: PlaceOrder) -> None:
+    Fault.switch(Fault.Service.POST, on=True)
+    order = place_order()
+    checkout.answer(order, "approved", by="tests")
+    harness.settle()
+    assert not Label.objects.get().is_void
+    assert shipment(order).state == "sleeping"
+
+    checkout.cancel(order)
+    harness.settle()
+    assert (get_run(order.run_id).state, shipment(order).state) == ("cancelled", "cancelled")
+    assert Label.objects.get().is_void
+    assert Refund.objects.count() == 1
+
+
+def test_a_carrier_that_stays_away_gives_the_money_back(harness: Harness, place_order: PlaceOrder) -> None:
+    Fault.switch(Fault.Service.CARRIER, on=True)
+    order = place_order()
+    checkout.answer(order, "approved", by="tests")
+    harness.finish(order.run_id)
+    order.refresh_from_db()
+    assert (get_run(order.run_id).state, shipment(order).state) == ("failed", "failed")
+    assert order.status == Order.Status.REFUNDED
+    assert Refund.objects.count() == 1
 
 
 def rows(order: Order) -> dict[str, int]:

@@ -1,14 +1,17 @@
 """The workflows that keep one rule each, and what the rule is good for: each is disturbed where a careless one breaks."""
 
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
-from durable import get_run
+from durable import Context, Handle, get_run
+from durable.operations.schedules import verbs
+from durable.operations.schedules.sync import synchronise
 from durable.testing import Harness
-from project.shop import workflows
+from project.shop import checkout, steps, workflows
 from project.shop.examples import EXAMPLES
-from project.shop.models import Charge, Customer, Fault, Mail, Subscription
+from project.shop.models import Charge, Customer, Fault, Mail, Order, Product, Subscription
 from project.shop.services import bank, pictures
 
 pytestmark = pytest.mark.django_db
@@ -128,3 +131,80 @@ def test_thanks_leave_the_input_as_it_was(harness: Harness, customer: Customer) 
     harness.finish("thank")
     assert run.output == "Thank you, Ada"
     assert event == {"email": customer.email, "stars": "5"}
+
+
+def test_clicks_of_one_visitor_are_one_cart(harness: Harness, product: Product) -> None:
+    first = checkout.add_to_cart("ada", {product: 2})
+    harness.settle()
+    assert checkout.add_to_cart("ada", {product: 1}) == first
+    other = checkout.add_to_cart("bob", {product: 1})
+    assert other != first
+    assert checkout.send_to_cart("ada", "order", {"name": "Ada", "email": "ada@example.org"})
+    harness.settle()
+    order = Order.objects.get()
+    assert first.output == order.pk
+    assert [(line.product, line.quantity) for line in order.lines.all()] == [(product, 3)]
+    assert get_run(order.run_id).parent == first
+    assert get_run(order.run_id).state == "sleeping", "it goes on without the cart"
+    assert other.state == "sleeping"
+    assert not checkout.send_to_cart("ada", "order", {})
+    assert checkout.add_to_cart("ada", {product: 1}) != first
+
+
+def test_a_cart_that_is_left_or_emptied_is_no_order(harness: Harness, product: Product) -> None:
+    left, emptied, empty = (checkout.add_to_cart(each, {product: 1}) for each in ("left", "emptied", "empty"))
+    checkout.send_to_cart("emptied", "empty", {})
+    harness.finish(emptied.id)
+    harness.advance("1 day")
+    harness.settle()
+    assert (left.output, emptied.output, empty.output) == (None, None, None)
+    assert {each.state for each in (left, emptied, empty)} == {"completed"}
+    assert not Order.objects.exists()
+
+
+def test_wherever_the_process_dies_a_cart_is_one_order(harness: Harness, product: Product) -> None:
+    def drive(world: Harness, run: Handle) -> None:
+        for number, (name, body) in enumerate(
+            [("add", {product.slug: 1}), ("add", {product.slug: 2}), ("order", {"name": "A", "email": "a@example.org"})]
+        ):
+            world.send(run, name, body, id=str(number))
+            world.settle()
+
+    def check() -> None:
+        order = Order.objects.get()
+        assert [line.quantity for line in order.lines.all()] == [3]
+
+    def one(ctx: Context) -> bool:  # the numbers of orders differ from trial to trial
+        return workflows.cart.function(ctx) is not None
+
+    assert harness.crash_everywhere(one, drive=drive, check=check) >= 6
+
+
+def test_the_report_is_about_the_moment_of_its_tick(harness: Harness, product: Product) -> None:
+    checkout.place_order("Ada", "ada@example.org", {product: 2})
+    harness.settle()
+    Order.objects.update(placed_at=datetime(2026, 1, 1, 12, tzinfo=UTC), status=Order.Status.SENT)
+    synchronise()
+    harness.advance("14 hours")
+    harness.settle()
+    run = get_run("shop.nightly@2026-01-02T01:30:00Z")  # half past two in Berlin
+    assert run.output == {"orders": "1", "sent": "1", "refunded": "0", "taken": "14.00"}
+    report = Mail.objects.get(to=steps.KEEPER)
+    assert report.subject == "Report of 2026-01-02"
+    assert "taken: 14.00" in report.body
+    harness.advance("1 day")
+    harness.settle()
+    assert get_run("shop.nightly@2026-01-03T01:30:00Z").output == {
+        "orders": "0",
+        "sent": "0",
+        "refunded": "0",
+        "taken": "0",
+    }
+
+
+def test_the_report_can_be_asked_for_now(harness: Harness, product: Product) -> None:
+    synchronise()
+    tick = verbs.run_now("shop.nightly")
+    harness.finish(tick.run_id)
+    assert get_run(tick.run_id).state == "completed"
+    assert Mail.objects.filter(to=steps.KEEPER).count() == 1

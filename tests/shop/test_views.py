@@ -308,3 +308,62 @@ def test_the_admin_lists_what_happened(
     harness.finish(order.run_id)
     assert admin_client.get(reverse(f"admin:shop_{model}_changelist")).status_code == 200
     assert admin_client.get(reverse("admin:shop_order_change", args=[order.pk])).status_code == 200
+
+
+def test_a_cart_is_filled_and_ordered_on_its_page(client: Client, product: Product, harness: Harness) -> None:
+    assert "Nothing is in it" in client.get("/cart/").content.decode()
+    assert client.get("/cart/progress/").status_code == 404
+
+    for _ in range(2):
+        assert client.post("/", {**ORDER, "verb": "cart"})["Location"] == "/cart/"
+    assert not Order.objects.exists()
+    harness.settle()
+    page = client.get("/cart/").content.decode()
+    assert "4 of Cardboard box: € 28.00" in page
+    assert 'value="order"' in page
+    assert client.get("/cart/progress/").status_code == 200
+
+    assert client.post("/cart/click/", {"verb": "order"})["Location"] == "/cart/"
+    harness.settle()
+    order = Order.objects.get()
+    assert (order.customer.email, order.total) == ("ada@example.org", Decimal("28.00"))
+    page = client.get("/cart/").content.decode()
+    assert f'href="{order.get_absolute_url()}"' in page
+    assert order.get_absolute_url() in client.get("/").content.decode()
+
+    late = client.post("/cart/click/", {"verb": "order"}, follow=True)
+    assert "Too late: this cart has come to its end." in late.content.decode()
+    client.post("/", {**ORDER, "verb": "cart"})
+    harness.settle()
+    assert "2 of Cardboard box" in client.get("/cart/").content.decode()
+
+
+def test_a_cart_is_emptied(client: Client, product: Product, harness: Harness) -> None:
+    client.post("/", {**ORDER, "verb": "cart"})
+    harness.settle()
+    client.post("/cart/click/", {"verb": "empty"})
+    harness.settle()
+    assert "This cart was left" in client.get("/cart/").content.decode()
+    assert client.post("/cart/click/", {"verb": "steal"}).status_code == 400
+    assert client.get("/cart/click/").status_code == 405
+    assert not Order.objects.exists()
+
+
+def test_each_visitor_has_a_cart(client: Client, product: Product, harness: Harness) -> None:
+    client.post("/", {**ORDER, "verb": "cart"})
+    other = Client()
+    other.post("/", {**ORDER, "box": "1", "verb": "cart"})
+    harness.settle()
+    assert "2 of Cardboard box" in client.get("/cart/").content.decode()
+    assert "1 of Cardboard box" in other.get("/cart/").content.decode()
+
+
+def test_the_steps_of_a_shipment_are_on_the_page_of_its_order(
+    client: Client, harness: Harness, place_order: PlaceOrder
+) -> None:
+    order = place_order()
+    checkout.answer(order, "approved", by="tests")
+    harness.finish(order.run_id)
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert 'data-location="ship"' in page
+    assert 'data-location="ship/pack/label/buy"' in page
