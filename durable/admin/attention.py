@@ -20,6 +20,7 @@ from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, fa
 from durable.inspection.humanize import thousands
 from durable.inspection.wording import cause_in_words
 from durable.models import Run
+from durable.operations.audit import revision
 
 if TYPE_CHECKING:
     from durable.inspection import Count
@@ -55,7 +56,8 @@ class Row:
 
     `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text `list_title`. `says` is text of an error's
     message, for users with `view_payload`; `advice` is for everybody. `is_urgent`: runs stand still until a person acts.
-    `newest` is the id of its newest run, and `recover_newest_url` leads to the confirmation of a recovery of that one.
+    `newest` is the id of its newest run in the revision `newest_revision`, and `recover_newest_url` leads to the
+    confirmation of a recovery of that one.
     `columns` draw the failures of the last day, and `total` is their number, `is_sampled` if there were more.
     """
 
@@ -77,6 +79,7 @@ class Row:
     is_sampled: bool = False
     verbs: Sequence[Verb] = ()
     newest: str = ""
+    newest_revision: str = ""
     recover_newest_url: str = ""
     command: str = ""
     runs: Sequence[tuple[str, str]] = ()
@@ -186,6 +189,7 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> R
         is_sampled=cause.is_sampled,
         verbs=[recover] if cause.count else [],
         newest=cause.newest_run,
+        newest_revision="" if newest is None else revision(newest),
         recover_newest_url=(
             reverse("admin:durable_run_act", args=[as_key(cause.newest_run), "recover"], current_app=site)
             if cause.count.number > 1
@@ -221,6 +225,7 @@ def _row_of_finding(finding: Finding, site: str, *, with_children: bool) -> Row:
         url=url,
         list_url=url,
         list_title=list_title,
+        verbs=_verbs_on_hung(finding, site) if finding.kind == "hung_step" else [],
         count=finding.count if url else None,
         is_urgent=finding.is_urgent,
         advice=finding.advice,
@@ -229,6 +234,21 @@ def _row_of_finding(finding: Finding, site: str, *, with_children: bool) -> Row:
         command=finding.command,
         runs=finding.runs,
     )
+
+
+def _verbs_on_hung(finding: Finding, site: str) -> list[Verb]:
+    """Return what can be done with the oldest of the steps that hang."""
+    run_id, _workflow = finding.runs[0]
+    at = f"?{urlencode({'at': finding.location})}"
+
+    def url(verb: str) -> str:
+        return reverse("admin:durable_run_act", args=[as_key(run_id), verb], current_app=site)
+
+    return [
+        Verb(title=_("Stack"), url=f"{url('take_stack')}{at}", needs="view_payload"),
+        Verb(title=_("Abandon"), url=f"{url('abandon')}{at}"),
+        Verb(title=_("Interrupt and cancel"), url=f"{url('cancel')}?interrupt=on"),
+    ]
 
 
 def _key_of(finding: Finding) -> str:

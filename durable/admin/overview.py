@@ -24,6 +24,7 @@ from durable.inspection.counts import CAP, count_everyone
 __all__ = ["context", "needs_a_person", "show"]
 
 CAUSES: Final = 8  # that the overview has
+ON_INDEX: Final = 5  # causes that the admin's index has
 #: The text of a time from now: the browser counts it on, so it is no change of the page.
 _FROM_NOW: Final = re.compile(r"(?<=data-durable-relative=\"1\">)[^<]*")
 
@@ -60,11 +61,12 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     }
 
 
-def needs_a_person(now: datetime, site: str) -> tuple[str, str]:
-    """Return how many rows of the overview need a person, "" for none, and the overview's headline."""
+def needs_a_person(now: datetime, site: str) -> tuple[str, str, list[attention.Row]]:
+    """Return how many rows of the overview need a person, "" for none, its headline, and the newest causes among the rows."""
     rows, has_more, _findings = _attention(now, worker_overview(), site)
-    number = sum(row.is_urgent for row in rows)
-    return f"{number}{'+' if has_more else ''}" if number else "", attention.headline(rows, has_more=has_more)
+    urgent = [row for row in rows if row.is_urgent]
+    number = f"{len(urgent)}{'+' if has_more else ''}" if urgent else ""
+    return number, attention.headline(rows, has_more=has_more), [row for row in urgent if row.newest][:ON_INDEX]
 
 
 def _attention(

@@ -51,13 +51,24 @@ class FailedRun:
     is_compensated: bool
     created_at: datetime
     finished_at: datetime
+    change_seq: int
+    pending_request: str
+    state_after_rollback: str
+
+    @property
+    def state(self) -> str:
+        """The run's state."""
+        return RunState.FAILED
 
 
 def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
     """Return the newest failed runs, at most `NEWEST`; one statement."""
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
-    columns = ("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at")
+    columns = (
+        *("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at"),
+        *("change_seq", "pending_request"),
+    )
     beginnings = {"stored_summary": Substr("summary", 1, KIND_LENGTH), "beginning": Substr("error", 1, _BEGINNING)}
     rows = found.annotate(**beginnings).values_list(*columns, *beginnings)[:NEWEST]
     return [
@@ -72,8 +83,11 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             is_compensated=kind_of_stored(summary) is SummaryKind.COMPENSATED,
             created_at=created_at,
             finished_at=finished_at,
+            change_seq=change_seq,
+            pending_request=request,
+            state_after_rollback=ends_in,
         )
-        for run_id, workflow, origins, ends_in, created_at, finished_at, summary, beginning in rows
+        for run_id, workflow, origins, ends_in, created_at, finished_at, change_seq, request, summary, beginning in rows
     ]
 
 

@@ -61,7 +61,8 @@ class Finding:
 
     `runs` holds a few runs, as (id, workflow), and `workflows` the number of the counted runs by workflow, the highest
     number first. `since` is the time from which on it has been so, None if that is not known. `wanted` is the filter of
-    a list that has its runs, None if there is none. `command` is a shell command that may end it, or "".
+    a list that has its runs, None if there is none. `command` is a shell command that may end it, or "". `location` is
+    the place of the first of the runs that is concerned, "" if none is.
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, no_worker, unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs
@@ -78,6 +79,7 @@ class Finding:
     workflows: Sequence[tuple[str, int]] = ()
     wanted: RunCriteria | None = None
     command: str = ""
+    location: str = ""
 
 
 def collect_findings(
@@ -315,6 +317,7 @@ def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
             since=oldest.began_at,
             workflows=workflows.most_common(),
             command=command("running"),
+            location=oldest.location,
         )
     ]
 

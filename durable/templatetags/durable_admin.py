@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
+from durable.core.ids import new_id
 from durable.core.records import ENDED, RunState
 from durable.inspection import StatementTimeoutError, humanize, is_undone, reading, state_word
 from durable.inspection.refusals import told, told_sentence
@@ -35,7 +36,11 @@ from durable.inspection.wording import (
 from durable.models import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from django_stubs_ext import StrOrPromise
+
+    from durable.admin.attention import Row
 
 
 __all__: list[str] = []
@@ -88,6 +93,20 @@ _DIFFERENCES = {
 def browser_words() -> dict[str, str]:
     """The texts that the page's modules write, in the language of the page."""
     return {**humanize.browser_words(), "copy_of": gettext("Copy %(text)s") % {"text": "%s"}}
+
+
+@register.simple_tag
+def form_token() -> str:
+    """A token of a form: posted twice, it has one effect."""
+    return new_id()
+
+
+@register.simple_tag
+def verb_words(name: str) -> str:
+    """What a verb does, in sentences."""
+    from durable.admin.verbs import VERBS
+
+    return str(VERBS[name].does)
 
 
 @register.simple_tag
@@ -298,11 +317,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The way in to the overview: how many of its rows need a person, "" for none, and its headline."""
+    """The way in to the overview: how many of its rows need a person, "" for none, its headline, and its newest causes."""
 
     url: str
     number: str
     headline: str
+    now: datetime
+    rows: Sequence[Row] = ()
+    may_operate: bool = False
+    may_see_payloads: bool = False
 
 
 @register.simple_tag(takes_context=True)
@@ -352,10 +375,18 @@ def durable_entry(context: dict[str, Any]) -> Entry | None:
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
         return None
-    url = reverse("admin:app_list", args=["durable"])
+    url, now = reverse("admin:app_list", args=["durable"]), pages.now()
     try:
         with reading():
-            number, headline = overview.needs_a_person(pages.now(), getattr(request, "current_app", "admin"))
+            number, headline, rows = overview.needs_a_person(now, getattr(request, "current_app", "admin"))
     except StatementTimeoutError as error:
-        return Entry(url=url, number="?", headline=humanize.sentence(error))
-    return Entry(url=url, number=number, headline=headline)
+        return Entry(url=url, number="?", headline=humanize.sentence(error), now=now)
+    return Entry(
+        url=url,
+        number=number,
+        headline=headline,
+        now=now,
+        rows=rows,
+        may_operate=access.may(request, "operate_run"),
+        may_see_payloads=access.may(request, "view_payload"),
+    )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from django.urls import reverse
 from django.utils import timezone
 
-from durable.models import Cause, OperatorAction, SavedView, Schedule
+from durable.models import Activity, Cause, OperatorAction, Run, SavedView, Schedule
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.worker_rows import a_worker
 
-__all__ = ["PAGES", "VIEW", "Address", "make_site", "path_of"]
+__all__ = ["PAGES", "VIEW", "Address", "a_hung_step", "make_site", "path_of"]
 
 WORKER = "host:4711:abc"
 VIEW = frozenset({"view_run"})
@@ -104,3 +105,21 @@ def make_site(stage: Stage) -> dict[str, str]:
 def path_of(name: str, address: Address, site: Mapping[str, str]) -> str:
     """The path of an address of this site."""
     return reverse(name, args=[site.get(each, each) for each in address.keys]) + address.query
+
+
+def a_hung_step(stage: Stage) -> None:
+    """A step of the run "hung" has run for an hour, so that to abandon it is the first of the run's verbs."""
+    stage.start(flows.switched, id="hung", settle=False)
+    record = stage.claim("hung")
+    began = timezone.now() - timedelta(hours=1)
+    Run.objects.filter(pk="hung").update(lease_expires_at=timezone.now() + timedelta(hours=1))
+    Activity.objects.create(
+        run_id="hung",
+        location="charge",
+        attempt=1,
+        kind="step",
+        fence=record.fence,
+        worker=record.worker,
+        began_at=began,
+        timeout=9,
+    )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
-from django.utils import timezone
 
 from durable.admin.run_parts import PART_NAMES
-from durable.models import Activity, Run
 from tests.admin import flows
-from tests.admin.addresses import PAGES, make_site, path_of
+from tests.admin.addresses import PAGES, a_hung_step, make_site, path_of
 from tests.admin.conftest import MakeUser, Stage
 from tests.admin.pages import url
 
@@ -32,24 +29,6 @@ LOOKS = {
 }
 #: Parts of pages, downloads, lists of names and redirections.
 NO_PAGES = {"names", "overview", "bulk_live", "lead", "live", "export", "raw", "bulk", "save_view", "delete_view"}
-
-
-def a_hung_step(stage: Stage) -> None:
-    """A step of the run "hung" has run for an hour, so that to abandon it is the first of the run's verbs."""
-    stage.start(flows.switched, id="hung", settle=False)
-    record = stage.claim("hung")
-    began = timezone.now() - timedelta(hours=1)
-    Run.objects.filter(pk="hung").update(lease_expires_at=timezone.now() + timedelta(hours=1))
-    Activity.objects.create(
-        run_id="hung",
-        location="charge",
-        attempt=1,
-        kind="step",
-        fence=record.fence,
-        worker=record.worker,
-        began_at=began,
-        timeout=9,
-    )
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
-from durable.models import Failure, Run
+from durable.models import Failure, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mar
 
 WAIT = 120_000  # milliseconds
 WIDE = {"width": 1440, "height": 900}
+NARROW = {"width": 390, "height": 844}
 RULES = ["wcag2a", "wcag2aa", "best-practice"]
 OF_ONE_CAUSE = 12
 LONG = "order-" + "a-long-customer-reference-" * 7
@@ -58,6 +59,12 @@ def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> P
     page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
     page.set_viewport_size(WIDE)  # type: ignore[arg-type]  # a dict like it
     return page
+
+
+@pytest.fixture(params=[WIDE, NARROW], ids=["wide", "telephone"])
+def is_wide(operator_page: Page, request: pytest.FixtureRequest) -> bool:
+    operator_page.set_viewport_size(request.param)
+    return bool(request.param is WIDE)
 
 
 @dataclass
@@ -132,6 +139,40 @@ def test_to_recover_all_runs_of_a_cause_from_the_overview_is_two_clicks(
     assert incident in order.input
 
 
+def test_to_recover_one_run_from_the_index_is_two_clicks(
+    operator_page: Page, live_server: LiveServer, incident: str, is_wide: bool
+) -> None:
+    hand = Hand(operator_page)
+    operator_page.goto(f"{live_server.url}/admin/")
+    row = operator_page.locator(".durable-incidents > li").first
+    hand.see(row.get_by_text("charge · GatewayTimeout"))  # what, where and why, before any click
+    hand.see(row.get_by_text("no answer for #"))
+    hand.click(row.get_by_text("Recover the newest alone"))
+    row.get_by_label("Reason").locator("visible=true").fill("the bank is back")
+    hand.click(row.get_by_role("button", name="Recover", exact=True).locator("visible=true"))
+    operator_page.wait_for_url("**/change/", timeout=WAIT)
+    assert hand.effort == 2
+    newest = f"order-{OF_ONE_CAUSE - 1}"
+    assert list(Run.objects.filter(state="pending").values_list("id", flat=True)) == [newest]
+    assert list(OperatorAction.objects.values_list("run_id", "action", "outcome", "reason")) == [
+        (newest, "recover", "done", "the bank is back")
+    ]
+
+
+def test_to_recover_all_runs_of_a_cause_from_the_index_is_two_clicks(
+    operator_page: Page, live_server: LiveServer, incident: str, is_wide: bool
+) -> None:
+    hand = Hand(operator_page)
+    operator_page.goto(f"{live_server.url}/admin/")
+    row = operator_page.locator(".durable-incidents > li").first
+    hand.click(row.get_by_text(f"Recover these {OF_ONE_CAUSE}"))
+    hand.click(row.get_by_role("button", name="Recover", exact=True).locator("visible=true"))
+    operator_page.locator(".messagelist").wait_for(timeout=WAIT)
+    assert hand.effort == 2
+    [order] = Run.objects.filter(workflow="durable.bulk")
+    assert incident in order.input
+
+
 def test_the_overview_is_used_with_the_keyboard_alone(
     operator_page: Page, live_server: LiveServer, incident: str
 ) -> None:
@@ -151,7 +192,7 @@ def test_the_overview_is_used_with_the_keyboard_alone(
 
 
 def addresses(cause: str) -> list[str]:
-    return ["/admin/durable/", url("causes"), reverse("admin:durable_run_cause", args=[cause])]
+    return ["/admin/", "/admin/durable/", url("causes"), reverse("admin:durable_run_cause", args=[cause])]
 
 
 PARTS = ("timeline", "history", "events", "payloads", "attempts", "messages", "logs", "related", "audit")
@@ -219,7 +260,7 @@ def test_a_page_is_printed_without_its_menus_and_verbs(
     operator_page: Page, live_server: LiveServer, incident: str
 ) -> None:
     operator_page.emulate_media(media="print")
-    operator_page.goto(live_server.url + addresses(incident)[2])
+    operator_page.goto(live_server.url + addresses(incident)[3])
     assert operator_page.get_by_text("no answer for #").first.is_visible()
     assert operator_page.get_by_text("order-3").first.is_visible()
     for gone in ("#header", ".durable-places", ".durable-verbs", ".submit-row"):

@@ -12,12 +12,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
+from durable import get_run
 from durable.admin import attention, charts
 from durable.admin.attention import Row, Verb, headline
 from durable.inspection import Count, RunCriteria
 from durable.models import Build, Cause, Failure, Run
 from tests.admin import flows
+from tests.admin.addresses import a_hung_step
 from tests.admin.conftest import Stage
 from tests.admin.pages import url
 
@@ -205,6 +208,44 @@ def test_the_index_leads_to_the_overview_and_says_what_needs_a_person(stage: Sta
     for cause in Failure.objects.values_list("cause__fingerprint", flat=True):
         operator.post(reverse("admin:durable_run_mark", args=[cause, "mute"]))
     assert badge() == "Durable Nothing needs a person"
+
+
+def test_the_row_of_a_hung_step_has_its_verbs(
+    stage: Stage, log_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_hung_step(stage)
+    monkeypatch.setattr(stage, "now", timezone.now())
+
+    def verbs(*permissions: str, name: str) -> list[str]:
+        shown = unescape(log_in(*permissions, name=name).get("/admin/durable/").content.decode())
+        row = shown.partition('data-durable-key="hung_step')[2].partition("</li>")[0]
+        return re.findall(r'class="button" href="([^"]+)"', row)
+
+    act = [url("act", "hung", name) for name in ("take_stack", "abandon", "cancel")]
+    address = url("running")
+    everything = [f"{act[0]}?at=charge", f"{act[1]}?at=charge", f"{act[2]}?interrupt=on", address]
+    assert verbs("view_run", "view_payload", "operate_run", name="ada") == everything
+    assert verbs("view_run", "view_payload", name="bob") == [everything[0], address]
+    assert verbs("view_run", name="cid") == [address]
+
+
+def test_the_index_recovers_what_it_shows(stage: Stage, operator: Client, log_in: Callable[..., Client]) -> None:
+    for number in (1, 2):
+        stage.start(flows.switched, number, id=f"failed-{number}")
+        stage.advance(seconds=1)
+    shown = text_of(operator, "/admin/")
+    alone = re.search(rf'<form method="post" action="{url("act", "failed-2", "recover")}">.*?</form>', shown, re.S)
+    assert alone is not None
+    given = dict(re.findall(r'name="(\w+)" value="([^"]*)"', alone[0]))
+    get_run("failed-2").recover()
+    stage.settle("failed-2")  # it has failed again: what the page shows is no longer so
+    refused = operator.post(url("act", "failed-2", "recover"), given)
+    assert refused.status_code == 409
+    assert "has changed since this page was made" in refused.content.decode()
+    viewer = text_of(log_in("view_run", name="bob"), "/admin/")
+    assert "charge · GatewayTimeout" in viewer
+    assert "<summary" not in viewer
+    assert "no answer for" not in viewer
 
 
 def test_a_cause_is_new_since_the_newest_build_appeared(stage: Stage, operator: Client) -> None:

@@ -311,6 +311,19 @@ def test_hung_steps_are_a_finding_with_the_step_its_age_and_its_worker() -> None
     assert 'step "charge" for 40 m' in finding.advice
     assert WORKER in finding.advice
     assert finding.command.endswith("durable running")
+    assert finding.location == "charge"
+
+
+def test_what_follows_a_timeout_that_has_passed_is_told(settings: Any) -> None:
+    runs(held("order-1"), seconds=100, timeout=90.0)
+    runs(held("order-2"), seconds=100, timeout=120.0)
+    runs(held("order-3"), seconds=200, timeout=90.0)
+    told = {each.run_id: each.overrun for each in list_activities(NOW[0]).steps}
+    assert told["order-1"].startswith("Its timeout has passed, and it has not let itself be interrupted. In 50 s its")
+    assert told["order-2"] == ""
+    assert told["order-3"].endswith("Its worker's process hands over its other runs and ends now.")
+    settings.DURABLE = {**settings.DURABLE, "HARD_TIMEOUT": 0}
+    assert {each.run_id: each.overrun for each in list_activities(NOW[0]).steps}["order-3"].endswith("interrupted.")
 
 
 def test_the_metrics_have_the_number_of_hung_steps_and_the_oldest_age() -> None:
