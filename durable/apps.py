@@ -26,7 +26,7 @@ class DurableConfig(AppConfig):
         silence.note_settings()
         self.autodiscover()
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
-        from durable import checks, schedule_checks  # noqa: F401
+        from durable import checks, lint_checks, schedule_checks  # noqa: F401
         from durable.alerts.watch import look
         from durable.execution import connections  # noqa: F401
         from durable.inspection import database_checks  # noqa: F401

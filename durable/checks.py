@@ -29,6 +29,7 @@ W086    `RETENTION` names an unknown workflow
 W087    functions or triggers of the database differ from the migrations' (`durable.inspection.database_checks`)
 W088    SQLite, where transactions begin without the write lock
 W089    schedules of the code differ from their rows (`durable.schedule_checks`)
+W1xx    the code of a workflow breaks a rule (`durable.lint_checks`); docs/rules.md lists them
 ======  ==============================================================
 """
 

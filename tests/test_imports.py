@@ -27,6 +27,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "drivers": (("drivers",), ("core",)),
     "settings": (("conf", "mistakes", "signals"), ("core",)),
     "schedules": (("schedules",), ("core",)),
+    "lint": (("lint",), ()),
     "codec": (("codec", "crypto"), ("settings", "core")),
     "models": (("models",), ("schedules", "codec", "settings", "core")),
     "store": (("store", "migrations"), ("models", "settings", "core")),
@@ -72,6 +73,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "logs",
             "checks",
             "schedule_checks",
+            "lint_checks",
             "testing",
             "pytest_plugin",
             "apps",
@@ -90,6 +92,8 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {}
 CIRCLES_FOR_TYPES: Final = [
     # a start gives a handle; get_run(of=) takes a workflow; a workflow takes a context, which starts workflows as children
     frozenset({"durable.context", "durable.definitions", "durable.handles"}),
+    # a module says what its names stand for; a function or class that a name stands for is of a module
+    frozenset({"durable.lint.modules", "durable.lint.values"}),
     frozenset({"durable.testing", "durable.testing.twins"}),  # the methods of a class, awaited
 ]
 

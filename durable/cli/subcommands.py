@@ -7,6 +7,7 @@ from durable.cli.cause_list import CAUSES
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
 from durable.cli.holds import HOLDS, QUEUES
+from durable.cli.lint import LINT
 from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, RESULT, SEND, START
 from durable.cli.replay import REPLAY
@@ -29,7 +30,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *VERBS,
     BULK,
     COMPARE,
-    *(REPLAY, EXPORT, PRUNE, DOCTOR, WORKERS, QUEUES),
+    *(REPLAY, EXPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),
     *HOLDS,
     SCHEDULES,
     *SCHEDULE_VERBS,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from durable.core import registry
 from durable.core.registry import WorkflowDefinition
 
-__all__ = ["Parameter", "WorkflowCode", "code_of", "source_of"]
+__all__ = ["Parameter", "WorkflowCode", "code_of", "files_of_workflows", "source_of"]
 
 LONGEST_DEFAULT: Final = 200  # characters
 MAX_SOURCE: Final = 100_000  # characters
@@ -42,6 +43,27 @@ class WorkflowCode:
     parameters: Sequence[Parameter]
     is_async: bool
     place: str
+
+
+def files_of_workflows() -> list[Path]:
+    """Return the files of the workflows that the installed apps bring, without those of installed packages and durable.
+
+    A path below the current directory is relative to it.
+    """
+    found: set[Path] = set()
+    for workflow in registry.all():
+        code = getattr(inspect.unwrap(workflow.function), "__code__", None)
+        if code is None or not registry.is_discovered(workflow.name):
+            continue
+        path = Path(code.co_filename)
+        if path.suffix == ".py" and path.is_file() and not _is_installed(path):
+            found.add(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return sorted(found)
+
+
+def _is_installed(path: Path) -> bool:
+    own = Path(__file__).resolve().parent.parent
+    return path.is_relative_to(own) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> WorkflowCode:

@@ -1,0 +1,180 @@
+"""Lints files: reads each, finds its workflows, notes their facts, and asks each rule.
+
+Nothing is imported or run. Whatever is in a file, the answer is a list of findings.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from durable.lint.allowing import Allowance, allowances, problem_of
+from durable.lint.facts import Facts
+from durable.lint.files import UnreadableError, python_files
+from durable.lint.findings import Finding
+from durable.lint.modules import Module, Project, workflow_decorator, workflow_name
+from durable.lint.reader import Reader
+from durable.lint.rules import RULES, Rule
+from durable.lint.values import Env, Function
+
+__all__ = ["ALLOW", "UNREADABLE", "lint"]
+
+#: The ids of findings about files, which no rule of workflows makes.
+UNREADABLE: Final = "W100"
+ALLOW: Final = "W190"
+
+FunctionDef: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    name: str
+    function: Function
+    outer: Env
+
+
+def lint(paths: Iterable[Path], *, rules: Sequence[Rule] = RULES) -> list[Finding]:
+    """Return the findings of all workflows in the files at `paths`, by path and line.
+
+    Directories are searched for files of Python. A finding in a helper is told once, with the first workflow that calls it.
+    """
+    project = Project()
+    found: dict[tuple[str, str, int], Finding] = {}
+    modules: list[Module] = []
+    for path in python_files(paths):
+        try:
+            module = project.module(path)
+        except UnreadableError as error:
+            each = _unreadable(path, error)
+            found[each.id, each.path, each.line] = each
+            continue
+        modules.append(module)
+        if "durable" not in module.text or "workflow" not in module.text:
+            continue
+        for each in _findings(module, rules):
+            found.setdefault((each.id, each.path, each.line), each)
+    return sorted(_allowed(found.values(), project, modules, rules), key=lambda each: (each.path, each.line, each.id))
+
+
+def _unreadable(path: Path, error: UnreadableError) -> Finding:
+    return Finding(
+        id=UNREADABLE, path=str(path), line=error.line, workflow="", level="error", message=str(error), fix=error.fix
+    )
+
+
+def _findings(module: Module, rules: Sequence[Rule]) -> Iterator[Finding]:
+    try:
+        workflows = list(_workflows(module))
+    except RecursionError:
+        yield _too_deep(module, module.tree, "")
+        return
+    for each in workflows:
+        node = each.function.node
+        facts = Facts(name=each.name, module=module, function=node, is_async=isinstance(node, ast.AsyncFunctionDef))
+        try:
+            Reader(facts).read(each.function, each.outer)
+            for rule in rules:
+                for report in rule.check(facts):
+                    yield Finding(
+                        id=rule.id,
+                        path=report.module.shown_path,
+                        line=report.line,
+                        workflow=each.name,
+                        level=rule.level,
+                        message=report.message,
+                        fix=report.fix or rule.fix,
+                    )
+        except RecursionError:
+            yield _too_deep(module, node, each.name)
+
+
+def _too_deep(module: Module, node: ast.AST, workflow: str) -> Finding:
+    error = UnreadableError(
+        "The code is nested too deeply to be read.", "Split the expression, or move data out of the code."
+    )
+    return Finding(
+        id=UNREADABLE,
+        path=module.shown_path,
+        line=getattr(node, "lineno", 1),
+        workflow=workflow,
+        level="error",
+        message=str(error),
+        fix=error.fix,
+    )
+
+
+def _workflows(module: Module) -> Iterator[_Found]:
+    """Yield the functions of a module that are workflows, those within functions and classes included."""
+    waiting: list[tuple[ast.AST, tuple[FunctionDef, ...]]] = [(module.tree, ())]
+    while waiting:
+        node, around = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                continue  # expressions hold no definitions
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                decorator = workflow_decorator(child, module) if child.decorator_list else None
+                if decorator is not None:
+                    outer = Env(module, None, None)
+                    for each in around:
+                        outer = _local(each, module, outer)
+                    yield _Found(workflow_name(child, decorator, module), Function(module, child, outer), outer)
+                waiting.append((child, (*around, child)))
+            elif hasattr(child, "body"):
+                waiting.append((child, around))
+
+
+def _local(node: FunctionDef, module: Module, outer: Env) -> Env:
+    """Return the names of a function around workflows: its functions are known, the rest is not."""
+    env = Env(module, node, outer)
+    for each in ast.walk(node):
+        if isinstance(each, ast.arg):
+            env.names.setdefault(each.arg, None)
+        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            env.names.setdefault(each.id, None)
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = Function(module, statement, env)
+            env.names[statement.name] = None if workflow_decorator(statement, module) is not None else function
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            for alias in statement.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                env.names[bound] = module.imported(statement, bound)
+    return env
+
+
+def _allowed(
+    found: Iterable[Finding], project: Project, modules: Sequence[Module], rules: Sequence[Rule]
+) -> Iterator[Finding]:
+    """Yield the findings that no comment silences, and one for each comment that silences nothing."""
+    by_path: dict[str, list[Allowance]] = {}
+    known = {each.id for each in rules} | {each.id for each in RULES}
+    for finding in found:
+        if finding.path not in by_path:
+            by_path[finding.path] = allowances(project.text(finding.path))
+        if not any(_covers(each, finding, known) for each in by_path[finding.path]):
+            yield finding
+    for module in modules:
+        for allowance in by_path.get(module.shown_path) or allowances(module.text):
+            problem = problem_of(allowance, known)
+            if problem is not None:
+                yield Finding(
+                    id=ALLOW,
+                    path=module.shown_path,
+                    line=allowance.line,
+                    workflow="",
+                    level="warning",
+                    message=problem,
+                    fix="Write # durable: allow[W101] and the reason, on the line of the finding or above it.",
+                )
+
+
+def _covers(allowance: Allowance, finding: Finding, known: set[str]) -> bool:
+    return (
+        finding.id in allowance.ids
+        and finding.line in allowance.lines
+        and problem_of(allowance, known) is None
+        and finding.id != UNREADABLE
+    )

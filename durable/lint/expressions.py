@@ -1,0 +1,571 @@
+"""Reads the expressions of a workflow's code: what they stand for, and what in them differs from pass to pass."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+from durable.lint import operators
+from durable.lint.classes import is_model, method_of
+from durable.lint.facts import Branch, Call, Comparison, Facts, Frame, Operation, Start, Step
+from durable.lint.known import kind_of, reads
+from durable.lint.modules import Module, is_class_name
+from durable.lint.operations import Arguments, bodies_of, step_definition
+from durable.lint.values import (
+    NOTHING,
+    Branches,
+    Child,
+    Class,
+    Context,
+    ContextMoment,
+    Env,
+    External,
+    Function,
+    Given,
+    Input,
+    Instance,
+    Message,
+    ModuleItself,
+    NaiveMoment,
+    Operator,
+    Origin,
+    OwnSet,
+    Queue,
+    Result,
+    Rows,
+    Scope,
+    Starter,
+    Text,
+    Value,
+    WorkflowValue,
+)
+
+__all__ = ["Expressions", "Walker"]
+
+_MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
+_MODELS: Final = frozenset({"django.contrib.auth.get_user_model", "django.apps.apps.get_model"})
+_ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_from_db", "arefresh_from_db"})
+_MUTATORS: Final = frozenset(
+    {
+        *("append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove"),
+        *("reverse", "setdefault", "sort", "update"),
+    }
+)
+_ORDERLESS: Final = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset", "bool"})
+_IN_ORDER: Final = frozenset({"list", "tuple", "iter", "enumerate", "next", "str", "repr", "map", "filter", "zip"})
+_SET_METHODS: Final = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
+_DATETIME: Final = "datetime.datetime"
+_NONE: Final[frozenset[Origin]] = frozenset()
+
+
+class Walker(Protocol):
+    """What reads the statements around the expressions."""
+
+    facts: Facts
+
+    def enter(
+        self,
+        function: Function,
+        args: Sequence[Result],
+        keywords: dict[str, Result],
+        caller: Frame,
+        *,
+        site: ast.AST | None = None,
+        scope: Scope | None = None,
+        step: Step | None = None,
+    ) -> Result:
+        """Read a function that is called."""
+
+    def assign(self, target: ast.expr, result: Result, frame: Frame) -> None:
+        """Note what a target holds."""
+
+    def element(self, iterated: Result) -> tuple[Result, frozenset[Origin]]:
+        """Return what an element is, and why their order differs."""
+
+    def mutate(self, target: ast.expr, node: ast.AST, frame: Frame) -> None:
+        """Note that what a target stands for is changed."""
+
+    def within(self, branch: Branch, frame: Frame) -> AbstractContextManager[None]:
+        """Read a part that is not always run, or not once."""
+
+
+class Expressions:
+    """The expressions of one workflow's code."""
+
+    def __init__(self, walker: Walker) -> None:
+        self._walker = walker
+        self._facts = walker.facts
+        self._naming = 0
+
+    def of(self, node: ast.expr, frame: Frame) -> Result:
+        """Read an expression. What a name or a call means is only guessed where it is certain."""
+        match node:
+            case ast.Constant():
+                return Result(Text(node.value) if isinstance(node.value, str) else None, _NONE)
+            case ast.Name():
+                return self._name(node, frame)
+            case ast.Attribute():
+                return self._attribute(node, frame)
+            case ast.Call():
+                return self._call(node, frame, is_awaited=False)
+            case ast.Await():
+                if isinstance(node.value, ast.Call):
+                    return self._call(node.value, frame, is_awaited=True)
+                return self.of(node.value, frame)
+            case ast.Lambda():
+                return Result(Function(frame.module, node, frame.env), _NONE)
+            case ast.NamedExpr():
+                result = self.of(node.value, frame)
+                self._walker.assign(node.target, result, frame)
+                return result
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                return self._comprehension(node, frame)
+            case ast.Dict():
+                values = [self.of(each, frame) for each in node.values]
+                keys = [self.of(each, frame) for each in node.keys if each is not None]
+                return Result(Branches([each.value for each in values]), _all(keys + values))
+            case ast.Set():
+                elements = [self.of(each, frame) for each in node.elts]
+                is_steady = all(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in node.elts)
+                value = None if is_steady or len(node.elts) < 2 else OwnSet(_shown(node), node.lineno)
+                return Result(value, _all(elements))
+            case ast.JoinedStr():
+                return self._joined(node, frame)
+            case ast.FormattedValue():
+                result = self.of(node.value, frame)
+                return Result(result.value if node.format_spec is None else None, _ordered(result))
+            case ast.Subscript():
+                holder = self.of(node.value, frame)
+                index = self.of(node.slice, frame)
+                kept = holder.value if isinstance(holder.value, Input | Given) else None
+                return Result(kept, holder.origins | index.origins)
+            case ast.BinOp():
+                return self._binary(node, frame)
+            case ast.Compare():
+                sides = [self.of(each, frame) for each in (node.left, *node.comparators)]
+                if any(isinstance(each, ast.In | ast.NotIn) for each in node.ops):
+                    return Result(None, _without_order(_all(sides)))
+                self._compare(node, sides, frame)
+                return Result(None, _all(sides))
+            case ast.IfExp():
+                return self._conditional(node, frame)
+            case ast.Starred():
+                result = self.of(node.value, frame)
+                return Result(None, _ordered(result))
+            case _:
+                parts = [self.of(each, frame) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+                return Result(None, _all(parts))
+
+    # -- names and attributes
+
+    def _name(self, node: ast.Name, frame: Frame) -> Result:
+        owner = frame.env.owner(node.id)
+        if owner is not None and node.id not in frame.globals:
+            value = owner.names[node.id]
+            return Result(value, owner.origins.get(node.id, _NONE))
+        module = frame.module
+        if isinstance(module.definitions.get(node.id), ast.Assign | ast.AnnAssign | ast.AugAssign):
+            self._facts.globals_read.append((module, frame.node, node))
+            if node.id in module.rebound:
+                return Result(None, frozenset({Origin("global", node.id, node.lineno)}))
+            if module.is_counter(node.id):
+                return Result(None, frozenset({Origin("counter", node.id, node.lineno)}))
+        return Result(module.value(node.id), _NONE)
+
+    def _attribute(self, node: ast.Attribute, frame: Frame) -> Result:
+        holder, origins = self.of(node.value, frame)
+        name = node.attr
+        match holder:
+            case Context():
+                if name == "queue":
+                    return Result(Queue(holder), origins)
+                return Result(Operator(name, holder) if name in operators.CONTEXT_METHODS else None, origins)
+            case Queue():
+                return Result(Operator(name, holder.context) if name in operators.QUEUE_METHODS else None, origins)
+            case Child() | Message():
+                known = operators.CHILD_METHODS if isinstance(holder, Child) else operators.MESSAGE_METHODS
+                here = Context(frame.scope, holder.context.is_async)
+                return Result(Operator(name, here) if name in known else None, origins)
+            case External():
+                full = f"{holder.name}.{name}"
+                if name in _MANAGERS:
+                    return Result(Rows(), origins)
+                if (kind := reads(full)) and not _is_method_handed_on(node, frame.module):
+                    self._act(kind, full, node, frame)
+                    origins |= {Origin(kind, full, node.lineno)}
+                return Result(External(full), origins)
+            case ModuleItself():
+                return Result(holder.module.project.member(holder, name), origins)
+            case WorkflowValue():
+                return Result(Starter(holder, name), origins)
+            case Input() | Rows() | Given():
+                return Result(holder, origins)
+            case Class() | Instance():
+                if (method := method_of(holder, name)) is not None:
+                    return Result(method, origins)
+                owner = holder if isinstance(holder, Class) else holder.of
+                if name in _MANAGERS or (name in _ROW_METHODS and isinstance(holder, Instance) and is_model(owner)):
+                    return Result(Rows(), origins)
+                return Result(None, origins)
+            case _:
+                is_class = isinstance(node.value, ast.Name | ast.Attribute) and is_class_name(_last(node.value))
+                return Result(Rows() if name in _MANAGERS and is_class else None, origins)
+
+    # -- calls
+
+    def _call(self, node: ast.Call, frame: Frame, *, is_awaited: bool) -> Result:
+        callee = self.of(node.func, frame)
+        function = callee.value
+        if isinstance(function, Operator):
+            return self._operation(function, node, frame, is_awaited=is_awaited)
+        args = [self.of(each, frame) for each in node.args]
+        keywords = {each.arg: self.of(each.value, frame) for each in node.keywords if each.arg is not None}
+        rest = [self.of(each.value, frame) for each in node.keywords if each.arg is None]
+        origins = callee.origins | _all([*args, *keywords.values(), *rest])
+        match function:
+            case Function():
+                if isinstance(function.node, ast.AsyncFunctionDef) and not is_awaited:
+                    self._facts.unawaited.append((frame.module, node, function))
+                return self._walker.enter(function, args, keywords, frame, site=node)
+            case WorkflowValue():
+                if function.function is not None and args and isinstance(args[0].value, Context):
+                    return self._walker.enter(function.function, args, keywords, frame, site=node)
+                return NOTHING
+            case Starter():
+                return self._starter(function, node, keywords, frame)
+            case Class():
+                instance = Instance(function)
+                if (make := method_of(instance, "__init__")) is not None:
+                    self._walker.enter(make, args, keywords, frame, site=node)
+                return Result(instance, origins)
+            case External():
+                self._call_functions([*args, *keywords.values()], frame)
+                return self._external(function.name, node, args, origins, frame)
+            case Rows():
+                if not isinstance(frame.module.parents.get(node), ast.Attribute):
+                    self._act("query", _shown(node.func), node, frame)
+                return Result(function, origins | {Origin("query", _shown(node.func), node.lineno)})
+        self._call_functions([*args, *keywords.values()], frame)
+        return self._method(node, origins, frame)
+
+    def _call_functions(self, given: Sequence[Result], frame: Frame) -> None:
+        """Read lambdas that are given to a function which is not known: it calls them, most often."""
+        for each in given:
+            if isinstance(each.value, Function) and isinstance(each.value.node, ast.Lambda):
+                self._walker.enter(each.value, [], {}, frame)
+
+    def _method(self, node: ast.Call, origins: frozenset[Origin], frame: Frame) -> Result:
+        """Read a call of something unknown, most often a method of a value."""
+        if not isinstance(node.func, ast.Attribute):
+            return Result(None, origins)
+        holder = self._quiet(node.func.value, frame)
+        name = node.func.attr
+        if name in _MUTATORS:
+            self._walker.mutate(node.func.value, node, frame)
+        if isinstance(holder, OwnSet):
+            if name in _SET_METHODS:
+                return Result(holder, origins)
+            if name == "pop":
+                return Result(None, origins | {Origin("set order", holder.text, holder.line)})
+        if name == "join" and node.args and isinstance(given := self._quiet(node.args[0], frame), OwnSet):
+            return Result(None, origins | {Origin("set order", given.text, given.line)})
+        if isinstance(holder, Context) and name == "now":
+            return Result(ContextMoment(), _NONE)
+        if isinstance(holder, Branches) and name in ("update", "setdefault"):
+            holder.functions += [each.value for each in (self.of(arg, frame) for arg in node.args[1:])]
+        return Result(None, origins)
+
+    def _quiet(self, node: ast.expr, frame: Frame) -> Value:
+        """Return what a name or an attribute stands for, without noting it again."""
+        if isinstance(node, ast.Name):
+            owner = frame.env.owner(node.id)
+            return owner.names[node.id] if owner is not None else None
+        if isinstance(node, ast.Set | ast.SetComp):
+            return OwnSet(_shown(node), node.lineno)
+        return None
+
+    def _external(
+        self,
+        name: str,
+        node: ast.Call,
+        args: list[Result],
+        origins: frozenset[Origin],
+        frame: Frame,
+    ) -> Result:
+        if name.startswith("builtins."):
+            return self._builtin(name.removeprefix("builtins."), node, args, origins, frame)
+        if name == "functools.partial" and args and isinstance(args[0].value, Function):
+            function = args[0].value
+            given = (*function.given, *(each.value for each in args[1:]))
+            return Result(Function(function.module, function.node, function.env, given, is_partial=True), origins)
+        if name == "copy.deepcopy" or name == "copy.copy":
+            return Result(None, origins)
+        if name == _DATETIME and len(node.args) < 8 and _is_without_zone(node):
+            return Result(NaiveMoment(), origins)
+        if name in _MODELS:
+            return Result(External("django.db.models.Model"), origins)
+        kind = kind_of(name)
+        if kind is not None:
+            self._act(kind, name, node, frame)
+            if kind not in ("threads", "sleep"):
+                origins |= {Origin(kind, name, node.lineno)}
+            if name in ("datetime.datetime.utcnow", "datetime.datetime.today") or (
+                name == "datetime.datetime.now" and not node.args and not node.keywords
+            ):
+                return Result(NaiveMoment(), origins)
+        return Result(External(name) if is_class_name(name) or name == "contextlib.suppress" else None, origins)
+
+    def _builtin(
+        self, name: str, node: ast.Call, args: list[Result], origins: frozenset[Origin], frame: Frame
+    ) -> Result:
+        first = args[0] if args else NOTHING
+        if name in _ORDERLESS:
+            unordered = _without_order(origins)
+            is_set = name in ("set", "frozenset") and bool(args)
+            return Result(OwnSet(_shown(node), node.lineno) if is_set else None, unordered)
+        if name in _IN_ORDER:
+            ordered = origins | _all([Result(None, _ordered(each)) for each in args])
+            kept = first.value if name in ("list", "tuple", "iter") and isinstance(first.value, Message) else None
+            return Result(kept, ordered)
+        if name in ("hash", "id"):
+            return Result(None, origins | {Origin("identity", _shown(node), node.lineno)})
+        if kind := kind_of(f"builtins.{name}"):
+            self._act(kind, f"builtins.{name}", node, frame)
+            origins |= {Origin(kind, name, node.lineno)}
+        return Result(None, origins)
+
+    def _act(self, kind: str, name: str, node: ast.expr, frame: Frame) -> None:
+        """Note what is called that reads or changes the world."""
+        call = Call(kind=kind, name=name, node=node, module=frame.module, in_name=self._naming > 0)
+        if frame.step is not None:
+            frame.step.calls.append(call)
+        else:
+            self._facts.calls.append(call)
+
+    def _starter(self, starter: Starter, node: ast.Call, keywords: dict[str, Result], frame: Frame) -> Result:
+        workflow, method = starter.workflow, starter.method
+        if method == "using":
+            options = {each.arg: (each.value, keywords[each.arg]) for each in node.keywords if each.arg is not None}
+            if any(each.arg is None for each in node.keywords):
+                options["**"] = (node, NOTHING)
+            chosen = WorkflowValue(workflow.name, workflow.function, {**workflow.options, **options})
+            self._facts.usings.append((frame.module, node, chosen))
+            return Result(chosen, _NONE)
+        if method in operators.START_METHODS:
+            self._facts.starts.append(
+                Start(workflow=workflow, method=method, node=node, module=frame.module, in_step=frame.step)
+            )
+        return NOTHING
+
+    # -- operations
+
+    def _operation(self, operator: Operator, node: ast.Call, frame: Frame, *, is_awaited: bool) -> Result:
+        kind, context = operator.kind, operator.context
+        arguments = self._arguments(kind, node, frame)
+        operation = Operation(
+            kind=kind,
+            node=node,
+            module=frame.module,
+            function=frame.node,
+            context=context,
+            scope=frame.scope,
+            path=tuple(frame.path),
+            sites=frame.sites,
+            is_awaited=is_awaited,
+            in_step=frame.step,
+            args=arguments.values,
+            keywords=arguments.keywords,
+        )
+        self._facts.operations.append(operation)
+        if kind in operators.STEPS:
+            self._step(operation, arguments, frame)
+            return NOTHING
+        if kind in operators.NAMED and arguments.name is not None:
+            _name_it(operation, arguments.name, arguments.name_result)
+        if kind in operators.BODIES:
+            for body in bodies_of(arguments.of(1, "body" if kind in ("loop", "try_block") else "branches")):
+                self._body(body, operation, frame)
+        if kind in ("child", "start_child", "map") and len(arguments.values) > 1:
+            found = arguments.values[1].value
+            operation.child = found if isinstance(found, WorkflowValue) else None
+        if kind == "start_child":
+            return Result(Child(context), _NONE)
+        return Result(Message(context), _NONE) if kind in ("next", "next_batch") else NOTHING
+
+    def _arguments(self, kind: str, node: ast.Call, frame: Frame) -> Arguments:
+        values: list[Result] = []
+        for index, each in enumerate(node.args):
+            is_name = index == 0 and kind in operators.NAMED
+            self._naming += is_name
+            values.append(self.of(each, frame))
+            self._naming -= is_name
+        keywords: dict[str, Result] = {}
+        for keyword in node.keywords:
+            is_name = keyword.arg == "name"
+            self._naming += is_name
+            result = self.of(keyword.value, frame)
+            self._naming -= is_name
+            if keyword.arg is not None:
+                keywords[keyword.arg] = result
+        return Arguments(node, values, keywords)
+
+    def _step(self, operation: Operation, arguments: Arguments, frame: Frame) -> None:
+        if not arguments.values:
+            return
+        first = arguments.values[0].value
+        is_unnamed = isinstance(first, Function) or len(arguments.values) == 1
+        position = 0 if is_unnamed else 1
+        function = arguments.values[position].value
+        function = function if isinstance(function, Function) else None
+        defined, options = step_definition(function)
+        option_nodes = {**options, **{each.arg: each.value for each in operation.node.keywords if each.arg}}
+        step = Step(
+            operation=operation,
+            function=function,
+            options=option_nodes,
+            option_values={**dict.fromkeys(options, NOTHING), **arguments.keywords},
+        )
+        if is_unnamed:
+            operation.name_text = defined
+        elif arguments.name is not None:
+            _name_it(operation, arguments.name, arguments.name_result)
+        self._facts.steps.append(step)
+        if function is None:
+            return
+        given = [
+            _as_given(node, result, frame)
+            for node, result in zip(operation.node.args[position + 1 :], arguments.values[position + 1 :], strict=False)
+        ]
+        self._walker.enter(function, given, {}, frame, site=operation.node, step=step)
+
+    def _body(self, body: Function, operation: Operation, frame: Frame) -> None:
+        scope = Scope(operators.BODIES[operation.kind], frame.scope)  # type: ignore[arg-type]  # one of the four kinds
+        context = Result(Context(scope, operation.context.is_async), _NONE)
+        self._walker.enter(body, [context, NOTHING], {}, frame, site=operation.node, scope=scope)
+
+    # -- the rest
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame
+    ) -> Result:
+        outer = frame.env
+        origins: frozenset[Origin] = _NONE
+        order: frozenset[Origin] = _NONE
+        has_order = True
+        frame.env = Env(frame.module, node, outer)
+        branch_count = 0
+        managers: list[AbstractContextManager[None]] = []
+        try:
+            for each in node.generators:
+                iterated = self.of(each.iter, frame)
+                element, reason = self._walker.element(iterated)
+                order |= reason
+                has_order = has_order and not isinstance(iterated.value, OwnSet)
+                manager = self._walker.within(Branch("loop", node, branch_count, "", reason, has_order), frame)
+                manager.__enter__()
+                managers.append(manager)
+                branch_count += 1
+                self._walker.assign(each.target, element, frame)
+                for condition in each.ifs:
+                    self.of(condition, frame)
+            if isinstance(node, ast.DictComp):
+                origins |= self.of(node.key, frame).origins
+                made = self.of(node.value, frame)
+                return Result(Branches([made.value]), origins | made.origins | order)
+            made = self.of(node.elt, frame)
+        finally:
+            for manager in reversed(managers):
+                manager.__exit__(None, None, None)
+            frame.env = outer
+        origins |= made.origins | order
+        if isinstance(node, ast.SetComp):
+            return Result(OwnSet(_shown(node), node.lineno), _without_order(origins))
+        return Result(None, origins)
+
+    def _joined(self, node: ast.JoinedStr, frame: Frame) -> Result:
+        parts = [self.of(each, frame) for each in node.values]
+        texts = [each.value.text for each in parts if isinstance(each.value, Text)]
+        return Result(Text("".join(texts)) if len(texts) == len(parts) else None, _all(parts))
+
+    def _binary(self, node: ast.BinOp, frame: Frame) -> Result:
+        sides = [self.of(node.left, frame), self.of(node.right, frame)]
+        left, right = (each.value for each in sides)
+        if isinstance(node.op, ast.Sub):
+            self._compare(node, sides, frame)
+        if isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and isinstance(left, OwnSet):
+            return Result(left, _all(sides))
+        if isinstance(node.op, ast.Add):
+            if isinstance(left, Text) and isinstance(right, Text):
+                return Result(Text(left.text + right.text), _all(sides))
+            if isinstance(left, NaiveMoment):
+                return Result(left, _all(sides))
+        return Result(None, _all(sides))
+
+    def _compare(self, node: ast.expr, sides: list[Result], frame: Frame) -> None:
+        values = [each.value for each in sides]
+        if any(isinstance(each, NaiveMoment) for each in values) and any(
+            isinstance(each, ContextMoment) for each in values
+        ):
+            self._facts.comparisons.append(Comparison(node=node, module=frame.module))
+
+    def _conditional(self, node: ast.IfExp, frame: Frame) -> Result:
+        test = self.of(node.test, frame)
+        arms = []
+        for index, each in enumerate((node.body, node.orelse)):
+            with self._walker.within(Branch("arm", node, index), frame):
+                arms.append(self.of(each, frame))
+        one, other = arms
+        kept = one.value if one.value == other.value else None
+        return Result(kept, test.origins | _all(arms))
+
+
+def _name_it(operation: Operation, node: ast.expr, result: Result) -> None:
+    operation.name_node = node
+    operation.name_text = result.value.text if isinstance(result.value, Text) else None
+    operation.name_origins = _ordered(result)
+
+
+def _as_given(node: ast.expr, result: Result, frame: Frame) -> Result:
+    """Return an argument as a step's function has it: of a local name, the name itself is known."""
+    if result.value is None and isinstance(node, ast.Name) and (owner := frame.env.owner(node.id)) is not None:
+        return Result(Given(node.id, owner), _NONE)
+    return Result(result.value, _NONE)
+
+
+def _all(results: Sequence[Result]) -> frozenset[Origin]:
+    return _NONE.union(*(each.origins for each in results))
+
+
+def _ordered(result: Result) -> frozenset[Origin]:
+    """Return the origins of something whose elements are looked at in their order."""
+    if isinstance(result.value, OwnSet):
+        return result.origins | {Origin("set order", result.value.text, result.value.line)}
+    return result.origins
+
+
+def _without_order(origins: frozenset[Origin]) -> frozenset[Origin]:
+    return frozenset(each for each in origins if each.kind != "set order")
+
+
+def _is_without_zone(node: ast.Call) -> bool:
+    zone = next((each.value for each in node.keywords if each.arg in ("tzinfo", None)), None)
+    return zone is None or (isinstance(zone, ast.Constant) and zone.value is None)
+
+
+def _is_method_handed_on(node: ast.Attribute, module: Module) -> bool:
+    """Return True if a method of something is named here and called elsewhere: `ctx.step("region", os.environ.get, ...)`."""
+    method = module.parents.get(node)
+    caller = module.parents.get(method) if isinstance(method, ast.Attribute) else None
+    return caller is not None and not (isinstance(caller, ast.Call) and caller.func is method)
+
+
+def _last(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _shown(node: ast.AST) -> str:
+    """Return the text of an expression, shortened."""
+    text = ast.unparse(node)
+    return text if len(text) <= 60 else f"{text[:57]}..."

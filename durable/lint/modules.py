@@ -1,0 +1,321 @@
+"""The project's modules as text: their names, imports and definitions, and which name means what.
+
+Reads a module when a name leads there, if its file lies below the project. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from durable.lint.files import UnreadableError, parsed, text_of
+from durable.lint.values import Class, External, Function, ModuleItself, Text, Value, WorkflowValue
+
+__all__ = ["Module", "Project", "is_class_name", "statements", "workflow_decorator", "workflow_name"]
+
+_BUILTINS: Final = frozenset(dir(builtins))
+_WORKFLOW: Final = frozenset({"durable.workflow", "durable.definitions.workflow"})
+_MAX_HOPS: Final = 20  # re-exports that a name is followed through
+_LIBRARIES: Final = ("site-packages", "dist-packages")
+
+
+def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a module that run when it is imported, those within `if` and `try` included."""
+    waiting = list(body)[::-1]
+    while waiting:
+        statement = waiting.pop()
+        yield statement
+        inner: list[ast.stmt] = []
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(statement, ast.If | ast.Try | ast.With):
+                inner += getattr(statement, name, [])
+        if isinstance(statement, ast.Try):
+            for handler in statement.handlers:
+                inner += handler.body
+        waiting += inner[::-1]
+
+
+class Module:
+    """One file of Python: its tree, and what its global names mean."""
+
+    def __init__(self, project: Project, path: Path, text: str, tree: ast.Module) -> None:
+        self.project = project
+        self.path = path
+        self.text = text
+        self.tree = tree
+        self.root, self.name = _root_and_name(path)
+
+    @cached_property
+    def shown_path(self) -> str:
+        """The path as findings show it: as short as it was given."""
+        return str(self.path)
+
+    @cached_property
+    def package(self) -> str:
+        """The package that relative imports begin in."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+    @cached_property
+    def definitions(self) -> dict[str, ast.AST]:
+        """The global names that are assigned, defined or imported here; of several, the last."""
+        found: dict[str, ast.AST] = {}
+        for each in statements(self.tree.body):
+            for name in _bound(each):
+                found[name] = each
+        return found
+
+    @cached_property
+    def stars(self) -> list[str]:
+        """The modules of which all names are imported."""
+        return [
+            self.absolute(each)
+            for each in statements(self.tree.body)
+            if isinstance(each, ast.ImportFrom) and any(alias.name == "*" for alias in each.names)
+        ]
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Each node's parent."""
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def rebound(self) -> frozenset[str]:
+        """The global names that a function of this module rebinds with `global`."""
+        return frozenset(name for node in ast.walk(self.tree) if isinstance(node, ast.Global) for name in node.names)
+
+    def is_counter(self, name: str) -> bool:
+        """Return True if a global name holds an iterator of `itertools`, which goes on from pass to pass."""
+        value = getattr(self.definitions.get(name), "value", None)
+        made = self.dotted(value.func) if isinstance(value, ast.Call) else None
+        return isinstance(made, External) and made.name in ("itertools.count", "itertools.cycle", "builtins.iter")
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """Return the absolute name of the module that an import names."""
+        if not node.level:
+            return node.module or ""
+        parents = self.package.split(".") if self.package else []
+        kept = parents[: len(parents) - (node.level - 1)]
+        return ".".join([*kept, *([node.module] if node.module else [])])
+
+    def value(self, name: str, hops: int = 0) -> Value:
+        """Return what a global name means; None if that is not known."""
+        if hops > _MAX_HOPS:
+            return None
+        node = self.definitions.get(name)
+        if node is None:
+            for star in self.stars:
+                found = self.project.named(f"{star}.{name}", self, hops + 1)
+                if found is not None and not isinstance(found, External):
+                    return found
+            return External(f"builtins.{name}") if name in _BUILTINS else None
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return self.imported(node, name, hops)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return self.function(node)
+        if isinstance(node, ast.ClassDef):
+            return Class(self, node)
+        return self._assigned(node, hops)
+
+    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Value:
+        """Return a global function, as a workflow if it is decorated so."""
+        function = Function(self, node, None)
+        decorator = workflow_decorator(node, self)
+        return function if decorator is None else WorkflowValue(workflow_name(node, decorator, self), function)
+
+    def imported(self, node: ast.Import | ast.ImportFrom, name: str, hops: int = 0) -> Value:
+        """Return what an import binds to `name`."""
+        for alias in node.names:
+            if isinstance(node, ast.ImportFrom):
+                if (alias.asname or alias.name) == name:
+                    return self.project.named(f"{self.absolute(node)}.{alias.name}", self, hops + 1)
+            elif alias.asname == name:
+                return self.project.named(alias.name, self, hops + 1)
+            elif alias.asname is None and alias.name.partition(".")[0] == name:
+                return self.project.named(name, self, hops + 1)
+        return None
+
+    def dotted(self, node: ast.expr, hops: int = 0) -> Value:
+        """Return what a chain of global names means: `module.name`."""
+        if isinstance(node, ast.Name):
+            return self.value(node.id, hops + 1)
+        if isinstance(node, ast.Attribute):
+            return self.project.member(self.dotted(node.value, hops + 1), node.attr, hops + 1)
+        return None
+
+    def _assigned(self, node: ast.AST, hops: int) -> Value:
+        expression = getattr(node, "value", None)
+        if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+            return Text(expression.value)
+        if isinstance(expression, ast.Call):
+            return self._called(expression, hops)
+        if isinstance(expression, ast.Name | ast.Attribute):
+            return self.dotted(expression, hops + 1)
+        return None
+
+    def _called(self, call: ast.Call, hops: int) -> Value:
+        if isinstance(call.func, ast.Call):  # fulfil = workflow(name="shop.fulfil")(function)
+            maker = self.dotted(call.func.func, hops + 1)
+            if isinstance(maker, External) and maker.name in _WORKFLOW and call.args:
+                function = self.dotted(call.args[0], hops + 1)
+                return WorkflowValue("", function) if isinstance(function, Function) else None
+            return None
+        made = self.dotted(call.func, hops + 1)
+        return made if isinstance(made, External) and is_class_name(made.name) else None
+
+
+def is_class_name(name: str) -> bool:
+    """Return True if the name of something outside of the project looks like a class."""
+    last = name.rpartition(".")[2].lstrip("_")
+    return last[:1].isupper()
+
+
+class Project:
+    """The modules that have been read, by path. A file is read at most once."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, Module | UnreadableError] = {}
+        self._found: dict[tuple[Path, str], Path | None] = {}
+        self._here = Path.cwd()
+
+    def module(self, path: Path) -> Module:
+        """Return the module of a file. Raises UnreadableError."""
+        real = os.path.realpath(path)
+        if real not in self._modules:
+            try:
+                text = text_of(path)
+                self._modules[real] = Module(self, path, text, parsed(text))
+            except UnreadableError as error:
+                self._modules[real] = error
+        found = self._modules[real]
+        if isinstance(found, UnreadableError):
+            raise found
+        return found
+
+    def text(self, shown_path: str) -> str:
+        """Return the text of a file that was read, by the path that findings show."""
+        return next(
+            (
+                each.text
+                for each in self._modules.values()
+                if isinstance(each, Module) and each.shown_path == shown_path
+            ),
+            "",
+        )
+
+    def named(self, name: str, source: Module, hops: int = 0) -> Value:
+        """Return what an absolute dotted name means to a module of the project."""
+        if name == "durable" or name.startswith("durable."):
+            return External(name)
+        parts = name.split(".")
+        for count in range(len(parts), 0, -1):
+            path = self._file(".".join(parts[:count]), source)
+            if path is None:
+                continue
+            try:
+                found: Value = ModuleItself(self.module(path))
+            except (UnreadableError, RecursionError):
+                return None
+            for part in parts[count:]:
+                found = self.member(found, part, hops + 1)
+            return found
+        return External(name)
+
+    def member(self, owner: Value, name: str, hops: int = 0) -> Value:
+        """Return what an attribute of something means."""
+        if hops > _MAX_HOPS:
+            return None
+        if isinstance(owner, External):
+            return External(f"{owner.name}.{name}")
+        if isinstance(owner, ModuleItself):
+            if name in owner.module.definitions or owner.module.stars:
+                return owner.module.value(name, hops + 1)
+            submodule = self._file(f"{owner.module.name}.{name}", owner.module)
+            if submodule is None:
+                return None
+            try:
+                return ModuleItself(self.module(submodule))
+            except UnreadableError:
+                return None
+        return None
+
+    def _file(self, name: str, source: Module) -> Path | None:
+        """Return the file of a module of the project, by its name as `source` imports it."""
+        for root in self._roots(source):
+            key = (root, name)
+            if key not in self._found:
+                self._found[key] = _module_file(root, name)
+            if self._found[key] is not None:
+                return self._found[key]
+        return None
+
+    def _roots(self, source: Module) -> list[Path]:
+        roots = [source.root]
+        if source.root.is_relative_to(self._here):
+            while roots[-1] != self._here:
+                roots.append(roots[-1].parent)
+        else:
+            roots.append(source.root.parent)
+        return roots
+
+
+def _module_file(root: Path, name: str) -> Path | None:
+    base = root.joinpath(*name.split("."))
+    for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+        try:
+            if path.is_file() and not any(part in _LIBRARIES for part in path.parts):
+                return path
+        except OSError:
+            return None
+    return None
+
+
+def _root_and_name(path: Path) -> tuple[Path, str]:
+    """Return the directory that a module's name begins below, and the name."""
+    absolute = path.absolute()
+    names = [] if absolute.name == "__init__.py" else [absolute.stem]
+    parent = absolute.parent
+    while (parent / "__init__.py").is_file() and parent != parent.parent:
+        names.append(parent.name)
+        parent = parent.parent
+    return parent, ".".join(reversed(names))
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+    elif isinstance(statement, ast.Import):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+    elif isinstance(statement, ast.ImportFrom):
+        yield from (alias.asname or alias.name for alias in statement.names if alias.name != "*")
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign) and isinstance(statement.target, ast.Name):
+        yield statement.target.id
+
+
+def workflow_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> ast.expr | None:
+    """Return the decorator that makes a function a workflow, if it has one."""
+    return next((each for each in node.decorator_list if is_workflow_decorator(each, module)), None)
+
+
+def is_workflow_decorator(node: ast.expr, module: Module) -> bool:
+    """Return True for `@workflow` and `@workflow(...)` of durable, under whatever name they were imported."""
+    function = node.func if isinstance(node, ast.Call) else node
+    value = module.dotted(function)
+    return isinstance(value, External) and value.name in _WORKFLOW
+
+
+def workflow_name(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr, module: Module) -> str:
+    """Return the name given to a workflow, else "<directory>.<function>", as an app's label most often is."""
+    if isinstance(decorator, ast.Call):
+        for keyword in decorator.keywords:
+            if keyword.arg == "name" and isinstance(keyword.value, ast.Constant):
+                return str(keyword.value.value)
+    label = module.package.rpartition(".")[2] or module.name
+    return f"{label}.{node.name}"

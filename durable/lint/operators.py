@@ -1,0 +1,45 @@
+"""The operations of contexts, by the names of their methods. Data only; a test compares it with `durable.context`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "BODIES",
+    "CHILD_METHODS",
+    "CONTEXT_METHODS",
+    "MESSAGE_METHODS",
+    "NAMED",
+    "PLAIN",
+    "QUEUE_METHODS",
+    "START_METHODS",
+    "STEPS",
+    "STEP_OPTIONS",
+]
+
+CONTEXT_METHODS: Final = frozenset(
+    {
+        *("step", "try_step", "try_block", "loop", "sleep", "sleep_until", "join", "race", "child", "start_child"),
+        *("map", "rollback_checkpoint", "compensate", "removed", "get_version"),
+    }
+)
+QUEUE_METHODS: Final = frozenset({"next", "next_batch", "send"})
+CHILD_METHODS: Final = frozenset({"result"})
+MESSAGE_METHODS: Final = frozenset({"complete", "refuse"})
+
+#: Members of a context that perform no operation.
+PLAIN: Final = frozenset({"run_id", "scheduled_for", "random", "is_evicted", "now", "uuid4", "logger", "queue"})
+
+STEPS: Final = frozenset({"step", "try_step"})
+#: Operations whose second argument is a body, or a dict of bodies, with a scope of their own.
+BODIES: Final = {"loop": "iteration", "try_block": "block", "join": "branch", "race": "branch"}
+#: Operations whose first argument is a name that is unique in its scope.
+NAMED: Final = (CONTEXT_METHODS - {"compensate"}) | {"next", "next_batch", "result"}
+
+STEP_OPTIONS: Final = frozenset(
+    {
+        *("max_retries", "retry_backoff_base", "retry_backoff_max", "backoff", "retry_jitter", "retry_if", "timeout"),
+        *("retry_on_timeout", "heartbeat", "ephemeral", "atomic", "rollback"),
+    }
+)
+START_METHODS: Final = frozenset({"start", "astart", "start_many", "astart_many", "start_or_send", "astart_or_send"})

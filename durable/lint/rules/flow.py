@@ -1,0 +1,238 @@
+"""Rules of operations: whose context, awaited, outside of steps, and with control flow left alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from durable.lint.facts import Branch, Facts, Operation
+from durable.lint.modules import Module
+from durable.lint.rules.base import Report, Rule
+from durable.lint.values import External, Function
+
+__all__ = ["FLOW"]
+
+_LOOKS: Final = (  # what looks at a value: a coroutine has none yet
+    *(ast.Attribute, ast.Subscript, ast.FormattedValue, ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp),
+    *(ast.If, ast.While, ast.For, ast.IfExp),
+)
+_WIDE: Final = frozenset({"builtins.BaseException", "asyncio.CancelledError"})
+
+
+class InStep(Rule):
+    """Operations within steps."""
+
+    id = "W141"
+    level = "error"
+    title = "An operation is called within a step"
+    why = "A step is one unit: a recorded one is not called again, so operations within it would leave no place in the history."
+    fix = "Call the operation in the workflow's code, or make the step's function a body of ctx.try_block."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.operations:
+            if operation.in_step is not None:
+                yield Report(
+                    operation.module, operation.line, f"`{operation.kind}` is called within a step's function."
+                )
+
+
+class NotAwaited(Rule):
+    """Missing awaits."""
+
+    id = "W142"
+    level = "error"
+    title = "An operation is not awaited"
+    why = "In an async workflow an operation that is not awaited does nothing, and the next one is refused."
+    fix = "Write await before it."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        used: dict[ast.AST, set[str]] = {}
+        for operation in facts.operations:
+            if not operation.context.is_async or operation.is_awaited:
+                continue
+            if _is_lost(operation.node, operation.module, used):
+                yield Report(operation.module, operation.line, f"`{operation.kind}` is not awaited.")
+        for module, node, function in facts.unawaited:
+            if isinstance(module.parents.get(node), ast.Expr):
+                yield Report(module, node.lineno, f"`{function.name}` is a coroutine function, and is not awaited.")
+
+
+def _is_lost(node: ast.Call, module: Module, used: dict[ast.AST, set[str]]) -> bool:
+    """Return True if nothing later can await what the call returned."""
+    parent = module.parents.get(node)
+    if isinstance(parent, (ast.Expr, *_LOOKS)):
+        return True
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        return not _is_awaited_later(parent, parent.targets[0].id, module, used)
+    return False
+
+
+def _is_awaited_later(assign: ast.Assign, name: str, module: Module, used: dict[ast.AST, set[str]]) -> bool:
+    """Return True if the name is awaited in the function, or handed to what may await it."""
+    here: ast.AST | None = assign
+    while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
+        here = module.parents.get(here)
+    if here is None:
+        return True
+    if here not in used:
+        used[here] = {
+            node.id
+            for node in ast.walk(here)
+            if isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Load)
+            and not isinstance(module.parents.get(node), _LOOKS)
+        }
+    return name in used[here]
+
+
+class OuterContext(Rule):
+    """The context of the function around a body."""
+
+    id = "W143"
+    level = "error"
+    title = "A body uses the context of the code around it"
+    why = "A body has a scope and a context of its own. The outer one is busy with the operation that calls the body."
+    fix = "Use the context that the body gets as its first argument."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.own():
+            if operation.context.scope is not operation.scope:
+                yield Report(
+                    operation.module,
+                    operation.line,
+                    f"`{operation.kind}` is called on a context of the code around this {operation.scope.kind}.",
+                )
+
+
+class Swallowed(Rule):
+    """Handlers that catch control flow."""
+
+    id = "W144"
+    level = "error"
+    title = "Control flow of durable is swallowed"
+    why = "Sleeps, waits and evictions leave the code as exceptions below BaseException. Code that catches them goes on when it has to stop."
+    fix = "Catch Exception or a class of durable's errors, or raise again at the end of the handler."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        seen: set[tuple[ast.AST, int]] = set()
+        for operation in facts.own():
+            for branch in operation.path:
+                if (branch.node, branch.index) in seen or branch.kind not in ("try", "suppress"):
+                    continue
+                seen.add((branch.node, branch.index))
+                for node, message in _swallowing(branch, operation):
+                    yield Report(_home(facts, node, operation), _line(node), message)
+
+
+def _swallowing(branch: Branch, operation: Operation) -> Iterator[tuple[ast.AST, str]]:
+    node = branch.node
+    suppressed = node.args if branch.kind == "suppress" and isinstance(node, ast.Call) else []
+    if any(_is_wide(each, operation.module) for each in suppressed):
+        yield node, "`suppress` catches the control flow of the operations within it."
+    if branch.kind != "try" or branch.index not in (0, 2) or not isinstance(node, ast.Try | ast.TryStar):
+        return
+    if branch.index == 0:
+        for handler in node.handlers:
+            is_wide = handler.type is None or any(_is_wide(each, operation.module) for each in _classes(handler.type))
+            if is_wide and not _raises_again(handler):
+                name = "except" if handler.type is None else f"except {ast.unparse(handler.type)}"
+                yield handler, f"`{name}` catches the control flow of the operations in the `try`."
+    for each in node.finalbody:
+        for inner in ast.walk(each):
+            if isinstance(inner, ast.Return):
+                yield inner, "`return` in `finally` swallows the control flow of the operations in the `try`."
+                return
+
+
+def _classes(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+
+
+def _is_wide(node: ast.expr, module: Module) -> bool:
+    value = module.dotted(node)
+    return isinstance(value, External) and value.name in _WIDE
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    """Return True if the handler lets what it caught go on."""
+    for statement in handler.body:
+        if isinstance(statement, ast.Raise):
+            raised = statement.exc
+            return raised is None or (isinstance(raised, ast.Name) and raised.id == handler.name)
+    return False
+
+
+class InFinally(Rule):
+    """Operations in `finally`, and in handlers of everything."""
+
+    id = "W145"
+    level = "error"
+    title = "An operation runs while control flow passes"
+    why = "`finally` runs whenever the run parks, too: at each sleep, wait and shutdown, long before the work is over."
+    fix = "Put cleaning up into a step after a ctx.try_block, or into a rollback handler."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.own():
+            for position, branch in enumerate(operation.path):
+                if branch.kind == "try" and branch.index == 3:
+                    yield Report(operation.module, operation.line, f"`{operation.kind}` is called in `finally`.")
+                    break
+                arm = operation.path[position + 1] if position + 1 < len(operation.path) else None
+                if branch.kind == "try" and branch.index == 1 and arm is not None and _is_widest(arm, operation):
+                    yield Report(
+                        operation.module,
+                        operation.line,
+                        f"`{operation.kind}` is called in a handler that catches control flow too.",
+                    )
+                    break
+
+
+def _is_widest(arm: Branch, operation: Operation) -> bool:
+    handler = arm.node.handlers[arm.index]  # type: ignore[attr-defined]  # the arm of a handler is one of a `try`
+    return handler.type is None or any(_is_wide(each, operation.module) for each in _classes(handler.type))
+
+
+class Handler(Rule):
+    """Rollback handlers that no other process finds."""
+
+    id = "W147"
+    level = "error"
+    title = "A rollback handler cannot be imported"
+    why = "A handler is recorded by its name, so that another process can call it. A lambda or a nested function has none."
+    fix = "Define the handler at the top level of a module, and let the step return what it needs."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for step in facts.steps:
+            node = step.options.get("rollback")
+            if node is None:
+                continue
+            value = step.option_values.get("rollback")
+            what = "a lambda" if isinstance(node, ast.Lambda) else _unnamed(value.value if value is not None else None)
+            if what:
+                yield Report(step.operation.module, step.operation.line, f"The rollback handler is {what}.")
+
+
+def _unnamed(handler: object) -> str:
+    """Return what a function is that no other process can import, "" if it can, or if nothing is known."""
+    if not isinstance(handler, Function):
+        return ""
+    if handler.is_partial:
+        return "a functools.partial"
+    if handler.is_method and handler.given:
+        return "a bound method"
+    return "" if handler.env is None else "a nested function"
+
+
+def _line(node: ast.AST) -> int:
+    return int(getattr(node, "lineno", 1))
+
+
+def _home(facts: Facts, node: ast.AST, operation: Operation) -> Module:
+    """Return the module that a node around an operation is in."""
+    if node in operation.module.parents:
+        return operation.module
+    return next((module for module in facts.functions.values() if node in module.parents), facts.module)
+
+
+FLOW: tuple[Rule, ...] = (InStep(), NotAwaited(), OuterContext(), Swallowed(), InFinally(), Handler())

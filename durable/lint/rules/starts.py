@@ -1,0 +1,172 @@
+"""Rules of children, starts, keys and their options."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from durable.lint.facts import Facts, Start
+from durable.lint.rules.base import Report, Rule
+from durable.lint.values import Text, WorkflowValue
+
+__all__ = ["STARTS"]
+
+_CHOICES: Final = {
+    "on_conflict": ("return", "error"),
+    "if_open": ("return", "error", "replace"),
+    "keep": ("last", "first"),
+    "when_parent_ends": ("cancel", "leave"),
+}
+_ABOUT_KEYS: Final = ("if_open", "debounce", "at_most", "keep")
+
+
+class Started(Rule):
+    """Starts between steps."""
+
+    id = "W146"
+    level = "error"
+    title = "A run is started between steps without an id of its own"
+    why = "The code between steps runs again in each pass, and each time it starts another run."
+    fix = 'Use ctx.child or ctx.start_child, start in a step, or give an id: using(id=f"{ctx.run_id}-mail").'
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for start in facts.starts:
+            if start.in_step is None and not _has_ids(start):
+                yield Report(
+                    start.module,
+                    start.node.lineno,
+                    f"`{start.method}` starts a run of {start.workflow.name} in each pass.",
+                )
+
+
+def _has_ids(start: Start) -> bool:
+    if start.method.endswith("start_many"):
+        return any(each.arg in ("ids", None) for each in start.node.keywords)
+    if "**" in start.workflow.options:
+        return True
+    found = start.workflow.options.get("id")
+    if found is None:
+        return False
+    _, result = found
+    return not result.origins and not isinstance(result.value, Text)
+
+
+class Options(Rule):
+    """Options that are refused."""
+
+    id = "W161"
+    level = "error"
+    title = "An option does not fit what is started"
+    why = "durable refuses it when the line runs."
+    fix = "See the docstring of using(...)."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for module, node, workflow in facts.usings:
+            for message, fix in _problems(workflow):
+                yield Report(module, node.lineno, message, fix)
+        yield from self._starts(facts)
+        yield from self._children(facts)
+
+    def _starts(self, facts: Facts) -> Iterator[Report]:
+        for start in facts.starts:
+            line = start.node.lineno
+            about = next((each for each in _ABOUT_KEYS if _has(start.workflow, each)), None)
+            if about is not None and not _has(start.workflow, "key"):
+                yield Report(start.module, line, f"`{about}` is about a key, and there is none.", "Add key=....")
+            if start.method.endswith("start_many"):
+                if _has(start.workflow, "id"):
+                    yield Report(start.module, line, "Several runs cannot share one id.", "Pass ids=[...].")
+                if _has(start.workflow, "key"):
+                    yield Report(
+                        start.module, line, "Several runs cannot share one key.", "Start each with its own key."
+                    )
+            if start.method.endswith("start_or_send"):
+                if not _has(start.workflow, "key"):
+                    yield Report(
+                        start.module, line, "`start_or_send` needs a key.", "Write using(key=...).start_or_send(...)."
+                    )
+                elif _has(start.workflow, "if_open") or _has(start.workflow, "debounce"):
+                    yield Report(
+                        start.module, line, "`start_or_send` sends to the open run.", "Leave out if_open and debounce."
+                    )
+
+    def _children(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.own():
+            child = operation.child
+            if child is None:
+                continue
+            refused = next((each for each in ("key", "if_open", "debounce") if _has(child, each)), None)
+            if refused is not None:
+                yield Report(
+                    operation.module,
+                    operation.line,
+                    f"A child cannot have `{refused}`.",
+                    "Start the run with its key in a step.",
+                )
+            conflict = child.options.get("on_conflict")
+            if conflict is not None and isinstance(conflict[0], ast.Constant) and conflict[0].value == "error":
+                yield Report(
+                    operation.module,
+                    operation.line,
+                    'A child cannot have on_conflict="error".',
+                    "Leave it out: an id that another run has is always an error for a child.",
+                )
+
+
+class FixedId(Rule):
+    """One id for the children of all runs."""
+
+    id = "W162"
+    level = "error"
+    title = "A child has the same id in each run"
+    why = "An id names one run for ever: the second parent's child is refused with RunConflictError."
+    fix = "Leave the id out, which makes it of the parent's id and the place, or make it of ctx.run_id or the input."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.own():
+            if operation.child is None or "id" not in operation.child.options:
+                continue
+            node, result = operation.child.options["id"]
+            if isinstance(result.value, Text) and isinstance(node, ast.Constant):
+                yield Report(operation.module, operation.line, f'The child\'s id is always "{result.value.text}".')
+
+
+class Forgotten(Rule):
+    """Children that nobody waits for."""
+
+    id = "W163"
+    level = "hint"
+    title = "A child is started, and nothing waits for it"
+    why = "When the parent ends, its open children are cancelled."
+    fix = 'Wait with child.result(name), or write using(when_parent_ends="leave") if the child shall go on.'
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.own():
+            if operation.kind != "start_child" or operation.child is None or _has(operation.child, "when_parent_ends"):
+                continue
+            here = operation.module.parents.get(operation.node)
+            if isinstance(here, ast.Await):
+                here = operation.module.parents.get(here)
+            if isinstance(here, ast.Expr):
+                yield Report(
+                    operation.module, operation.line, "The child is cancelled if it is open when this run ends."
+                )
+
+
+def _has(workflow: WorkflowValue, option: str) -> bool:
+    found = workflow.options.get(option)
+    return found is not None and not (isinstance(found[0], ast.Constant) and found[0].value is None)
+
+
+def _problems(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
+    for name, choices in _CHOICES.items():
+        given = workflow.options[name][0] if name in workflow.options else None
+        if isinstance(given, ast.Constant) and given.value is not None and given.value not in choices:
+            allowed = " or ".join(f'"{each}"' for each in choices)
+            yield f"`{name}` is {allowed}, not {given.value!r}.", f"Write {allowed}."
+    if _has(workflow, "delay") and _has(workflow, "debounce"):
+        yield "`delay` and `debounce` both say when the run begins.", "Leave one of them out."
+
+
+STARTS: tuple[Rule, ...] = (Started(), Options(), FixedId(), Forgotten())

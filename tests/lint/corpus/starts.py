@@ -1,0 +1,102 @@
+"""Children, starts, keys and their options."""
+
+from datetime import datetime
+
+from durable import AsyncContext, Context, workflow
+
+
+def work(*args):
+    return args
+
+
+@workflow(name="starts.bill")
+def bill(ctx: Context, order_id: int):
+    return ctx.step("bill", work, order_id)
+
+
+@workflow(name="starts.started")
+def started(ctx: Context, order_id: int):
+    bill.start(order_id)  # expect: W146
+    bill.using(queue="slow").start(order_id)  # expect: W146
+    bill.using(id="bill").start(order_id)  # expect: W146
+    bill.start_many([(1,), (2,)])  # expect: W146
+    bill.using(key=f"order-{order_id}").start(order_id)  # expect: W146
+    slow = bill.using(queue="slow")
+    slow.start(order_id)  # expect: W146
+
+
+@workflow(name="starts.astarted")
+async def astarted(ctx: AsyncContext, order_id: int):
+    await bill.astart(order_id)  # expect: W146
+
+
+@workflow(name="starts.with_an_id")
+def with_an_id(ctx: Context, order_id: int):
+    bill.using(id=f"{ctx.run_id}-bill").start(order_id)
+    bill.using(id=ctx.run_id + "-again").start(order_id)
+    bill.start_many([(1,), (2,)], ids=[f"{ctx.run_id}-{n}" for n in (1, 2)])
+    ctx.step("start", lambda: bill.start(order_id).id)
+    ctx.step("start again", start_bill, order_id)
+    options = {"id": f"{ctx.run_id}-third"}
+    bill.using(**options).start(order_id)
+
+
+def start_bill(order_id):
+    return bill.using(key=f"order-{order_id}").start(order_id).id
+
+
+@workflow(name="starts.children")
+def children(ctx: Context, order_id: int):
+    ctx.child("bill", bill, order_id)
+    ctx.child("slow", bill.using(queue="slow", id=f"bill-{order_id}"), order_id)
+    one = ctx.start_child("later", bill, order_id)
+    ctx.start_child("left alone", bill.using(when_parent_ends="leave"), order_id)
+    one.result("later done")
+    ctx.child("by name", "starts.bill", order_id)
+
+
+@workflow(name="starts.wrong_children")
+def wrong_children(ctx: Context, order_id: int):
+    ctx.child("a", bill.using(key="k"), order_id)  # expect: W161
+    ctx.child("b", bill.using(on_conflict="error"), order_id)  # expect: W161
+    ctx.child("c", bill.using(id="the bill"), order_id)  # expect: W162
+    ctx.start_child("d", bill, order_id)  # expect: W163
+    ctx.child("e", bill.using(debounce=5, key="k"), order_id)  # expect: W161
+    ctx.start_child("f", bill.using(when_parent_ends="abandon"), order_id)  # expect: W161
+
+
+@workflow(name="starts.wrong_options")
+def wrong_options(ctx: Context, order_id: int):
+    def start():
+        bill.using(if_open="join", key="k").start(order_id)  # expect: W161
+        bill.using(delay=5, debounce=5, key="k").start(order_id)  # expect: W161
+        bill.using(if_open="return").start(order_id)  # expect: W161
+        bill.using(id="x").start_many([(1,)])  # expect: W161
+        bill.using(key="x").start_many([(1,)])  # expect: W161
+        bill.start_or_send("queue", 1, order_id)  # expect: W161
+        bill.using(key="k", if_open="error").start_or_send("queue", 1, order_id)  # expect: W161
+        bill.using(deadline=datetime(2026, 5, 1)).start(order_id)  # expect: W111
+
+    ctx.step("start", start)
+
+
+@workflow(name="starts.right_options")
+def right_options(ctx: Context, order_id: int):
+    def start():
+        bill.using(if_open="replace", key="k").start(order_id)
+        bill.using(debounce=5, at_most=60, keep="first", key="k").start(order_id)
+        bill.start_many([(1,)], ids=["a"])
+        bill.using(key="k").start_or_send("queue", 1, order_id)
+        keyed = bill.using(if_open="return")
+        keyed.using(key="k").start(order_id)
+        bill.using(delay=5, deadline="30 days").start(order_id)
+
+    ctx.step("start", start)
+
+
+@workflow(name="starts.child_names")
+def child_names(ctx: Context, orders: list):
+    for order in orders:
+        ctx.child("bill", bill, order)  # expect: W133
+    runs = [ctx.start_child(f"bill {order}", bill, order) for order in orders]
+    return [run.result(f"done {number}") for number, run in enumerate(runs)]
