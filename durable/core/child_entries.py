@@ -8,7 +8,17 @@ from typing import Final
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
-__all__ = ["CALL", "RESULT", "START", "TIMEOUT", "begun_again", "started_children", "unread_children"]
+__all__ = [
+    "CALL",
+    "RESULT",
+    "START",
+    "TIMEOUT",
+    "begun_again",
+    "divided",
+    "dropped_with",
+    "started_children",
+    "unread_children",
+]
 
 #: What an entry of a child is: the start of one and the wait for it, the start alone, or the wait alone.
 CALL: Final = "call"
@@ -23,6 +33,23 @@ def started_children(entry: EntryRecord) -> list[str]:
     """Return the child that the operation has started, if it has: it goes with its entry."""
     has_started = entry.kind == EntryKind.CHILD and entry.data["action"] != RESULT and "refused" not in entry.data
     return [entry.data["child"]] if has_started and entry.data.get("child") is not None else []
+
+
+def dropped_with(entry: EntryRecord) -> list[str]:
+    """Return what is dropped when the entry is taken back: the child that it has started, or the place of a loop.
+
+    The entries of a loop's older iterations are gone: their children are those that were started below its place.
+    A place ends with "/", which no id contains.
+    """
+    if entry.kind == EntryKind.LOOP and entry.data.get("pruned"):
+        return [f"{entry.location}/"]
+    return started_children(entry)
+
+
+def divided(dropped: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the ids of the dropped children, and the places below which all open ones are dropped."""
+    given = list(dropped)
+    return [each for each in given if not each.endswith("/")], tuple(each for each in given if each.endswith("/"))
 
 
 def unread_children(entries: Iterable[EntryRecord]) -> list[str]:

@@ -46,6 +46,8 @@ from durable.core.transitions import started
 
 __all__ = ["ChildRequest", "call_child", "child_result", "start_child"]
 
+#: How often a replay looks at an open child of its original, which somebody has recovered.
+_LOOK_EVERY: Final = timedelta(minutes=1)
 _HASHED_PREFIX: Final = 150  # characters of the parent's id in an id that is hashed
 
 
@@ -250,6 +252,9 @@ def _wait(
             return
         if is_past:
             yield from _fail(scope, name, entry, TIMEOUT, ErrorInfo.of(ChildTimeoutError(name, child_id)))
+        if found is not None and found.parent_id != scope.journal.run.id:  # its end does not wake this run
+            look_again = scope.environment.now() + _LOOK_EVERY
+            deadline = look_again if deadline is None else min(deadline, look_again)
     if (is_new or is_started) and scope.is_concurrent:
         yield SAVE  # another branch may run for long before this pass parks and commits
     raise Park(deadline, doing=[awaiting(entry.location, child_id)], children=frozenset({child_id}))

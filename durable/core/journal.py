@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
 from durable.core.causes import failure_by
-from durable.core.child_entries import started_children
+from durable.core.child_entries import dropped_with
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
@@ -351,7 +351,7 @@ class Journal:
         with self.lock:
             for each in [] if node is None else node.walk():
                 if each.entry is not None:
-                    self._pending.dropped_children.extend(started_children(each.entry))
+                    self._pending.dropped_children.extend(dropped_with(each.entry))
 
     # -- commits
 

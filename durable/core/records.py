@@ -402,7 +402,8 @@ class Batch:
     itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed.
 
     `awaited_children` are the children for whose ends the run parks: if one has ended by now, or is gone, the run is due
-    again at once. `dropped_children` are those whose starts the batch takes back: they are cancelled, unless they are to
+    again at once. `dropped_children` are those whose starts the batch takes back, and places that end with "/", for all
+    open children that were started below: they are cancelled, unless they are to
     go on after their parent's end. `parent_id` is given where the batch ends the run of a parent.
     """
 
@@ -549,7 +550,7 @@ class RunChange:
     """What a verb from outside does to a run, decided under the run's lock.
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
-    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children` are
+    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children`, ids and places as in a batch, are
     cancelled. `saved` is what attempts have saved. `action` is logged if, and only if, the change happens.
     """
 

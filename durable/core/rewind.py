@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from durable.core.child_entries import started_children
+from durable.core.child_entries import dropped_with, started_children
 from durable.core.location import escape, is_within, parent
 from durable.core.records import (
     EntryKind,
@@ -107,8 +107,8 @@ class Rewind:
                 self.put(entry, data={**entry.data, "child": None})
 
     def dropped_children(self) -> list[str]:
-        """Return the children whose starts are deleted."""
-        return [child for entry in self.deleted.values() for child in started_children(entry)]
+        """Return the children whose starts are deleted, and the places of deleted loops (`dropped_with`)."""
+        return [dropped for entry in self.deleted.values() for dropped in dropped_with(entry)]
 
     def rewind_to(self, location: str, ordinal: int) -> None:
         """Delete all at `location`, which began at `ordinal`, and what the scopes around it did after that."""

@@ -8,7 +8,7 @@ from durable.models.activities import Activity
 from durable.models.alerts import AlertState
 from durable.models.audit import OperatorAction
 from durable.models.causes import Cause, CauseBuild, Failure
-from durable.models.children import Cascade, Child
+from durable.models.children import Cascade, Child, ChildReader
 from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
@@ -32,6 +32,7 @@ __all__ = [
     "Cause",
     "CauseBuild",
     "Child",
+    "ChildReader",
     "Entry",
     "EntryMetadata",
     "Failure",

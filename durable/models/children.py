@@ -12,7 +12,7 @@ from durable.core.records import ChildRecord, WhenParentEnds
 from durable.models.fields import NameField, choices
 from durable.models.run import Run
 
-__all__ = ["Cascade", "Child"]
+__all__ = ["Cascade", "Child", "ChildReader"]
 
 
 class Child(models.Model):
@@ -61,6 +61,24 @@ class Child(models.Model):
             group=self.group,
             position=self.position,
         )
+
+
+class ChildReader(models.Model):
+    """A replay that may read the output of a child of its original: the child is kept as long as it may.
+
+    A replay as a new run makes the rows, for the ended children that its history has started and not read.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="children_to_read", db_constraint=False)
+    child = models.ForeignKey(
+        Run, on_delete=models.CASCADE, related_name="readers", db_constraint=False, db_index=False
+    )
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["child", "run"], name="durable_childreader_once")]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} may read {self.child_id}"
 
 
 class Cascade(models.Model):

@@ -8,7 +8,7 @@ from typing import Any
 
 from durable import runtime
 from durable.core.causes import failed_at
-from durable.core.child_entries import unread_children
+from durable.core.child_entries import divided, unread_children
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.places import Place
@@ -243,11 +243,14 @@ def _planned(
 def _family(at: Runtime, replay: Replay) -> Family:
     """Return the runs around the one that is replayed; without a query if it is no child and has none."""
     run, history = replay.run, replay.history
-    staying, dropped = unread_children(history), history.dropped_children()
+    staying, (dropped, places) = unread_children(history), divided(history.dropped_children())
+    if places:
+        dropped = list(dict.fromkeys([*dropped, *at.store.open_children_below(run.id, places)]))
     rows = at.store.get_many([*staying, *dropped]) if staying or dropped else {}
     lost = cancelled_children(at, history)
     parent = at.store.get(run.parent_id) if run.parent_id is not None and run.state == RunState.COMPLETED else None
     is_awaited = parent is not None and parent.state not in ENDED and run.id in at.store.children([run.id])
+    is_awaited |= run.state == RunState.COMPLETED and bool(at.store.readers_of(run.id))
 
     def are_open(children: Sequence[str]) -> tuple[str, ...]:
         return tuple(each for each in children if each in rows and rows[each].state not in ENDED and each not in lost)
@@ -256,6 +259,10 @@ def _family(at: Runtime, replay: Replay) -> Family:
 
 
 def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
+    """Give the new run its history. Raises StalePlanError if a child that it may read was pruned meanwhile."""
+    unread = unread_children(replay.history)
+    if unread and len(at.store.note_reader(new.id, unread)) < len(unread):
+        raise StalePlanError(replay.run.id, replay.target)
     entries, messages = replay.history_of(new.id, new_id, at.copied)
     staying = {entry.location for entry in entries}
     attempts = [each for each in at.store.attempts(replay.run.id) if each.location in staying]

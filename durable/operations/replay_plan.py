@@ -178,7 +178,7 @@ def _notes(replay: Replay, not_compensated: Sequence[str], family: Family) -> It
         text = gettext_noop("a replay in place cancels the children {children}, which are started again")
         yield Sentence(text, children=listed(family.dropped))
     if family.lost:
-        text = gettext_noop("the children {children} were cancelled: new ones are started in their place")
+        text = gettext_noop("the children {children} were cancelled or deleted: new ones are started in their place")
         yield Sentence(text, children=listed(family.lost))
     failed = [name for name, status in replay.siblings() if status == "failed"]
     if failed:

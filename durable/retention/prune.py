@@ -19,7 +19,18 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, Exists, OuterRef, ProtectedError, Q, QuerySet, RestrictedError
 
 from durable.core.records import RunState
-from durable.models import Attempt, Cause, Child, Entry, EntryMetadata, Failure, OperatorAction, QueueMessage, Run
+from durable.models import (
+    Attempt,
+    Cause,
+    Child,
+    ChildReader,
+    Entry,
+    EntryMetadata,
+    Failure,
+    OperatorAction,
+    QueueMessage,
+    Run,
+)
 from durable.retention.policy import STATES, Policy
 
 __all__ = ["Pruned", "Pruner"]
@@ -152,11 +163,12 @@ class Pruner:
     def _let_go(self, ids: list[str]) -> list[str]:
         """Clear the references of runs that came from these; return the ids whose references could all be locked.
 
-        A child stays too while its parent may still read its output: until it has ended and cannot be recovered.
+        A child stays too while its parent, or a replay of that, may still read its output: until that run has ended and
+        cannot be recovered.
         """
-        may_read = Q(parent__finished_at__isnull=True) | Q(parent__state=RunState.FAILED.value)
-        children = Child.objects.using(self.alias).filter(may_read, run_id__in=ids)
-        awaited = set(children.values_list("run_id", flat=True))
+        children = Child.objects.using(self.alias).filter(_may_read("parent"), run_id__in=ids)
+        readers = ChildReader.objects.using(self.alias).filter(_may_read("run"), child_id__in=ids)
+        awaited = {*children.values_list("run_id", flat=True), *readers.values_list("child_id", flat=True)}
         ids = [each for each in ids if each not in awaited]
         runs = Run.objects.using(self.alias)
         for field in ("parent_id", "replay_of_id"):
@@ -217,6 +229,11 @@ class Pruner:
                 return
             gone, _ = OperatorAction.objects.using(self.alias).filter(pk__in=ids).delete()
             yield Pruned(actions=gone)
+
+
+def _may_read(run: str) -> Q:
+    """Return the condition that the run in this column has not ended, or has failed."""
+    return Q(**{f"{run}__finished_at__isnull": True}) | Q(**{f"{run}__state": RunState.FAILED.value})
 
 
 def _after(ended: QuerySet[Run], last: Key | None) -> QuerySet[Run]:

@@ -225,6 +225,18 @@ class Store(Protocol):
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         """Return the ids of the run's children, in the order of their starts: in this state, of this group; one query."""
 
+    def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
+        """Return the ids of the run's children that have not ended and were started below these places ("a/loop/")."""
+
+    def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
+        """Keep these ended children of another run, as long as this run, a replay of that one, may read them.
+
+        Return those that exist. Must be called in the transaction that creates the run.
+        """
+
+    def readers_of(self, child_id: str) -> list[str]:
+        """Return the replays that have not ended and may read this child, apart from its parent."""
+
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         """Go on with the children of a parent whose end has left some of them: the first one behind `after`, by id.
 

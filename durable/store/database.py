@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
@@ -42,6 +42,7 @@ from durable.core.transitions import moved, paused_at_once, resumed
 from durable.models import (
     Attempt,
     Child,
+    ChildReader,
     Entry,
     EntryMetadata,
     Failure,
@@ -52,7 +53,7 @@ from durable.models import (
     Run,
     RunLimit,
 )
-from durable.store import activities, keys, outline_rows, row_rules, saves
+from durable.store import activities, endings, keys, outline_rows, row_rules, saves
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -220,6 +221,21 @@ class DatabaseStore(ABC):
         if group is not None:
             found = found.filter(group=group)
         return list(found.order_by("position").values_list("run_id", flat=True))
+
+    def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
+        return endings.started_below(self.alias, parent_id, places)
+
+    def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
+        runs = Run.objects.using(self.alias).with_ids(list(children))
+        if connections[self.alias].features.has_select_for_update:  # a prune that is deleting them is waited for
+            runs = runs.select_for_update(no_key=connections[self.alias].features.has_select_for_no_key_update)
+        found = list(runs.values_list("id", flat=True))
+        ChildReader.objects.using(self.alias).bulk_create(ChildReader(run_id=run_id, child_id=each) for each in found)
+        return found
+
+    def readers_of(self, child_id: str) -> list[str]:
+        found = ChildReader.objects.using(self.alias).filter(child_id=child_id, run__finished_at__isnull=True)
+        return list(found.order_by("run_id").values_list("run_id", flat=True))
 
     def _reopened(self, run: RunRecord) -> None:
         """Take back what the end of the run has left: its open failure, and its key that is free."""

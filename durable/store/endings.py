@@ -11,13 +11,14 @@ from datetime import datetime
 
 from django.db.models import Q, QuerySet
 
+from durable.core.child_entries import divided
 from durable.core.records import ENDED, RunRecord, WhenParentEnds
 from durable.models import Cascade, Child, Run
 from durable.models.run import RunQuerySet
 from durable.store import keys, row_rules
 from durable.store.rows import RUN
 
-__all__ = ["cascaded", "drop", "ended"]
+__all__ = ["cascaded", "drop", "ended", "started_below"]
 
 #: Locks runs for this transaction; with `skip`, those that nobody else has locked.
 Locking = Callable[..., RunQuerySet]
@@ -82,12 +83,25 @@ def cascaded(alias: str, after: str, at: datetime, locking: Locking) -> tuple[st
 
 
 def drop(alias: str, run: RunRecord, children: Sequence[str], at: datetime, locking: Locking, *, every: bool) -> None:
-    """Cancel these children of a run that goes on; unless `every`, not those that go on after its end."""
-    dropped = Child.objects.using(alias).filter(run_id__in=children, parent_id=run.id)
+    """Cancel these children of a run that goes on, and the open ones that were started below the places among them.
+
+    Unless `every`, not those that go on after its end.
+    """
+    ids, places = divided(children)
+    if places:
+        ids += started_below(alias, run.id, places)
+    dropped = Child.objects.using(alias).filter(run_id__in=ids, parent_id=run.id)
     if not every:
         dropped = dropped.filter(when_parent_ends=WhenParentEnds.CANCEL.value)
     if dropped.update(is_dropped=True):
         _end_children(alias, run, at, locking)
+
+
+def started_below(alias: str, parent_id: str, places: tuple[str, ...]) -> list[str]:
+    """Return the open children of a run that were started below these places."""
+    children = Child.objects.using(alias).filter(parent_id=parent_id, run__finished_at__isnull=True)
+    found = children.order_by("position").values_list("run_id", "location")
+    return [run_id for run_id, location in found if location.startswith(places)]
 
 
 def _cancellable(alias: str, parents: Mapping[str, RunRecord]) -> QuerySet[Child]:

@@ -173,6 +173,20 @@ class MemoryStore:
         if run.state == RunState.FAILED and (failure := self._failures.get(run.id)) is not None:
             self._failures[run.id] = replace(failure, is_open=False)
 
+    def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
+        with self._lock:
+            return self._children.below(self._runs, parent_id, places)
+
+    def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
+        with self._lock:
+            found = [each for each in children if each in self._runs]
+            self._children.note_reader(run_id, found)
+            return found
+
+    def readers_of(self, child_id: str) -> list[str]:
+        with self._lock:
+            return self._children.readers_of(self._runs, child_id)
+
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         with self._lock:
             return self._children.cascade(self._runs, after, now)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from durable.core.child_entries import divided
 from durable.core.records import ENDED, Batch, ChildRecord, RunRecord, WhenParentEnds
 from durable.store import row_rules
 from durable.store.base import ChildIdTaken
@@ -26,11 +27,13 @@ class MemoryChildren:
     _children: dict[str, dict[str, ChildRecord]] = field(default_factory=dict)  # by parent and child
     _dropped: set[str] = field(default_factory=set)
     _cascades: dict[str, datetime] = field(default_factory=dict)  # by parent: since when
+    _readers: dict[str, set[str]] = field(default_factory=dict)  # by child: replays of its parent that may read it
 
     def copied(self) -> MemoryChildren:
         """Return a copy for a snapshot. Records are replaced, never changed."""
         children = {parent: dict(each) for parent, each in self._children.items()}
-        return MemoryChildren(children, set(self._dropped), dict(self._cascades))
+        readers = {child: set(each) for child, each in self._readers.items()}
+        return MemoryChildren(children, set(self._dropped), dict(self._cascades), readers)
 
     def add(self, child: ChildRecord, *, is_new: bool) -> None:
         """Note a child. Raises ChildIdTaken for a run that is there already and is no child of this parent."""
@@ -80,10 +83,26 @@ class MemoryChildren:
     def drop(self, runs: Runs, run_id: str, children: Sequence[str], at: datetime, *, every: bool) -> None:
         """Cancel these children of a run that goes on; unless `every`, not those that go on after its end."""
         known = self._children.get(run_id, {})
-        own = [known[each] for each in children if each in known]
+        ids, places = divided(children)
+        own = [known[each] for each in [*ids, *self.below(runs, run_id, places)] if each in known]
         self._dropped |= {each.run_id for each in own if every or each.when_parent_ends == WhenParentEnds.CANCEL}
         if children:
             self.end(runs, runs[run_id], at)
+
+    def below(self, runs: Mapping[str, RunRecord], parent_id: str, places: tuple[str, ...]) -> list[str]:
+        """Return the open children of a run that were started below these places."""
+        found = (each for each in self._in_order(parent_id) if places and each.location.startswith(places))
+        return [each.run_id for each in found if runs[each.run_id].state not in ENDED]
+
+    def note_reader(self, run_id: str, children: Sequence[str]) -> None:
+        """Note that this run, a replay, may read these children of another."""
+        for child in children:
+            self._readers.setdefault(child, set()).add(run_id)
+
+    def readers_of(self, runs: Mapping[str, RunRecord], child_id: str) -> list[str]:
+        """Return the replays that have not ended and may read this child."""
+        found = self._readers.get(child_id, ())
+        return sorted(each for each in found if each in runs and runs[each].state not in ENDED)
 
     def cascade(self, runs: Runs, after: str, now: datetime) -> tuple[str, int] | None:
         """Go on with the first parent behind `after` that has children left (`Store.cascade`)."""

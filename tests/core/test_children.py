@@ -633,6 +633,138 @@ def test_workflows_of_these_tests_are_known() -> None:
     assert registry.get("children.one") is one
 
 
+# -- a child that a replay of its parent may read
+
+
+def _replayed(h: Harness, state: str = "sleeping") -> tuple[Any, Any]:
+    """A parent that has read its child and completed, and a replay that has not read it yet."""
+    run = h.start(starts.using(id="p"))
+    h.finish(run)
+    copy = run.replay("mine", id="r")
+    return run, copy
+
+
+def test_a_completed_child_that_an_open_replay_may_read_is_not_replayed_in_place() -> None:
+    with Harness() as h:
+        _, copy = _replayed(h)
+        child = get_run("p:mail")
+        with pytest.raises(ReplayRefusedError, match="may still read its output"):
+            child.replay("work", in_place=True)
+        assert h.finish(copy).output == ("done mine", "p:mail", "done m")
+        child.replay("work", in_place=True)
+
+
+def test_a_replay_waits_for_a_child_of_its_original_that_was_recovered() -> None:
+    with Harness() as h:
+        FAIL.add("m")
+        original = h.start(starts.using(id="p"))
+        assert h.finish(original).state == "failed"
+        copy = original.replay("mine", id="r")
+        FAIL.clear()
+        get_run("p:mail").recover()
+        h.run(copy)
+        assert (copy.state, copy.wake_at) == ("sleeping", h.now + timedelta(minutes=1))
+        h.run("p:mail")
+        assert h.run_due() == 0
+        assert h.finish(copy).output == ("done mine", "p:mail", "done m")
+        assert CALLS == ["mine", "m", "mine", "m"]
+
+
+# -- children of iterations whose entries are gone
+
+
+LEFT = one.using(when_parent_ends="leave")
+
+
+@workflow(name="children.loops")
+def loops(ctx: Context, rounds: int = 6, when: str = "cancel") -> int:
+    def body(turn: Context, state: int) -> Any:
+        turn.start_child("mail", LEFT if when == "leave" else one, f"m{state}", 600.0)
+        return Continue(state + 1) if state < rounds else Break(state)
+
+    done: int = ctx.loop("l", body, 0, history_prune_interval=2, history_size=1)
+    ctx.sleep("s", 300)
+    return done
+
+
+@workflow(name="children.aloops")
+async def aloops(ctx: AsyncContext, rounds: int = 6, when: str = "cancel") -> int:
+    async def body(turn: AsyncContext, state: int) -> Any:
+        await turn.start_child("mail", LEFT if when == "leave" else one, f"m{state}", 600.0)
+        return Continue(state + 1) if state < rounds else Break(state)
+
+    done: int = await ctx.loop("l", body, 0, history_prune_interval=2, history_size=1)
+    await ctx.sleep("s", 300)
+    return done
+
+
+both_loops = pytest.mark.parametrize("parent", [loops, aloops], ids=["sync", "async"])
+FIRST = [f"p:l:~{number}:mail" for number in range(7)]
+
+
+@both_loops
+def test_a_replay_in_place_of_a_loop_cancels_the_children_of_its_pruned_iterations(parent: Any) -> None:
+    with Harness() as h:
+        run = h.start(parent.using(id="p"))
+        h.settle()
+        assert len([each for each in run.history() if each.kind == "child"]) < 7
+        get_run("p:l:~0:mail").cancel()
+        plan = run.plan_replay("l")
+        assert sorted(plan.children) == FIRST[1:]
+        run.replay("l", in_place=True, plan_hash=plan.hash)
+        assert [get_run(each).state for each in FIRST] == ["cancelled"] * 7
+        h.settle()
+        assert [each.id for each in run.children("sleeping")] == [f"{each}~1" for each in FIRST]
+
+
+def test_a_replay_in_place_behind_a_loop_cancels_none_of_its_children() -> None:
+    with Harness() as h:
+        run = h.start(loops.using(id="p"))
+        h.settle()
+        plan = run.plan_replay("s")
+        assert plan.children == ()
+        # what stays has started the last ones
+        assert plan.in_place_refusals
+
+
+@pytest.mark.parametrize("when", ["cancel", "leave"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_the_children_of_the_pruned_iterations_of_a_losing_branch_are_cancelled(is_async: bool, when: str) -> None:
+    @workflow(name="children.loop_loses")
+    def loses(ctx: Context) -> Any:
+        def quick(branch: Context) -> None:
+            branch.sleep("s", 60)
+
+        winner = ctx.race("r", {"slow": lambda branch: loops.function(branch, 6, when), "fast": quick}).winner
+        ctx.sleep("s", 30)
+        return winner
+
+    @workflow(name="children.aloop_loses")
+    async def aloses(ctx: AsyncContext) -> Any:
+        async def slow(branch: AsyncContext) -> Any:
+            return await aloops.function(branch, 6, when)
+
+        async def quick(branch: AsyncContext) -> None:
+            await branch.sleep("s", 60)
+
+        winner = (await ctx.race("r", {"slow": slow, "fast": quick})).winner
+        await ctx.sleep("s", 30)
+        return winner
+
+    with Harness() as h:
+        run = h.start(aloses if is_async else loses, id="p")
+        h.settle()
+        other = h.start(loops.using(id="other"))
+        h.settle()
+        h.advance(60)
+        h.settle()
+        assert run.state == "sleeping"
+        expected = "cancelled" if when == "cancel" else "sleeping"
+        assert {each.state for each in run.children()} == {expected}
+        assert {each.state for each in other.children()} == {"sleeping"}
+        assert len(run.children()) == 7
+
+
 # -- from outside
 
 

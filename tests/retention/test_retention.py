@@ -22,6 +22,7 @@ from durable.models import (
     Cascade,
     Cause,
     Child,
+    ChildReader,
     Entry,
     EntryMetadata,
     Failure,
@@ -183,6 +184,17 @@ class TestPruning:
         Child.objects.create(run=child, parent_id="parent", location="c", when_parent_ends="cancel", position=1)
         prune(Policy.of({"completed": 7 * DAY, "failed": 30 * DAY}))
         assert runs() == {"parent", "child"}
+
+    @pytest.mark.parametrize(("state", "is_kept"), [("failed", True), ("sleeping", True), ("completed", False)])
+    def test_a_child_stays_as_long_as_a_replay_of_its_parent_may_read_it(self, state: str, is_kept: bool) -> None:
+        a_run("parent")
+        child = a_run("child", parent_id="parent")
+        Child.objects.create(run=child, parent_id="parent", location="c", when_parent_ends="cancel", position=1)
+        a_run("reader", state, days=1)
+        ChildReader.objects.create(run_id="reader", child_id="child")
+        prune(Policy.of({"completed": 7 * DAY, "failed": 30 * DAY}))
+        assert runs() == {"reader", *(["child"] if is_kept else [])}
+        assert ChildReader.objects.count() == is_kept
 
     def test_a_child_stays_as_long_as_its_parent_is_open(self) -> None:
         for state in ("sleeping", "completed"):

@@ -20,6 +20,7 @@ from durable.models import (
     Cause,
     CauseBuild,
     Child,
+    ChildReader,
     Entry,
     EntryMetadata,
     Failure,
@@ -47,7 +48,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(HeldStart, Hold, RunLimit, StepSave, Cascade, Child, RunKey, Run),
+        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, Run),
     )
 ]
 

@@ -360,3 +360,38 @@ def test_the_sweep_goes_on_with_children_of_an_open_parent(store: Store) -> None
     assert store.cascade("", at(1)) == ("parent", 2)
     assert store.cascade("", at(1)) is None
     assert the(store, "kept").state == RunState.PENDING
+
+
+# -- places, and replays that read
+
+
+@pytest.mark.parametrize("is_change", [False, True], ids=["commit", "change"])
+def test_the_open_children_below_a_place_are_dropped(store: Store, is_change: bool) -> None:
+    held = started(store, "parent")
+    places = {"a": "loop/~0/mail", "b": "Loop/~0/mail", "c": "loop", "d": "loop/~1/inner/mail", "e": "loops/~0/mail"}
+    starts = [a_child(each, child_location=place) for each, place in places.items()]
+    left = a_child("left", child_location="loop/~2/mail", child_when_parent_ends="leave")
+    ended = a_child("ended", child_location="loop/~3/mail")
+    start_children(store, held, *starts, left, ended)
+    finish(store, "ended")
+    assert set(store.open_children_below("parent", ("loop/",))) == {"a", "d", "left"}
+    dropped = ["e", "loop/"]
+    if is_change:
+        store.change("parent", lambda run, _: RunChange(run={"wake_at": at(1)}, dropped_children=dropped))
+    else:
+        commit(store, held, dropped_children=dropped)
+    cancelled = {"a", "d", "e", *(["left"] if is_change else [])}
+    assert {each for each in [*places, "left"] if the(store, each).state == RunState.CANCELLED} == cancelled
+    assert the(store, "ended").state == RunState.COMPLETED
+
+
+def test_a_replay_that_may_read_a_child(store: Store) -> None:
+    waiting(store, "a")
+    finish(store, "a")
+    store.create([a_run("reader"), a_run("ended")])
+    with store.transaction():
+        assert store.note_reader("reader", ["a", "gone"]) == ["a"]
+        assert store.note_reader("ended", ["a"]) == ["a"]
+    finish(store, "ended")
+    assert store.readers_of("a") == ["reader"]
+    assert store.readers_of("b") == []

@@ -99,15 +99,26 @@ BEGIN
   RETURN number;
 END $$
 """),
-    # Cancel these children of a run that goes on, which the caller has locked; without `every`, only those that its end
-    # would cancel.
+    # Cancel these children of a run that goes on, which the caller has locked, and for each place ("a/loop/") the open
+    # children that were started below; without `every`, only those that its end would cancel.
     Function.of(f"""
 CREATE FUNCTION durable_drop_children_1(of_parent text, children text[], at timestamptz, every boolean) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  places text[] := ARRAY(SELECT each FROM unnest(children) AS each WHERE right(each, 1) = '/');
+  is_one boolean;
 BEGIN
   UPDATE durable_child SET is_dropped = true WHERE run_id = ANY(children) AND parent_id = of_parent
     AND (every OR when_parent_ends = '{WhenParentEnds.CANCEL.value}');
-  IF FOUND THEN
+  is_one := FOUND;
+  IF places <> '{{}}' THEN
+    UPDATE durable_child AS c SET is_dropped = true FROM durable_run AS r
+    WHERE c.parent_id = of_parent AND r.id = c.run_id AND r.finished_at IS NULL AND NOT c.is_dropped
+      AND (every OR c.when_parent_ends = '{WhenParentEnds.CANCEL.value}')
+      AND EXISTS (SELECT 1 FROM unnest(places) AS place WHERE starts_with(c.location, place));
+    is_one := is_one OR FOUND;
+  END IF;
+  IF is_one THEN
     PERFORM durable_end_children_1(of_parent, at, '');
   END IF;
 END $$
