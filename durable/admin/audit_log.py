@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.dateparse import parse_date
@@ -33,7 +36,7 @@ from durable.inspection.actions import ActionCriteria, search_actions
 from durable.inspection.bulks import bulks_among
 from durable.inspection.humanize import printable, thousands
 from durable.inspection.refusals import told
-from durable.inspection.wording import outcome_in_words, source_in_words, state_in_words, verb_in_words
+from durable.inspection.wording import outcome_in_words, source_in_words, verb_in_words, verb_title
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 from durable.templatetags.durable_admin import moment
@@ -155,7 +158,6 @@ class OperatorActionAdmin(_ModelAdmin):
 
     change_list_template = "durable/admin/audit_log.html"
     list_display = ["when", "who", "source", "verb", "run", "came_to", "reason"]
-    fields = ["when", "who", "source", "verb", "run", "reason", "came_to", "state_before", "state_after", "detail"]
     list_filter = [
         PersonFilter,
         ReasonFilter,
@@ -227,13 +229,65 @@ class OperatorActionAdmin(_ModelAdmin):
                     response.content = with_visible_text(printable(response.rendered_content)).encode()
                 return response
         except StatementTimeoutError as error:
-            context = {
-                **self.admin_site.each_context(request),
-                "opts": self.opts,
-                "title": gettext("The database took too long"),
-                "why": told(error),
-            }
-            return TemplateResponse(request, "durable/admin/denied.html", context, status=503)
+            return self._too_long(request, error)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show one action."""
+        if request.method == "POST" or not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            with reading():
+                action = self.get_object(request, object_id)
+                if action is None:
+                    why = gettext("There is no such action. The audit log may have been pruned since.")
+                    return self._refused(request, gettext("Not found"), why, status=404)
+                content = render_to_string("durable/admin/audit_action.html", self._about(request, action), request)
+        except StatementTimeoutError as error:
+            return self._too_long(request, error)
+        return HttpResponse(with_visible_text(printable(content)))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirect to the action, which never changes."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return HttpResponseRedirect(self._url("change", object_id))
+
+    def _about(self, request: HttpRequest, action: OperatorAction) -> dict[str, Any]:
+        verb, is_bulk = verb_title(action.action), action.run_id and not action.bulk_id
+        return {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": gettext("%(verb)s, by %(who)s") % {"verb": verb, "who": self.who(action)},
+            "now": pages.now(),
+            "action": action,
+            "verb": verb,
+            "run": self._linked(action, is_bulk=bool(is_bulk and bulks_among([action.run_id]))),
+            "log_url": self._url("changelist"),
+            "of_run_url": f"{self._url('changelist')}?{urlencode({'q': action.run_id})}" if action.run_id else "",
+            "bulk_url": reverse(
+                "admin:durable_run_bulk_result", args=[as_key(action.bulk_id)], current_app=self.admin_site.name
+            )
+            if action.bulk_id
+            else "",
+        }
+
+    def _url(self, name: str, *args: str) -> str:
+        return reverse(f"admin:durable_operatoraction_{name}", args=args, current_app=self.admin_site.name)
+
+    def _too_long(self, request: HttpRequest, error: StatementTimeoutError) -> HttpResponse:
+        return self._refused(request, gettext("The database took too long"), told(error), status=503)
+
+    def _refused(self, request: HttpRequest, title: str, why: str, *, status: int) -> HttpResponse:
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "title": title, "why": why}
+        return TemplateResponse(request, "durable/admin/denied.html", context, status=status)
 
     def _shown(self, response: TemplateResponse) -> dict[str, Any]:
         """Return what the page shows beside what Django's list knows; {} for Django's own error page."""
@@ -265,9 +319,12 @@ class OperatorActionAdmin(_ModelAdmin):
     @admin.display(description=_("run"))
     def run(self, action: OperatorAction) -> str:
         """A link to the run's page, which says if the run was deleted, or to the bulk's."""
+        return self._linked(action, is_bulk=getattr(action, "is_bulk", False))
+
+    def _linked(self, action: OperatorAction, *, is_bulk: bool) -> str:
         if not action.run_id:
             return "—"
-        if getattr(action, "is_bulk", False):
+        if is_bulk:
             address = reverse(
                 "admin:durable_run_bulk_result", args=[as_key(action.run_id)], current_app=self.admin_site.name
             )
@@ -292,16 +349,6 @@ class OperatorActionAdmin(_ModelAdmin):
     def came_to(self, action: OperatorAction) -> str:
         """The outcome in words."""
         return outcome_in_words(action.outcome)
-
-    @admin.display(description=_("before"))
-    def state_before(self, action: OperatorAction) -> str:
-        """The state before in words."""
-        return state_in_words(action.before)
-
-    @admin.display(description=_("after"))
-    def state_after(self, action: OperatorAction) -> str:
-        """The state after in words."""
-        return state_in_words(action.after)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return may(request, "view_run")

@@ -23,7 +23,7 @@ __all__ = [
     "MuteForm",
     "ReplayRunForm",
     "SendMessageForm",
-    "StartForm",
+    "as_token",
     "json_editor",
     "read_arguments",
     "read_json",
@@ -81,7 +81,7 @@ class _Asking(MuteForm):
 
     def clean_token(self) -> str:
         """Return the token, which becomes the id of the new run or message."""
-        return _as_token(str(self.cleaned_data["token"]))
+        return as_token(str(self.cleaned_data["token"]))
 
 
 class ActForm(_Asking):
@@ -281,36 +281,8 @@ class SendMessageForm(_Asking):
         return given
 
 
-class StartForm(MuteForm):
-    """The arguments of a new run as JSON, its id, and a token against repeats, which becomes the id otherwise."""
-
-    arguments = forms.CharField(
-        strip=False,
-        max_length=MAX_BODY,
-        label=_("Arguments (JSON)"),
-        help_text=_('Keywords as an object, for example {"order_id": 7}; or a list of positional arguments.'),
-        widget=json_editor(8),
-    )
-    run_id = forms.CharField(
-        required=False,
-        max_length=200,
-        label=_("Id of the run"),
-        help_text=_("Empty for a new one. A run that has the id already is found, if its arguments are the same."),
-    )
-    token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
-
-    field_order = ["arguments", "run_id", "reason"]
-
-    def clean_arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional arguments and the keywords. Raises ValidationError."""
-        return read_arguments(self.cleaned_data["arguments"])
-
-    def clean_token(self) -> str:
-        """Return the token, which becomes the id of the new run."""
-        return _as_token(str(self.cleaned_data["token"]))
-
-
-def _as_token(token: str) -> str:
+def as_token(token: str) -> str:
+    """Return the token of a form as a UUID. Raises ValidationError."""
     try:
         return str(UUID(token))
     except ValueError:

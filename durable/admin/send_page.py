@@ -18,6 +18,7 @@ from durable.core.ids import new_id
 from durable.core.location import unescape
 from durable.core.records import EntryKind
 from durable.inspection import awaited_queues
+from durable.inspection.former_messages import former_messages
 from durable.inspection.shell_command import command
 from durable.models import Entry, QueueMessage, Run
 from durable.operations.audit import acting_as
@@ -33,7 +34,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     run = pages.find(key)
     awaited = awaited_queues(run)
     known = _known_queues(run, awaited or [])
-    initial = {"queue": request.GET.get("queue") or (known[0] if awaited else ""), "token": new_id()}
+    former = former_messages(run, known) if known and access.may(request, "view_payload") else []
+    copied = next((each for each in former if each.key == request.GET.get("copy")), None)
+    initial = {
+        "queue": request.GET.get("queue") or (known[0] if awaited else ""),
+        "body": "" if copied is None else copied.body,
+        "token": new_id(),
+    }
     form = SendMessageForm(
         request.POST if request.method == "POST" else None, initial=initial, known=known, is_any=awaited == []
     )
@@ -57,6 +64,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "problem": problem,
         "known": known,
         "awaited": awaited,
+        "former": former,
         "command": command("send", run.id, initial["queue"] or "QUEUE", "-"),
     }
     return admin.page(request, "send", context, status=status)

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from durable.admin import access, action_page, pages, workflows_page
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
-from durable.admin.forms import StartForm
+from durable.admin.start_form import StartForm
 from durable.admin.url_keys import as_id
 from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
@@ -20,6 +20,7 @@ from durable.definitions import Workflow
 from durable.inspection import find_hold
 from durable.inspection.shell_command import command
 from durable.inspection.workflow_code import WorkflowCode, code_of
+from durable.notifier import redis_clients
 from durable.operations.audit import acting_as
 
 __all__ = ["show"]
@@ -39,11 +40,11 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         status = 422
         if form.is_valid():
             try:
-                run_id = _start(request, workflow, form.cleaned_data)
+                run_id, is_new = _start(request, workflow, form)
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
             else:
-                messages.success(request, _("It is started."))
+                messages.success(request, _("It is started.") if is_new else _("Such a run exists; this is it."))
                 return HttpResponseRedirect(admin.url("change", run_id))
     context = {
         "title": _("Start one: %(workflow)s") % {"workflow": name},
@@ -54,17 +55,20 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "problem": problem,
         "hold": find_hold(HoldKind.WORKFLOW, name),
         "back": admin.url("workflow", name),
+        "queues": sorted(redis_clients.queue_names()),
         "command": command("start", name),
     }
     return admin.page(request, "start", context, status=status)
 
 
-def _start(request: HttpRequest, workflow: Workflow[Any, Any], given: dict[str, Any]) -> str:
+def _start(request: HttpRequest, workflow: Workflow[Any, Any], form: StartForm) -> tuple[str, bool]:
+    given = form.cleaned_data
     args, kwargs = given["arguments"]
     run_id = given["run_id"] or given["token"]  # so that a form sent twice starts one run
     with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
         try:
-            return str(workflow.using(id=run_id).start(*args, **kwargs).id)
+            handle = workflow.using(id=run_id, **form.start_options).start(*args, **kwargs)
+            return str(handle.id), bool(handle.is_new)
         except TypeError as error:  # the arguments do not fit the signature
             raise Refusal(_("Nothing was started: %(why)s") % {"why": error}, 422) from error
 

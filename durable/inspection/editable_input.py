@@ -14,7 +14,7 @@ from durable.inspection.plain_data import to_plain
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import Run
 
-__all__ = ["EditableInput", "recorded_input", "shown_arguments"]
+__all__ = ["EditableInput", "is_plain", "recorded_input", "shown_arguments"]
 
 _MOST: Final = 1024 * 1024  # bytes of an input that can be edited
 _PLAIN: Final = (str, int, float, bool, type(None))
@@ -49,7 +49,7 @@ def shown_arguments(run: Run, given: Mapping[str, Any], arguments: Mapping[str, 
     values = {
         name: list(value) if type(value) is tuple else value
         for name, value in arguments.items()
-        if name not in hidden and (_is_plain(value) or (type(value) is tuple and all(map(_is_plain, value))))
+        if name not in hidden and (is_plain(value) or (type(value) is tuple and all(map(is_plain, value))))
     }
     return EditableInput(values=values, kept=[name for name in arguments if name not in values])
 
@@ -71,10 +71,10 @@ def _hidden(run: Run, given: Mapping[str, Any], arguments: Mapping[str, Any]) ->
     return frozenset(name for name in arguments if not same.get(name, False))
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Return whether the value comes back from JSON as it was."""
     if type(value) is dict:
-        return all(type(key) is str and _is_plain(each) for key, each in value.items())
+        return all(type(key) is str and is_plain(each) for key, each in value.items())
     if type(value) is list:
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     return type(value) in _PLAIN and (type(value) is not float or value - value == 0)

@@ -1,7 +1,9 @@
 """What operators do: each verb asks, does it once, is refused in plain words, and leaves a trace, denied ones too."""
 
+import json
 import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import pytest
@@ -164,6 +166,33 @@ class TestSending:
         assert operator.post(url("send", "run"), {**message, "anyway": "on"}).status_code == 302
         assert QueueMessage.objects.get().queue == "aproved"
 
+    def test_a_former_message_is_shown_and_copied(self, stage: Stage, log_in: LogIn) -> None:
+        stage.start(flows.approve, id="before")
+        get_run("before").send("approved", {"by": 7, "note": "<b>"})
+        get_run("before").send("other", {"secret": 1})
+        stage.start(flows.approve, id="run")
+        operator = log_in(*OPERATOR)
+        page = text_of(operator.get(url("send", "run")))
+        assert "What was sent before" in page
+        assert "to run before" in page
+        assert "secret" not in page  # the run has nothing to do with that queue
+        [link] = re.findall(r'href="(\?queue=approved&copy=[^"]+)"', unescape(page))
+        copied = text_of(operator.get(url("send", "run") + link))
+        body = unescape(copied).partition('name="body"')[2].partition(">")[2].partition("</textarea>")[0]
+        assert json.loads(body) == {"by": 7, "note": "<b>"}
+        forged = QueueMessage.objects.get(queue="other").pk
+        assert "secret" not in text_of(operator.get(f"{url('send', 'run')}?queue=approved&copy={forged}"))
+        viewer = log_in("view_run", "operate_run", name="bob")
+        assert "What was sent before" not in text_of(viewer.get(url("send", "run")))
+
+    def test_a_former_message_that_is_redacted_is_not_offered(
+        self, stage: Stage, operator: Client, settings: Any
+    ) -> None:
+        stage.start(flows.approve, id="run")
+        get_run("run").send("approved", {"card": "4242"})
+        settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
+        assert "What was sent before" not in text_of(operator.get(url("send", "run")))
+
     def test_a_run_that_has_ended_takes_none(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.quick, id="run")
         message = {**hidden(operator.get(url("send", "run"))), "queue": "q", "anyway": "on"}
@@ -278,6 +307,8 @@ def test_the_audit_log_is_to_be_read(stage: Stage, operator: Client) -> None:
         assert f'<time datetime="{action.created_at.isoformat()}"' in page
         assert ' UTC <span class="durable-quiet">(' in page
         assert f'<a href="{url("change", "run")}">run</a>' in page
+    assert "Pause, by no user" in detail
+    assert 'aria-label="Pages of durable"' in detail
     log = reverse("admin:durable_operatoraction_changelist")
     for query, is_there in {
         "action=pause": True,

@@ -110,12 +110,14 @@ def test_no_counts_of_the_whole_log_are_offered(operator: Client) -> None:
 
 
 def test_a_row_of_a_bulk_has_a_page_too(operator: Client) -> None:
-    row = an_action(action="recover", bulk_id="many")
+    row = an_action(action="Recover, by", bulk_id="many")
     for name in ("change", "history"):
-        page = operator.get(reverse(f"admin:durable_operatoraction_{name}", args=[row.pk]))
-        assert "recover" in text_of(page)
+        page = operator.get(reverse(f"admin:durable_operatoraction_{name}", args=[row.pk]), follow=True)
+        assert "Recover, by" in text_of(page)
+        assert reverse("admin:durable_run_bulk_result", args=["many"]) in text_of(page)
     for missing in ("0", "x", "9" * 30):
-        assert operator.get(reverse("admin:durable_operatoraction_change", args=[missing])).status_code == 302
+        page = operator.get(reverse("admin:durable_operatoraction_change", args=[missing]))
+        assert "There is no such action" in text_of(page, 404)
 
 
 def test_it_looks_like_the_other_pages_and_says_what_it_is_filtered_by(operator: Client) -> None:

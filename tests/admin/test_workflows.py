@@ -16,6 +16,8 @@ from durable.core import registry
 from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
+from durable.inspection.keys import key_of
+from durable.inspection.limits import limits_of
 from durable.models import Build, Entry, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -157,6 +159,58 @@ def test_one_is_started_with_json_arguments(operator: Client, stage: Stage) -> N
     log = OperatorAction.objects.values_list("actor_label", "action", "run_id", "reason")
     assert list(log) == [("ada", "start", "order-7", "by hand")]
     assert "It is started." in post(operator, arguments="[8]")
+
+
+def test_one_is_started_with_the_options_of_a_start(operator: Client, stage: Stage) -> None:
+    options = {"queue": "high", "delay": "3 hours", "deadline": "30 days", "work_limit": "1 hour", "key": "customer-7"}
+    assert "It is started." in post(operator, arguments="[7]", run_id="order-7", **options)
+    run = Run.objects.select_related("limit", "key").get(pk="order-7")
+    assert run.queue == "high"
+    assert run.wake_at is not None
+    assert timedelta(hours=2) < run.wake_at - run.created_at <= timedelta(hours=3)
+    limits = limits_of(run)
+    assert limits is not None
+    assert limits.deadline is not None
+    assert limits.deadline - run.created_at == timedelta(days=30)
+    assert key_of(run).key == "customer-7"  # type: ignore[union-attr]  # it has one
+    again = post(operator, arguments="[8]", key="customer-7", if_open="return")
+    assert "Such a run exists; this is it." in again
+    assert "order-7" in again
+    assert "Nothing was done" in post(operator, arguments="[8]", key="customer-7", if_open="error")
+    assert Run.objects.count() == 1
+    post(operator, arguments="[8]", key="customer-7", if_open="replace", deadline="2099-05-01 12:30")
+    assert Run.objects.get(pk="order-7").state == "cancelled"
+    assert Run.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"queue": "nowhere"}, "No worker can serve this queue"),
+        ({"delay": "soon"}, "Delay"),
+        ({"delay": "-3 hours"}, "must not be negative"),
+        ({"deadline": "2099-13-01 12:30"}, "month must be in 1..12"),
+        ({"work_limit": "0"}, "must be longer than zero"),
+        ({"key": "a\x07b"}, "printable"),
+        ({"if_open": "error"}, "Give the key that the choice below is about"),
+        ({"if_open": "perhaps", "key": "k"}, "perhaps is not one of the available choices"),
+    ],
+)
+def test_options_that_make_no_sense_start_nothing(operator: Client, options: dict[str, str], told: str) -> None:
+    shown = post(operator, arguments="[7]", **options)
+    assert told in shown
+    assert '<details id="durable-options" open>' in shown
+    assert not Run.objects.exists()
+
+
+def test_a_run_is_replaced_only_by_who_may_cancel(log_in: Callable[..., Client], stage: Stage) -> None:
+    workflow_ = described.using(id="open", key="k")
+    workflow_.start(1)
+    starter = log_in("view_run", "start_run", "view_payload")
+    form = hidden(starter.get(url("workflow_start", "tests.described")))
+    given = {**form, "arguments": "[8]", "key": "k", "if_open": "replace"}
+    assert starter.post(url("workflow_start", "tests.described"), given).status_code == 403
+    assert Run.objects.get().state == "pending"
 
 
 def test_a_form_that_is_sent_twice_starts_one_run(operator: Client) -> None:

@@ -1,0 +1,159 @@
+"""The form of a new run: its arguments, and the options of its start that REST and the command line have too."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django import forms
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from durable.admin.forms import MAX_BODY, MuteForm, as_token, json_editor, read_arguments
+from durable.conf import conf
+from durable.core.duration import parse_duration
+from durable.core.ids import check_key, new_id
+from durable.notifier import redis_clients
+
+__all__ = ["StartForm"]
+
+_LONGEST: Final = 100  # characters of a duration or a time
+
+
+def _duration_field(label: Any, help_text: Any) -> forms.CharField:
+    return forms.CharField(required=False, max_length=_LONGEST, label=label, help_text=help_text)
+
+
+class StartForm(MuteForm):
+    """The arguments of a new run as JSON, its id, how it starts, and a token against repeats: the id if none is given."""
+
+    arguments = forms.CharField(
+        strip=False,
+        max_length=MAX_BODY,
+        label=_("Arguments (JSON)"),
+        help_text=_('Keywords as an object, for example {"order_id": 7}; or a list of positional arguments.'),
+        widget=json_editor(8),
+    )
+    run_id = forms.CharField(
+        required=False,
+        max_length=200,
+        label=_("Id of the run"),
+        help_text=_("Empty for a new one. A run that has the id already is found, if its arguments are the same."),
+    )
+    queue = forms.CharField(
+        required=False,
+        max_length=200,
+        label=_("Queue"),
+        help_text=_("Empty: the workflow's own."),
+        widget=forms.TextInput(attrs={"list": "known-queues"}),
+    )
+    delay = _duration_field(_("Delay"), _('Until it begins: "3 hours". Empty: it begins at once.'))
+    deadline = _duration_field(
+        _("Deadline"),
+        _(
+            'When it fails if it has not ended: "30 days" from now, or a time such as 2027-05-01 12:30 in this page\'s zone.'
+        ),
+    )
+    work_limit = _duration_field(
+        _("Work limit"), _('How long workers may work on it, without its waits: "1 hour". Empty: no limit.')
+    )
+    key = forms.CharField(
+        required=False, max_length=200, label=_("Key"), help_text=_("At most one open run of the workflow has it.")
+    )
+    if_open = forms.ChoiceField(
+        required=False,
+        label=_("If a run with the key is open"),
+        choices=[
+            ("", _("the workflow's own choice")),
+            ("return", _("show that run, start none")),
+            ("error", _("refuse the start")),
+            ("replace", _("cancel that run, and start this one")),
+        ],
+    )
+    token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
+
+    field_order = ["arguments", "run_id", "reason"]
+
+    #: The fields that say how the run starts: seldom needed.
+    options = ("queue", "delay", "deadline", "work_limit", "key", "if_open")
+
+    @property
+    def shown_options(self) -> list[forms.BoundField]:
+        """The fields that say how the run starts."""
+        return [self[name] for name in self.options]
+
+    @property
+    def has_options(self) -> bool:
+        """Whether one of these fields was filled in."""
+        return any(self[name].value() for name in self.options)
+
+    @property
+    def start_options(self) -> dict[str, Any]:
+        """The options that were given, as `Workflow.using` takes them."""
+        return {name: self.cleaned_data[name] for name in self.options if self.cleaned_data[name] not in ("", None)}
+
+    def clean_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional arguments and the keywords. Raises ValidationError."""
+        return read_arguments(self.cleaned_data["arguments"])
+
+    def clean_token(self) -> str:
+        """Return the token, which becomes the id of the new run."""
+        return as_token(str(self.cleaned_data["token"]))
+
+    def clean_queue(self) -> str:
+        """Return the queue. Raises ValidationError for one that the project does not have."""
+        queue = str(self.cleaned_data["queue"])
+        names = redis_clients.queue_names()
+        if queue and conf.REDIS and queue not in names:
+            raise forms.ValidationError(
+                _("No worker can serve this queue: the project's queues are %(queues)s."),
+                params={"queues": ", ".join(sorted(names))},
+            )
+        return queue
+
+    def clean_delay(self) -> timedelta | None:
+        """Return the delay. Raises ValidationError."""
+        return self._duration("delay")
+
+    def clean_work_limit(self) -> timedelta | None:
+        """Return the limit of the work. Raises ValidationError."""
+        return self._duration("work_limit")
+
+    def clean_deadline(self) -> timedelta | datetime | None:
+        """Return the deadline, a length of time or a moment. Raises ValidationError."""
+        text = str(self.cleaned_data["deadline"]).strip()
+        try:
+            moment = parse_datetime(text)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+        if moment is None:
+            return self._duration("deadline")
+        return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+
+    def clean_key(self) -> str:
+        """Return the key. Raises ValidationError."""
+        key = str(self.cleaned_data["key"])
+        try:
+            return check_key(key) if key else ""
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a choice about a key without a key."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        if given.get("if_open") and not given.get("key") and "key" not in self.errors:
+            self.add_error("key", gettext("Give the key that the choice below is about."))
+        return given
+
+    def _duration(self, name: str) -> timedelta | None:
+        text = str(self.cleaned_data[name]).strip()
+        if not text:
+            return None
+        try:
+            return parse_duration(
+                float(text) if text.replace(".", "", 1).isdigit() else text, str(self.fields[name].label)
+            )
+        except (ValueError, OverflowError) as error:
+            raise forms.ValidationError(str(error)) from None
