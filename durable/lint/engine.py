@@ -6,6 +6,7 @@ Nothing is imported or run. Whatever is in a file, the answer is a list of findi
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final, TypeAlias
 
 from durable.lint.allowing import Allowance, allowances, problem_of
 from durable.lint.facts import Facts
-from durable.lint.files import UnreadableError, python_files
+from durable.lint.files import UnreadableError, parsed, python_files, text_of
 from durable.lint.findings import Finding
 from durable.lint.modules import Module, Project, workflow_decorator, workflow_name
 from durable.lint.reader import Reader
@@ -41,19 +42,22 @@ def lint(paths: Iterable[Path], *, rules: Sequence[Rule] = RULES) -> list[Findin
 
     Directories are searched for files of Python. A finding in a helper is told once, with the first workflow that calls it.
     """
-    project = Project()
+    files = list(python_files(paths))
+    project = Project({os.path.realpath(path): path for path in files})
     found: dict[tuple[str, str, int], Finding] = {}
     modules: list[Module] = []
-    for path in python_files(paths):
+    for path in files:
         try:
+            text = text_of(path)
+            if "durable" not in text:
+                parsed(text)  # and forget the tree: most files of a project have no workflow
+                continue
             module = project.module(path)
         except UnreadableError as error:
             each = _unreadable(path, error)
             found[each.id, each.path, each.line] = each
             continue
         modules.append(module)
-        if "durable" not in module.text or "workflow" not in module.text:
-            continue
         for each in _findings(module, rules):
             found.setdefault((each.id, each.path, each.line), each)
     return sorted(_allowed(found.values(), project, modules, rules), key=lambda each: (each.path, each.line, each.id))

@@ -10,16 +10,16 @@ from typing import Final, Protocol
 from durable.lint import operators
 from durable.lint.classes import is_model, method_of
 from durable.lint.facts import Branch, Call, Comparison, Facts, Frame, Operation, Start, Step
-from durable.lint.known import kind_of, reads
+from durable.lint.known import acts, kind_of, reads
 from durable.lint.modules import Module, is_class_name
 from durable.lint.operations import Arguments, bodies_of, step_definition
 from durable.lint.values import (
     NOTHING,
-    Branches,
     Child,
     Class,
     Context,
     ContextMoment,
+    Display,
     Env,
     External,
     Function,
@@ -125,7 +125,18 @@ class Expressions:
             case ast.Dict():
                 values = [self.of(each, frame) for each in node.values]
                 keys = [self.of(each, frame) for each in node.keys if each is not None]
-                return Result(Branches([each.value for each in values]), _all(keys + values))
+                by_key: dict[object, frozenset[Origin]] = {
+                    key.value: value.origins
+                    for key, value in zip(node.keys, values, strict=True)
+                    if isinstance(key, ast.Constant)
+                }
+                return Result(Display([each.value for each in values], by_key), _all(keys + values))
+            case ast.List() | ast.Tuple():
+                parts = [self.of(each, frame) for each in node.elts]
+                return Result(
+                    Display([each.value for each in parts], {n: each.origins for n, each in enumerate(parts)}),
+                    _all(parts),
+                )
             case ast.Set():
                 elements = [self.of(each, frame) for each in node.elts]
                 is_steady = all(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in node.elts)
@@ -139,6 +150,8 @@ class Expressions:
             case ast.Subscript():
                 holder = self.of(node.value, frame)
                 index = self.of(node.slice, frame)
+                if isinstance(holder.value, Display) and isinstance(node.slice, ast.Constant):
+                    return Result(None, holder.value.by_key.get(node.slice.value, _NONE))
                 kept = holder.value if isinstance(holder.value, Input | Given) else None
                 return Result(kept, holder.origins | index.origins)
             case ast.BinOp():
@@ -208,7 +221,7 @@ class Expressions:
                 owner = holder if isinstance(holder, Class) else holder.of
                 if name in _MANAGERS or (name in _ROW_METHODS and isinstance(holder, Instance) and is_model(owner)):
                     return Result(Rows(), origins)
-                return Result(None, origins)
+                return NOTHING  # which of its values came from where is not known
             case _:
                 is_class = isinstance(node.value, ast.Name | ast.Attribute) and is_class_name(_last(node.value))
                 return Result(Rows() if name in _MANAGERS and is_class else None, origins)
@@ -273,8 +286,8 @@ class Expressions:
             return Result(None, origins | {Origin("set order", given.text, given.line)})
         if isinstance(holder, Context) and name == "now":
             return Result(ContextMoment(), _NONE)
-        if isinstance(holder, Branches) and name in ("update", "setdefault"):
-            holder.functions += [each.value for each in (self.of(arg, frame) for arg in node.args[1:])]
+        if isinstance(holder, Display) and name in ("update", "setdefault"):
+            holder.values += [each.value for each in (self.of(arg, frame) for arg in node.args[1:])]
         return Result(None, origins)
 
     def _quiet(self, node: ast.expr, frame: Frame) -> Value:
@@ -315,6 +328,8 @@ class Expressions:
                 name == "datetime.datetime.now" and not node.args and not node.keywords
             ):
                 return Result(NaiveMoment(), origins)
+        elif frame.step is not None and acts(name):
+            self._act("service", name, node, frame)
         return Result(External(name) if is_class_name(name) or name == "contextlib.suppress" else None, origins)
 
     def _builtin(
@@ -323,7 +338,7 @@ class Expressions:
         first = args[0] if args else NOTHING
         if name in _ORDERLESS:
             unordered = _without_order(origins)
-            is_set = name in ("set", "frozenset") and bool(args)
+            is_set = name in ("set", "frozenset")
             return Result(OwnSet(_shown(node), node.lineno) if is_set else None, unordered)
         if name in _IN_ORDER:
             ordered = origins | _all([Result(None, _ordered(each)) for each in args])
@@ -473,7 +488,7 @@ class Expressions:
             if isinstance(node, ast.DictComp):
                 origins |= self.of(node.key, frame).origins
                 made = self.of(node.value, frame)
-                return Result(Branches([made.value]), origins | made.origins | order)
+                return Result(Display([made.value]), origins | made.origins | order)
             made = self.of(node.elt, frame)
         finally:
             for manager in reversed(managers):
@@ -529,7 +544,8 @@ def _name_it(operation: Operation, node: ast.expr, result: Result) -> None:
 
 def _as_given(node: ast.expr, result: Result, frame: Frame) -> Result:
     """Return an argument as a step's function has it: of a local name, the name itself is known."""
-    if result.value is None and isinstance(node, ast.Name) and (owner := frame.env.owner(node.id)) is not None:
+    is_own = result.value is None or isinstance(result.value, Display | OwnSet)
+    if is_own and isinstance(node, ast.Name) and (owner := frame.env.owner(node.id)) is not None:
         return Result(Given(node.id, owner), _NONE)
     return Result(result.value, _NONE)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["KINDS", "SERVICES", "is_write", "kind_of", "reads", "service_of"]
+__all__ = ["KINDS", "SERVICES", "acts", "is_write", "kind_of", "reads", "service_of"]
 
 #: kind: names of functions. A name that ends with a dot is everything below it.
 _CALLS: Final[dict[str, frozenset[str]]] = {
@@ -96,6 +96,7 @@ SERVICES: Final = frozenset({"network", "process"})
 KINDS: Final = tuple(_CALLS)
 
 _WRITES: Final = frozenset({"post", "put", "patch", "send_mail", "send_mass_mail", "mail_admins", "mail_managers"})
+_MONEY: Final = frozenset({"charge", "refund", "payout", "capture_payment", "create_charge", "create_payment"})
 _LAST_WRITES: Final = frozenset(
     {"create", "send", "capture", "confirm", "refund", "send_message", "sendmail", "publish"}
 )
@@ -127,6 +128,11 @@ def service_of(name: str) -> str:
     if name.startswith(("django.core.mail.", "smtplib.")):
         return "mail"
     return "cache" if name.startswith("django.core.cache.") else name.split(".")[0]
+
+
+def acts(name: str) -> bool:
+    """Return True if a name of something unknown says that a call of it moves money: `bank.charge`."""
+    return "." in name and name.rpartition(".")[2] in _MONEY
 
 
 def is_write(name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -52,8 +52,10 @@ class Module:
 
     @cached_property
     def shown_path(self) -> str:
-        """The path as findings show it: as short as it was given."""
-        return str(self.path)
+        """The path as findings show it: as it was given, else from the current directory if it is below that."""
+        here = Path.cwd()
+        is_found = self.path.is_absolute() and not self.project.is_given(self.path) and self.path.is_relative_to(here)
+        return str(self.path.relative_to(here) if is_found else self.path)
 
     @cached_property
     def package(self) -> str:
@@ -177,14 +179,20 @@ def is_class_name(name: str) -> bool:
 class Project:
     """The modules that have been read, by path. A file is read at most once."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Mapping[str, Path] | None = None) -> None:
+        self._given = given or {}
         self._modules: dict[str, Module | UnreadableError] = {}
         self._found: dict[tuple[Path, str], Path | None] = {}
         self._here = Path.cwd()
 
+    def is_given(self, path: Path) -> bool:
+        """Return True if the path is one of those to lint, and not a file that an import led to."""
+        return path in self._given.values()
+
     def module(self, path: Path) -> Module:
         """Return the module of a file. Raises UnreadableError."""
         real = os.path.realpath(path)
+        path = self._given.get(real, path)
         if real not in self._modules:
             try:
                 text = text_of(path)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from durable.lint.values import NOTHING, Branches, External, Function, Result, Value
+from durable.lint.values import NOTHING, Display, External, Function, Result, Value
 
 __all__ = ["Arguments", "bodies_of", "step_definition"]
 
@@ -43,7 +43,7 @@ class Arguments:
 
 def bodies_of(result: Result) -> Iterator[Function]:
     """Yield the functions of a body, or of a dict of them."""
-    values: list[Value] = result.value.functions if isinstance(result.value, Branches) else [result.value]
+    values: list[Value] = result.value.values if isinstance(result.value, Display) else [result.value]
     yield from (each for each in values if isinstance(each, Function))
 
 

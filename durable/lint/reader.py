@@ -17,9 +17,9 @@ from durable.lint.facts import Branch, Facts, Frame, Mutation, Step
 from durable.lint.modules import Module, workflow_decorator, workflow_name
 from durable.lint.values import (
     NOTHING,
-    Branches,
     Class,
     Context,
+    Display,
     Env,
     External,
     Function,
@@ -293,19 +293,22 @@ class Reader:
             case ast.Name():
                 self.set(target.id, result, frame, target)
             case ast.Tuple() | ast.List():
-                element = Result(
-                    result.value if isinstance(result.value, Input | Message | Rows) else None, result.origins
-                )
-                for each in target.elts:
-                    self.assign(each, element, frame)
+                value, origins = result
+                kept = value if isinstance(value, Input | Message | Rows) else None
+                is_written_out = isinstance(value, Display) and len(value.by_key) == len(target.elts)
+                for position, each in enumerate(target.elts):
+                    own = value.by_key.get(position, frozenset()) if is_written_out else origins
+                    self.assign(each, Result(kept, own), frame)
             case ast.Starred():
                 self.assign(target.value, Result(None, result.origins), frame)
             case ast.Subscript() | ast.Attribute():
                 holder = self.expressions.of(target.value, frame).value
                 if isinstance(target, ast.Subscript):
                     self.expressions.of(target.slice, frame)
-                if isinstance(holder, Branches):
-                    holder.functions.append(result.value)
+                if isinstance(holder, Display):
+                    holder.values.append(result.value)
+                    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                        holder.by_key[target.slice.value] = result.origins
                 self.mutate(target.value, target, frame)
 
     def set(self, name: str, result: Result, frame: Frame, node: ast.AST | None = None) -> None:

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING",
-    "Branches",
     "Child",
     "Class",
     "Context",
     "ContextMoment",
+    "Display",
     "Env",
     "External",
     "Function",
@@ -239,7 +239,11 @@ class ContextMoment:
 
 
 @dataclass(eq=False, slots=True)
-class Branches:
-    """A dict of functions, as `ctx.join` takes it."""
+class Display:
+    """A dict, list or tuple that is written out: its values, such as the bodies for `ctx.join`, and the origins of each.
 
-    functions: list[Value]
+    `by_key` has constant keys and positions; what it lacks is not known.
+    """
+
+    values: list[Value]
+    by_key: dict[object, frozenset[Origin]] = field(default_factory=dict)

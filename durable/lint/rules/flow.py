@@ -63,6 +63,11 @@ def _is_lost(node: ast.Call, module: Module, used: dict[ast.AST, set[str]]) -> b
     parent = module.parents.get(node)
     if isinstance(parent, (ast.Expr, *_LOOKS)):
         return True
+    if isinstance(parent, ast.Return):
+        here: ast.AST | None = parent
+        while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
+            here = module.parents.get(here)
+        return isinstance(here, ast.AsyncFunctionDef)  # a coroutine within a coroutine
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         return not _is_awaited_later(parent, parent.targets[0].id, module, used)
     return False

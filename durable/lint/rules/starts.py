@@ -10,9 +10,9 @@ from durable.lint.facts import Facts, Start
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import Text, WorkflowValue
 
-__all__ = ["STARTS"]
+__all__ = ["CHOICES", "STARTS"]
 
-_CHOICES: Final = {
+CHOICES: Final = {
     "on_conflict": ("return", "error"),
     "if_open": ("return", "error", "replace"),
     "keep": ("last", "first"),
@@ -160,7 +160,7 @@ def _has(workflow: WorkflowValue, option: str) -> bool:
 
 
 def _problems(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
-    for name, choices in _CHOICES.items():
+    for name, choices in CHOICES.items():
         given = workflow.options[name][0] if name in workflow.options else None
         if isinstance(given, ast.Constant) and given.value is not None and given.value not in choices:
             allowed = " or ".join(f'"{each}"' for each in choices)

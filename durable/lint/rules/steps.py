@@ -9,11 +9,14 @@ from urllib.parse import urlsplit
 
 from durable.lint.facts import Call, Facts, Step
 from durable.lint.known import SERVICES, is_write, service_of
-from durable.lint.modules import Module
+from durable.lint.modules import Module, is_class_name
 from durable.lint.rules.base import Report, Rule
+from durable.lint.values import Text
 
 __all__ = ["STEPS"]
 
+_FEW: Final = 2  # calls of one service: to ask whether something is done, and to do it
+_ROW_WRITES: Final = frozenset({"save", "asave", "create", "acreate", "update", "aupdate", "delete", "bulk_create"})
 _KEYS: Final = ("idempot", "current_step", "dedup")
 
 
@@ -31,8 +34,11 @@ class SeveralServices(Rule):
             return
         for step in facts.steps:
             services = sorted(_services(step))
+            calls = [each for each in step.calls if each.kind in SERVICES and _is_request(each)]
             if len(services) > 1:
                 yield Report(*_place(step), f"The step calls {', '.join(services)}.")
+            elif len(calls) > _FEW:
+                yield Report(*_place(step), f"The step makes {len(calls)} calls of services.")
 
 
 class WholeWorkflow(Rule):
@@ -46,7 +52,7 @@ class WholeWorkflow(Rule):
 
     def check(self, facts: Facts) -> Iterator[Report]:
         for step in facts.steps if _is_whole(facts) else ():
-            if len(_services(step)) > 1:
+            if len(_services(step)) > 1 or _calls_and_then_writes(step):
                 yield Report(*_place(step), f"All that `{facts.name}` does is in this step.")
 
 
@@ -72,11 +78,27 @@ class NoKey(Rule):
             asked: set[str] = set()
             for call in step.calls:
                 service = _service(call)
-                if call.kind == "network" and is_write(call.name) and service not in asked:
+                is_acting = call.kind == "service" or (call.kind == "network" and is_write(call.name))
+                if is_acting and service not in asked:
                     yield Report(*_place(step), f"`{call.name}` runs again if the process dies before it is recorded.")
                     break
                 if call.kind == "network":
                     asked.add(service)
+
+
+def _is_request(call: Call) -> bool:
+    """Return True if a call of a library asks a service, as `requests.get` does, and makes no client of one."""
+    return not is_class_name(call.name)
+
+
+def _calls_and_then_writes(step: Step) -> bool:
+    """Return True if a service is called, and then rows are written."""
+    kinds = [
+        "write" if each.kind == "query" and each.name.rpartition(".")[2] in _ROW_WRITES else each.kind
+        for each in step.calls
+        if each.kind == "query" or _is_request(each)
+    ]
+    return "network" in kinds and "write" in kinds[kinds.index("network") :]
 
 
 def _place(step: Step) -> tuple[Module, int]:
@@ -95,8 +117,13 @@ def _service(call: Call) -> str:
     given = call.node.args if isinstance(call.node, ast.Call) else []
     for node in given[:2]:
         first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+        if isinstance(first, ast.FormattedValue):
+            first = first.value
         if isinstance(first, ast.Constant) and isinstance(first.value, str) and "//" in first.value:
             return _host(first.value)
+        if isinstance(first, ast.Name) and first.id.isupper():
+            known = call.module.value(first.id)
+            return _host(known.text) if isinstance(known, Text) else first.id
     return ""
 
 

@@ -254,3 +254,16 @@ def aware(ctx: Context, when: datetime):
     ctx.step("day", work, day, datetime(2026, 5, 1))
     if ctx.now().date() > day:
         ctx.step("late", work)
+
+
+@workflow(name="flow.returned")
+async def returned(ctx: AsyncContext):
+    return ctx.step("a", work)  # expect: W142
+
+
+@workflow(name="flow.returned_by_bodies")
+async def returned_by_bodies(ctx: AsyncContext):
+    def plain(c):
+        return c.step("a", work)
+
+    return await ctx.join("both", {"a": plain, "b": lambda c: c.step("b", work)})

@@ -5,6 +5,7 @@ import stripe
 from django.core.mail import send_mail
 from django.db import models
 
+from bank_of_others import bank
 from durable import Context, current_step, step, workflow
 
 
@@ -65,3 +66,54 @@ def one_service_twice(order_id):
 @workflow(name="steps.one_service_twice")
 def calls_one_service_twice(ctx: Context, order_id: int):
     ctx.step("label", one_service_twice, order_id)
+
+
+BANK = "https://bank.example.org/charges"
+CHAT = "https://chat.example.org/messages"
+
+
+def to_two_constants(order_id):
+    requests.get(BANK)
+    requests.get(f"{CHAT}/{order_id}")
+
+
+def many_calls(order_id):
+    requests.get("https://example.org/a")
+    requests.get("https://example.org/b")
+    requests.get("https://example.org/c")
+
+
+def everything(order_id):
+    order = Order.objects.get(pk=order_id)
+    requests.get(f"https://example.org/{order_id}")
+    order.save()
+
+
+def load_and_ask(order_id):
+    order = Order.objects.get(pk=order_id)
+    return requests.get(f"https://example.org/{order.number}").json()
+
+
+@workflow(name="steps.many")
+def many(ctx: Context, order_id: int):
+    ctx.step("two constants", to_two_constants, order_id)  # expect: W151
+    ctx.step("many calls", many_calls, order_id)  # expect: W151
+    ctx.step("load and ask", load_and_ask, order_id)
+
+
+@workflow(name="steps.everything")
+def does_everything(ctx: Context, order_id: int):
+    ctx.step("everything", everything, order_id)  # expect: W152
+
+
+@workflow(name="steps.one")
+def one(ctx: Context, order_id: int):
+    ctx.step("load and ask", load_and_ask, order_id)
+
+
+@workflow(name="steps.bank")
+def bank_of_others(ctx: Context, order_id: int):
+    ctx.step("charge", lambda: bank.charge(order_id))  # expect: W153
+    ctx.step("with a key", lambda: bank.charge(order_id, key=current_step().idempotency_key))
+    ctx.step("refund", lambda: bank.refund(order_id), atomic=True)
+    ctx.step("balance", lambda: bank.balance(order_id))

@@ -1,0 +1,39 @@
+"""What the linter knows of durable's own names is what durable has."""
+
+from __future__ import annotations
+
+import inspect
+from typing import get_args, get_type_hints
+
+from durable import AsyncContext, Child, Context, Workflow
+from durable.context import Queue
+from durable.core.options import StepOptions
+from durable.core.records import WhenParentEnds
+from durable.core.results import QueueMessage
+from durable.lint import operators
+from durable.lint.rules.starts import CHOICES
+from durable.operations.keys import IfOpen, Keep
+
+
+def public(of: type) -> set[str]:
+    return {name for name in dir(of) if not name.startswith("_")}
+
+
+def test_the_operations_are_those_of_the_contexts() -> None:
+    known = operators.CONTEXT_METHODS | operators.PLAIN
+    for context in (Context, AsyncContext):
+        assert public(context) | {"logger"} <= known
+    assert known - public(Context) <= {"logger", "map"}
+    assert public(Queue) == operators.QUEUE_METHODS
+    assert public(Child) - {"handle"} == operators.CHILD_METHODS
+    assert public(QueueMessage) >= operators.MESSAGE_METHODS
+
+
+def test_the_options_are_those_of_steps_and_starts() -> None:
+    assert set(get_type_hints(StepOptions)) == operators.STEP_OPTIONS
+    parameters = inspect.signature(Workflow.using).parameters
+    assert set(CHOICES) <= set(parameters)
+    assert set(CHOICES["if_open"]) == set(get_args(IfOpen))
+    assert set(CHOICES["keep"]) == set(get_args(Keep))
+    assert set(CHOICES["when_parent_ends"]) == {str(each) for each in WhenParentEnds}
+    assert all(hasattr(Workflow, name) for name in operators.START_METHODS)
