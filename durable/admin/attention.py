@@ -29,6 +29,7 @@ __all__ = [
     "Row",
     "Verb",
     "bulk_url",
+    "children_url",
     "headline",
     "query_of",
     "rows_of_causes",
@@ -38,6 +39,8 @@ __all__ = [
 
 #: Kinds of failures that need no words of their own.
 _ORDINARY: Final = frozenset({"exhausted", "failed"})
+#: The errors of runs that have failed because of their children.
+_OF_CHILDREN: Final = frozenset({"ChildFailedError", "ChildCancelledError", "MapError"})
 _MOST_WORKFLOWS: Final = 3  # that a row names
 
 
@@ -166,10 +169,18 @@ def bulk_url(verb: str, query: str, site: str = "admin", options: Mapping[str, i
     return f"{reverse('admin:durable_run_bulk', current_app=site)}?{given}"
 
 
+def children_url(parent: str, site: str = "admin", group: str = "") -> str:
+    """Return the address of the confirmation that recovers the failed children of a run, of one group or all."""
+    given = {"verb": "recover", "children_of": parent, **({"group": group} if group else {})}
+    return f"{reverse('admin:durable_run_bulk', current_app=site)}?{urlencode(given)}"
+
+
 def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> Row:
     query = query_of(RunCriteria(cause=cause.fingerprint))
     text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
     recover = Verb(title=text % {"count": cause.count}, url=bulk_url("recover", query, site))
+    if newest is not None and cause.count.number == 1 and newest.error_type in _OF_CHILDREN:
+        recover = Verb(title=_("Recover it and its failed children"), url=children_url(newest.id, site))
     return Row(
         key=cause.fingerprint,
         title=title_of(cause),

@@ -26,6 +26,7 @@ from durable.core.ids import new_id
 from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
 from durable.inspection.bulk_causes import causes_among
 from durable.inspection.bulks import FailedAgain, find_bulk
+from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import thousands
 from durable.inspection.runs import settle_roots
 from durable.inspection.wording import state_in_words
@@ -56,6 +57,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     if name not in BULK:
         return _again(admin, request, _("Choose what to do with the runs first."))
     again = _failed_again(given.get("bulk", ""))
+    children = _failed_children(given)
     wanted = _wanted(given) if "all" in given else None
     if "all" in given and wanted is None:
         return _again(admin, request, _("Nothing was done: the filter has a mistake. Correct it, and choose again."))
@@ -66,7 +68,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             "first."
         )
         return _again(admin, request, why % {"verb": verb.title})
-    chosen = again or (Filtered(wanted) if wanted is not None else None)
+    chosen = again or children or (Filtered(wanted) if wanted is not None else None)
     if chosen is None and not ids:
         return _again(admin, request, _("Choose at least one run, or all that the filter finds."))
     with reading():
@@ -109,6 +111,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "ids": ids,
         "is_all": "all" in given,
         "again": given.get("bulk", "") if again else "",
+        "children": children,
         "is_careful": bool(careful) or any(form[each].errors for each in _CAREFUL),
         "filter": given.get("filter", ""),
         "list_url": _list_url(admin, request),
@@ -138,6 +141,12 @@ def _failed_again(bulk_id: str) -> FailedAgain | None:
     with reading():
         earlier = find_bulk(bulk_id) if bulk_id else None
     return None if earlier is None else FailedAgain(bulk_id, earlier.verb)
+
+
+def _failed_children(given: QueryDict) -> FailedChildren | None:
+    """Return the failed children of the run that the address names; None if it names none."""
+    parent = given.get("children_of", "").replace("\0", "")
+    return FailedChildren(parent, given.get("group", "").replace("\0", "") or None) if parent else None
 
 
 def _is_started(token: str) -> bool:
@@ -216,5 +225,8 @@ def _again(admin: AdminPages, request: HttpRequest, why: str) -> HttpResponse:
 
 
 def _list_url(admin: AdminPages, request: HttpRequest) -> str:
-    query = (request.POST if request.method == "POST" else request.GET).get("filter", "")
+    given = request.POST if request.method == "POST" else request.GET
+    if (children := _failed_children(given)) is not None:
+        return f"{admin.url('change', children.parent)}?part=children"
+    query = given.get("filter", "")
     return admin.url("changelist") + (query if query.startswith("?") else "")

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
+from durable.admin.family_view import family_of
 from durable.admin.run_parts import Shown, part_of, parts_of
 from durable.admin.streamed_response import streamed
 from durable.admin.url_keys import as_id
@@ -35,6 +36,7 @@ from durable.inspection import (
 from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
 from durable.inspection.failed_branches import first_failed_branch
+from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.keys import key_note, key_of
 from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
@@ -68,18 +70,20 @@ def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the whole page."""
     run = pages.find(key)
-    return admin.page(request, "run", _context(admin, request, run, progress_of(run), pages.now()))
+    return admin.page(
+        request, "run", _context(admin, request, run, progress_of(run), count_children(run.id), pages.now())
+    )
 
 
 def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Return the part of the page that changes, or 304 if nothing has changed."""
     run = pages.find(key)
-    progress = progress_of(run)
+    progress, children = progress_of(run), count_children(run.id)
     now = pages.now()
-    etag = _etag(request, run, progress, now)
+    etag = _etag(request, run, progress, children, now)
     if pages.is_known(request, etag):
         return pages.unchanged(etag)
-    return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress, now)), etag)
+    return pages.tagged(admin.page(request, "_run", _context(admin, request, run, progress, children, now)), etag)
 
 
 def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
@@ -94,7 +98,9 @@ def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBa
     return response
 
 
-def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, now: datetime) -> dict[str, Any]:
+def _context(
+    admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime
+) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
     explanation = explain_fully(run, now, progress.open_keys)
     running = activities_of_runs([run], now)[run.id]
@@ -102,7 +108,9 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
     key = key_of(run)
     bulk = find_bulk(run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
-    parts, shown = parts_of(Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running))
+    parts, shown = parts_of(
+        Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running, children=children)
+    )
     return {
         "title": _("Run %(run)s") % {"run": run.id},
         "now": now,
@@ -127,19 +135,20 @@ def _context(admin: AdminPages, request: HttpRequest, run: Run, progress: Progre
         "buttons": _buttons(admin, request, run, now, explanation.remedies, running),
         "parts": parts,
         **shown,
+        **family_of(admin, run, children),
         "step_url": admin.url("step", run.id),
         "replay_url": admin.url("replay", run.id),
         "export_url": admin.url("export", run.id),
         "live_url": admin.url("live", run.id),
         "live_query": request.GET.urlencode(),
-        "etag": _etag(request, run, progress, now),
+        "etag": _etag(request, run, progress, children, now),
         "copies": [command("show", run.id), command("why", run.id), command("export", run.id)],
     }
 
 
-def _etag(request: HttpRequest, run: Run, progress: Progress, now: datetime) -> str:
+def _etag(request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime) -> str:
     lines = newest_line(run) if part_of(request) == "logs" else None
-    return pages.etag_of(now, progress.revision, request.GET.urlencode(), lines)
+    return pages.etag_of(now, progress.revision, request.GET.urlencode(), lines, children)
 
 
 def _trace_url(run: Run) -> str:

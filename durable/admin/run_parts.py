@@ -20,6 +20,7 @@ from durable.admin.message_rows import MOST_MESSAGES, message_rows
 from durable.admin.payload_view import PayloadView, payload_title, view_of
 from durable.conf import conf
 from durable.core.places import Place
+from durable.core.records import RunState
 from durable.inspection import (
     Count,
     EventKey,
@@ -27,6 +28,7 @@ from durable.inspection import (
     RunningStep,
     build_timeline,
     count_capped,
+    explain,
     history_tree,
     list_events,
     payload,
@@ -34,6 +36,7 @@ from durable.inspection import (
     redacted_traceback,
     stuck_step,
 )
+from durable.inspection.family import ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.size_limit import TooLarge, read_within
@@ -47,6 +50,7 @@ _MOST: Final = 20  # related runs and actions
 _MOST_ATTEMPTS: Final = 30
 _MOST_LINES: Final = 200  # of a log
 _CAP: Final = 1_000  # related runs and actions that are counted
+_STATES: Final = frozenset(each.value for each in RunState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class Shown:
     progress: Progress
     now: datetime
     running: Sequence[RunningStep]
+    children: FamilyCounts
 
     @property
     def may_see_payloads(self) -> bool:
@@ -75,6 +80,15 @@ class Part:
     count: str
     query: str
     is_current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildLine:
+    """A child in the list of its parent's page."""
+
+    row: ChildRow
+    url: str
+    headline: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +239,29 @@ def _logs(shown: Shown) -> dict[str, Any]:
     }
 
 
+def _children(shown: Shown) -> dict[str, Any]:
+    given = shown.request.GET
+    state = given.get("state", "")
+    states = [state] if state in _STATES else []
+    group = given.get("group", "").replace("\0", "")[:1024] or None
+    page = list_children(shown.run.id, states=states, group=group, after=_whole_number(given.get("after"), digits=18))
+    around = {"part": "children", **({"state": state} if states else {}), **({"group": group} if group else {})}
+    following = {**around, "after": page.next_position}
+    return {
+        "child_rows": [
+            ChildLine(
+                row=each, url=shown.admin.url("change", each.run.id), headline=explain(each.run, shown.now).headline
+            )
+            for each in page.rows
+        ],
+        "child_page": page,
+        "child_state": state if states else "",
+        "child_group": group or "",
+        "next_children": "" if page.next_position is None else f"?{urlencode(following)}",
+        "first_children": f"?{urlencode(around)}" if "after" in given else "",
+    }
+
+
 def _related(shown: Shown) -> dict[str, Any]:
     """Return the related runs, each with its relation to this one."""
     run = shown.run
@@ -281,6 +318,7 @@ _PARTS: Final[Mapping[str, tuple[Any, Callable[[Shown], dict[str, Any]]]]] = {
     "attempts": (gettext_lazy("Failed attempts"), _attempts),
     "messages": (gettext_lazy("Messages"), _messages),
     "logs": (gettext_lazy("Logs"), _logs),
+    "children": (gettext_lazy("Children"), _children),
     "related": (gettext_lazy("Related"), _related),
     "audit": (gettext_lazy("Audit"), _audit),
 }
@@ -302,6 +340,7 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
         "history": thousands(shown.progress.entries),
         "attempts": thousands(shown.progress.failed_attempts),
         "messages": thousands(shown.run.message_count),
+        "children": str(shown.children.total) if shown.children else "",
         **_counted(shown.run),
     }
     parts = [
@@ -313,6 +352,7 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
             is_current=name == current,
         )
         for name, (title, _) in _PARTS.items()
+        if name != "children" or shown.children or name == current
     ]
     return parts, {"part": current, "part_template": f"durable/admin/_run_{current}.html", **_PARTS[current][1](shown)}
 

@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 from durable.conf import conf
 from durable.inspection.humanize import thousands
 
-__all__ = ["Count", "count_capped", "moment_of", "sample_rows", "samples", "tally"]
+__all__ = ["Count", "count_capped", "cross_tally", "moment_of", "sample_rows", "samples", "tally"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,20 @@ def tally(querysets: Sequence[QuerySet[Any]], column: str, most: int) -> list[di
     for number, value, count in _together(f"{column}, COUNT(*)", grouped, f" GROUP BY {column}"):
         found[number][value] = count
     return found
+
+
+def cross_tally(queryset: QuerySet[Any], columns: Sequence[str], most: int) -> list[tuple[Any, ...]]:
+    """Return the number of rows for each combination of values of `columns` among the first `most` rows; one statement.
+
+    Each row of the result has the values as the database returns them, and the number. `columns` may be annotations.
+    """
+    names = ", ".join(columns)
+    return [
+        tuple(values)
+        for _number, *values in _together(
+            f"{names}, COUNT(*)", [queryset.values(*columns)[:most]], f" GROUP BY {names}"
+        )
+    ]
 
 
 def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[list[Any]]:

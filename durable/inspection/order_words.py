@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from durable.conf import conf
 from durable.inspection.bulks import FailedAgain
+from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import either, span, thousands
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
@@ -80,6 +81,8 @@ def _which(selection: Any) -> str:
         return ", ".join(_conditions(selection.wanted))
     if isinstance(selection, FailedAgain):
         return _("that failed again after the bulk %(bulk)s") % {"bulk": selection.bulk_id}
+    if isinstance(selection, FailedChildren):
+        return _('that are failed children of "%(run)s", and then that run') % {"run": selection.parent}
     return _("that were chosen")
 
 

@@ -225,6 +225,12 @@ _FAMILY = (
     SELECT %(big)s || ':bill ' || n, %(big)s, 'bills', 0, 'cancel', CASE WHEN mod(n, 2) = 0 THEN 'bills' END, n, false
     FROM generate_series(1, %(size)s) AS n
     """,
+    # rows of other parents, so that this one's are not all there are
+    """
+    INSERT INTO durable_child (run_id, parent_id, location, generation, when_parent_ends, "position", is_dropped)
+    SELECT id, 'parent-' || mod(row_number() OVER (), 1000), 'bills', 0, 'cancel', row_number() OVER (), false
+    FROM durable_run WHERE id BETWEEN 'run-00000001' AND 'run-00030000'
+    """,
 )
 
 
@@ -239,5 +245,5 @@ def a_family(size: int) -> Iterator[None]:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("DELETE FROM durable_child WHERE parent_id = %s", [BIG])
+            cursor.execute("DELETE FROM durable_child WHERE parent_id = %s OR parent_id LIKE 'parent-%%'", [BIG])
             cursor.execute("DELETE FROM durable_run WHERE id = %s OR parent_id = %s", [BIG, BIG])

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 
 import pytest
 from django.core.management import call_command
 from django.test import Client
 
 from durable.inspection import Filtered, RunCriteria, list_runs
-from durable.models import Failure, Run
+from durable.inspection.family import FailedChildren, list_children
+from durable.models import Child, Failure, Run
 from durable.operations import bulk
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.pages import text_of, url
+from tests.admin.pages import hidden, text_of, traces, url
 
 pytestmark = pytest.mark.django_db
 
@@ -111,3 +113,110 @@ def test_the_command_line_lists_roots_or_everyone(family: Stage) -> None:
     assert listed("--children") == {"alone", "billing-1", *CHILDREN}
     assert listed("--state", "failed") == {"billing-1"}
     assert CHILDREN[1] in listed("--attention")
+
+
+# -- a run's page
+
+
+def test_the_page_of_a_parent_has_its_children_by_state_and_names_the_failed_ones(
+    family: Stage, operator: Client
+) -> None:
+    page = operator.get(url("change", "billing-1"))
+    text = text_of(page)
+    assert [(each.state, each.number) for each in page.context["child_shares"]] == [("completed", "2"), ("failed", "2")]
+    assert "<strong>2</strong>" in text
+    for child in CHILDREN[1:3]:
+        assert f'href="{url("change", child)}"' in text
+    assert "Recover the 2 failed children and this run" in text
+
+
+def test_a_run_without_children_says_nothing_of_them(family: Stage, operator: Client) -> None:
+    page = operator.get(url("change", "alone"))
+    assert "durable-family" not in text_of(page)
+    assert "children" not in [part.name for part in page.context["parts"]]
+
+
+def test_the_page_of_a_child_has_the_chain_up_to_the_root(family: Stage, operator: Client) -> None:
+    Run.objects.filter(pk="alone").update(parent_id=CHILDREN[0])
+    page = operator.get(url("change", "alone"))
+    assert [parent.id for parent, _ in page.context["parents"]] == ["billing-1", CHILDREN[0]]
+    assert f'href="{url("change", "billing-1")}"' in text_of(page)
+
+
+def test_children_are_listed_page_by_page_by_state_and_group(
+    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Child.objects.filter(run__in=CHILDREN[2:]).update(group="bills")
+
+    def listed(query: str) -> tuple[list[str], str]:
+        page = operator.get(url("change", "billing-1") + query)
+        text_of(page)
+        return [line.row.run.id for line in page.context["child_rows"]], page.context["next_children"]
+
+    assert listed("?part=children") == (CHILDREN, "")
+    assert listed("?part=children&state=failed") == (CHILDREN[1:3], "")
+    assert listed("?part=children&group=bills") == (CHILDREN[2:], "")
+    assert listed("?part=children&group=bills&state=completed") == (CHILDREN[3:], "")
+    assert listed("?part=children&state=odd&group=%00") == (CHILDREN, "")
+    assert [(g.name, g.total) for g in operator.get(url("change", "billing-1")).context["child_groups"]] == [
+        ("", "2"),
+        ("bills", "2"),
+    ]
+    first = list_children("billing-1", limit=3)
+    assert [row.run.id for row in first.rows] == CHILDREN[:3]
+    rest = list_children("billing-1", limit=3, after=first.next_position)
+    assert ([row.run.id for row in rest.rows], rest.next_position) == (CHILDREN[3:], None)
+
+
+def test_the_live_part_changes_with_a_child(family: Stage, operator: Client) -> None:
+    first = operator.get(url("live", "billing-1"))
+    known = {"If-None-Match": first["ETag"]}
+    assert operator.get(url("live", "billing-1"), headers=known).status_code == 304
+    Run.objects.filter(pk=CHILDREN[1]).update(state="pending", finished_at=None)
+    assert operator.get(url("live", "billing-1"), headers=known).status_code == 200
+
+
+# -- Recover the failed children
+
+
+def test_failed_children_and_then_their_parent_are_recovered_as_one_bulk(
+    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", False)
+    page = operator.get(operator.get(url("change", "billing-1")).context["recover_children_url"])
+    assert "Recover <strong>3</strong> runs: the failed children of billing-1 first" in text_of(page)
+    assert page.context["eligibility"].left_alone == (("completed", 2),)
+    done = operator.post(url("bulk"), {**hidden(page), "reason": "the bank is back"})
+    assert done.status_code == 302, text_of(done, done.status_code)
+    [order] = Run.objects.filter(workflow="durable.bulk")
+    family.settle(order.id)
+    for run_id in [*CHILDREN[1:3], "billing-1"]:
+        assert traces(run_id)[0] == ("ada", "recover", "done", "the bank is back"), run_id
+        if Run.objects.get(pk=run_id).state != "completed":
+            family.settle(run_id)
+    states = {run.id: run.state for run in Run.objects.filter(pk__in=[*CHILDREN, "billing-1"])}
+    assert set(states.values()) == {"completed"}, states
+    assert "failed children of &quot;billing-1&quot;, and then that run" in text_of(
+        operator.get(url("bulk_result", order.id))
+    )
+
+
+def test_the_children_of_one_group_may_be_recovered_alone(family: Stage) -> None:
+    Child.objects.filter(run=CHILDREN[1]).update(group="bills")
+    assert bulk.eligible("recover", FailedChildren("billing-1", "bills")).shown == (CHILDREN[1], "billing-1")
+    assert bulk.eligible("recover", FailedChildren("billing-1")).count == 3
+
+
+def test_without_the_permission_nothing_is_recovered(family: Stage, log_in: Callable[..., Client]) -> None:
+    viewer = log_in("view_run", name="eve")
+    assert "Recover the 2 failed" not in text_of(viewer.get(url("change", "billing-1")))
+    given = {"verb": "recover", "children_of": "billing-1", "confirmed": "1", "reason": "r", "token": "t" * 20}
+    assert viewer.get(url("bulk"), given).status_code == 403
+    assert viewer.post(url("bulk"), given).status_code == 403
+    assert not Run.objects.filter(workflow="durable.bulk").exists()
+
+
+def test_the_overview_leads_to_the_recovery_of_a_parent_with_its_children(family: Stage, operator: Client) -> None:
+    page = operator.get(url("overview"))
+    [verb] = [verb for row in page.context["rows"] for verb in row.verbs if "children" in verb.title]
+    assert operator.get(verb.url).context["eligibility"].count == 3

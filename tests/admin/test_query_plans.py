@@ -12,9 +12,13 @@ from pytest_django import DjangoDbBlocker
 
 from durable.admin import audit_log
 from durable.inspection import RunCriteria, list_runs
+from durable.inspection.family import CAP, count_children
 from durable.inspection.runs import WINDOW
 from durable.inspection.selection import EXAMINED
 from durable.models import Run
+from durable.operations.prune import prune
+from durable.retention import Policy
+from durable.store import store_for
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.admin.pages import url
 from tests.support.plans import scans, sifted, sorts
@@ -179,3 +183,31 @@ def test_a_bulk_is_counted_along_indexes(crowd: None, operator: Client, filter: 
     # a count may sort what it examines, which has a bound
     assert scans(queries, GROWING) + sorts(queries, GROWING, most=EXAMINED) == []
     assert len(queries) <= 40
+
+
+def test_a_family_is_read_along_indexes_and_no_further_than_its_cap(crowd: None, operator: Client) -> None:
+    with a_family(12_000):
+        for address in (
+            *(url("change", BIG), url("live", BIG), f"{url('change', BIG)}?part=children&state=failed"),
+            f"{url('change', BIG)}?part=children&state=paused&group=bills",
+            *(url("change", f"{BIG}:bill 7"), f"{url('bulk')}?verb=recover&children_of={BIG}"),
+        ):
+            with CaptureQueriesContext(connection) as queries:
+                response = operator.get(address)
+            assert response.status_code == 200, address
+            # the causes of 10,000 failed children are as well read from the whole of a table with a few hundred failures
+            tables = {*GROWING, "durable_child"} - {"durable_failure"}
+            # the server expects as many as are looked through
+            assert scans(queries, tables) + sorts(queries, tables, most=CAP + 1) == [], address
+            assert sifted(queries, tables) <= CAP, address
+            assert len(queries) <= 40, address
+        counts = count_children(BIG)
+        assert (counts.total.is_capped, list(counts.states)) == (True, ["completed", "failed"])
+
+
+def test_children_of_a_run_are_found_and_pruned_along_indexes(crowd: None, db: None) -> None:
+    with a_family(1_000), CaptureQueriesContext(connection) as queries:
+        assert len(store_for("default").children_of(BIG, "failed", "bills")) == 500
+        prune(Policy.older_than(0, states=[], workflow="big.child"))  # their parent may still read them: they stay
+    assert any('"durable_child"."run_id" IN' in each["sql"] for each in queries.captured_queries)
+    assert scans(queries, {*GROWING, "durable_child"}) == []
