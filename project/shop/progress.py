@@ -17,6 +17,7 @@ from project.shop.timeline import Step, build_timeline, clock
 
 __all__ = ["Action", "Link", "Milestone", "Progress", "progress_of_cart", "progress_of_example", "progress_of_order"]
 
+TIMES = "\N{MULTIPLICATION SIGN}"
 _ENDED = {"completed", "failed", "cancelled"}
 _LABELS = {
     "pending": "Queued",
@@ -179,7 +180,7 @@ def progress_of_cart(run: Handle, url: str) -> Progress:
         return Progress(state=now.state, headline="This cart was left", detail=now.because)
     loop = next((each for each in now.history if each.kind == "loop"), None)
     kept: dict[str, int] = {} if loop is None else loop.data["state"]
-    is_kept_until = f"Left alone, it is emptied {clock(now.wake_at)}." if now.open_wait and now.wake_at else ""
+    is_kept_until = f"Left alone, it is emptied at {clock(now.wake_at)}." if now.open_wait and now.wake_at else ""
     return Progress(
         state=now.state,
         headline=_contents(kept),
@@ -194,7 +195,7 @@ def _contents(kept: Mapping[str, int]) -> str:
         return "A worker puts it in"
     products = Product.objects.in_bulk(list(kept), field_name="slug")
     total = sum(products[slug].price * quantity for slug, quantity in kept.items() if slug in products)
-    things = ", ".join(f"{quantity} of {products[slug]}" for slug, quantity in kept.items() if slug in products)
+    things = ", ".join(f"{quantity} {TIMES} {products[slug]}" for slug, quantity in kept.items() if slug in products)
     return f"{things}: € {total}"
 
 

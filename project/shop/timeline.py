@@ -126,8 +126,8 @@ def _child_note(entry: HistoryEntry) -> str:
     if entry.data["action"] == "start":
         return "goes on as a run of its own"
     if entry.status == "completed":
-        return "a run of its own, which is done"
-    return "a run of its own, which has failed" if entry.status == "exhausted" else "a run of its own is at it"
+        return "done by its own run"
+    return "its own run has failed" if entry.status == "exhausted" else "under way in its own run"
 
 
 _NOTES = {

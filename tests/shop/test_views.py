@@ -14,6 +14,7 @@ from durable import get_run
 from durable.testing import Harness
 from project.shop import checkout
 from project.shop.models import Customer, Fault, Mail, Order, Product, Review
+from project.shop.progress import TIMES
 from tests.shop.conftest import PlaceOrder
 
 pytestmark = pytest.mark.django_db
@@ -319,7 +320,7 @@ def test_a_cart_is_filled_and_ordered_on_its_page(client: Client, product: Produ
     assert not Order.objects.exists()
     harness.settle()
     page = client.get("/cart/").content.decode()
-    assert "4 of Cardboard box: € 28.00" in page
+    assert f"4 {TIMES} Cardboard box: € 28.00" in page
     assert 'value="order"' in page
     assert client.get("/cart/progress/").status_code == 200
 
@@ -335,7 +336,7 @@ def test_a_cart_is_filled_and_ordered_on_its_page(client: Client, product: Produ
     assert "Too late: this cart has come to its end." in late.content.decode()
     client.post("/", {**ORDER, "verb": "cart"})
     harness.settle()
-    assert "2 of Cardboard box" in client.get("/cart/").content.decode()
+    assert f"2 {TIMES} Cardboard box" in client.get("/cart/").content.decode()
 
 
 def test_a_cart_is_emptied(client: Client, product: Product, harness: Harness) -> None:
@@ -354,8 +355,8 @@ def test_each_visitor_has_a_cart(client: Client, product: Product, harness: Harn
     other = Client()
     other.post("/", {**ORDER, "box": "1", "verb": "cart"})
     harness.settle()
-    assert "2 of Cardboard box" in client.get("/cart/").content.decode()
-    assert "1 of Cardboard box" in other.get("/cart/").content.decode()
+    assert f"2 {TIMES} Cardboard box" in client.get("/cart/").content.decode()
+    assert f"1 {TIMES} Cardboard box" in other.get("/cart/").content.decode()
 
 
 def test_the_steps_of_a_shipment_are_on_the_page_of_its_order(
