@@ -11,12 +11,12 @@ from durable.models import Attempt, Entry, QueueMessage, Run
 from project.shop.models import Charge, Product
 from tests.chaos.load import Load
 
-__all__ = ["broken_promises"]
+__all__ = ["broken_promises", "numbers_drawn_twice"]
 
 
 def broken_promises(load: Load) -> list[str]:
     """What is wrong; [] if all is well."""
-    return [*_runs(load), *_charges(load), *_numbers(), *_attempts(), *_messages()]
+    return [*_runs(load), *_charges(load), *numbers_drawn_twice(), *_attempts(), *_messages()]
 
 
 def _runs(load: Load) -> Iterator[str]:
@@ -56,7 +56,7 @@ def _charges(load: Load) -> Iterator[str]:
         yield f"charged and not given back: {charged}"
 
 
-def _numbers() -> Iterator[str]:
+def numbers_drawn_twice() -> Iterator[str]:
     """Two writers of one run would have drawn the same numbers of its one counter."""
     for run in Run.objects.all():
         rows = Entry.objects.filter(run=run).values_list("ordinal", "metadata__finished_ordinal")

@@ -1,0 +1,53 @@
+"""The kinds of load that chaos strikes, each with its audit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from durable.models import Run
+from project.shop.models import Product
+from tests.chaos import audit
+from tests.chaos.families import audit as family_audit
+from tests.chaos.families.load import FamilyLoad
+from tests.chaos.load import Load
+
+__all__ = ["Trial", "trial_of"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A load, what it promises, and how that is audited and told."""
+
+    load: Load | FamilyLoad
+    promises: str
+    audit: Callable[[], list[str]]
+    told: Callable[[], str]
+
+
+def trial_of(kind: str, chance: random.Random) -> Trial:
+    """Return the trial of this name, with its rows and triggers in the database."""
+    if kind == "runs":
+        Product.objects.create(slug="counter", name="counter", price=0)
+        load = Load()
+        return Trial(
+            load=load,
+            promises="nothing lost, nothing twice, messages once and in order, no sleep too short, counters exact",
+            audit=lambda: audit.broken_promises(load),
+            told=lambda: f"{len(load.expected)} runs, {load.charges} atomic charges",
+        )
+    families = FamilyLoad(chance)
+    families.prepare()
+    family_audit.install()
+    return Trial(
+        load=families,
+        promises="each end woke its parent and freed its key, one run for each tick, one open run for each key, no orphan",
+        audit=lambda: family_audit.broken_promises(families),
+        told=lambda: ", ".join(f"{number} of {name}" for name, number in _kinds()),
+    )
+
+
+def _kinds() -> list[tuple[str, int]]:
+    names = list(Run.objects.values_list("workflow", flat=True))
+    return sorted((name, names.count(name)) for name in set(names))
