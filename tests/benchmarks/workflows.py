@@ -26,6 +26,7 @@ __all__ = [
     "receiving",
     "sleeping",
     "steps",
+    "ticking",
     "waiting",
 ]
 
@@ -186,6 +187,12 @@ def sleeping(ctx: Context, moment: datetime) -> float:
     """How late it woke up, in seconds."""
     ctx.sleep_until("sleep", moment)
     return (timezone.now() - moment).total_seconds()
+
+
+@workflow(name="benchmarks.ticking")
+def ticking(ctx: Context) -> float:
+    """The time at which the code of a schedule's run begins."""
+    return time.time()
 
 
 @workflow(name="benchmarks.noting")
