@@ -34,6 +34,7 @@ __all__ = [
     "forked_step",
     "haunted",
     "in_branches",
+    "mended",
     "overrunning",
     "patient",
     "plain",
@@ -94,6 +95,18 @@ def crossing(ctx: Context, other: str, messages: int) -> list[int]:
 def _label(number: int) -> str:
     time.sleep(0.05)
     return f"label {number}"
+
+
+def _is_there(marker: str) -> bool:
+    if not Path(marker).exists():
+        raise FileNotFoundError(marker)
+    return True
+
+
+@workflow(name="faults.mended")
+def mended(ctx: Context, marker: str) -> bool:
+    """Fail unless the file is there."""
+    return ctx.step("look", _is_there, marker, max_retries=0)
 
 
 @workflow(name="faults.label")

@@ -84,6 +84,20 @@ async def asynchronous(ctx: AsyncContext, number: int) -> Any:
     return [first, number]
 
 
+@workflow(name="tests.bound.label")
+def label(ctx: Context, number: int) -> Any:
+    return {"secret label": ctx.step("buy", do, f"label {number}")}
+
+
+@workflow(name="tests.bound.parent")
+def parent(ctx: Context, number: int) -> Any:
+    sent = ctx.start_child("sent", label, number + 1)
+    called = ctx.child("called", label, number)
+    waited = sent.result("waited")
+    ctx.step("close", do, f"close {number}")
+    return [called, waited]
+
+
 def codec(bind: str, *keys: bytes) -> FernetCodec:
     return FernetCodec(keys=keys or [KEY], bind=bind)
 
@@ -510,6 +524,69 @@ def test_async_workflows_and_calls(at: Runtime) -> None:
         drive(at, each)
     assert (CALLS, run.state) == (["close 2"], "failed")
     assert async_to_sync(get_run(other.id).aresult)(0) == ["x", 2]
+
+
+# -- outputs of children
+
+
+def family(at: Runtime, number: int, *, is_read: bool = True) -> Handle:
+    """A parent whose children have completed; it has read their outputs unless that is for later."""
+    run = parent.using(id=f"parent-{number}").start(number)
+    drive(at, run)
+    for child in run.children():
+        drive(at, child)
+    drive(at, run)  # the second wait begins where the first has ended
+    if is_read and run.state == "sleeping":
+        drive(at, run)
+    return run
+
+
+def test_a_parent_reads_the_outputs_of_its_children(at: Runtime) -> None:
+    run = family(at, 1)
+    assert run.output == [{"secret label": "label 1"}, {"secret label": "label 2"}]
+    outputs = {each.location: each.data.get("output") for each in run.history()}
+    assert (outputs["called"], outputs["waited"]) == ({"secret label": "label 1"}, {"secret label": "label 2"})
+    recorded = Tables(at).read(entry(run, "called"))
+    assert "secret" not in recorded
+    assert recorded != Tables(at).read(Row(f"{run.id}:called", "output")), "it is bound to its place in the parent"
+
+
+def test_what_is_copied_of_a_childs_output_can_be_read(at: Runtime) -> None:
+    run = family(at, 1)
+    CALLS.clear()
+    again = run.replay("close")
+    drive(at, again)
+    assert again.output == run.output
+    assert CALLS == ["close 1"]
+    assert _values(again, "called") == _values(run, "called")
+    run.replay("close", in_place=True)
+    drive(at, run)
+    assert run.output == again.output
+
+
+def test_a_swapped_output_of_a_child_is_not_given_to_its_parent(at: Runtime) -> None:
+    run, other = (parent.using(id=f"parent-{number}").start(number) for number in (1, 2))
+    tables = Tables(at)
+    for each in (run, other):
+        drive(at, each)
+        for child in each.children():
+            drive(at, child)
+    CALLS.clear()
+    tables.write(Row(f"{run.id}:called", "output"), tables.read(Row(f"{other.id}:called", "output")))
+    drive(at, run)
+    assert (CALLS, run.state) == ([], "failed")
+    assert run.error is not None
+    assert "belongs to another row or field" in run.error.message
+
+
+@pytest.mark.parametrize("swap", [whole("called"), whole("called", within="waited"), whole("waited")])
+def test_a_swapped_record_of_a_childs_output_stops_the_parent(at: Runtime, swap: Swap) -> None:
+    run, other = family(at, 1), family(at, 2)
+    CALLS.clear()
+    run.replay("close", in_place=True)
+    swap(Tables(at), run, other)
+    drive(at, run)
+    assert (CALLS, run.state) == ([], "failed")
 
 
 # -- moving to it

@@ -23,7 +23,10 @@ _LOG: Final = """
 CREATE TABLE chaos_log (seq bigserial PRIMARY KEY, kind text, run_id text, what text);
 
 CREATE FUNCTION chaos_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-  IF TG_TABLE_NAME = 'durable_runkey' THEN
+  IF TG_TABLE_NAME = 'durable_runkey' AND TG_OP = 'DELETE' THEN
+    INSERT INTO chaos_log (kind, run_id, what) VALUES ('no key', OLD.run_id, OLD.workflow || ' ' || OLD.key),
+      ('moves', OLD.run_id, OLD.moves::text);
+  ELSIF TG_TABLE_NAME = 'durable_runkey' THEN
     INSERT INTO chaos_log (kind, run_id, what)
     VALUES (CASE WHEN NEW.is_open THEN 'key' ELSE 'no key' END, NEW.run_id, NEW.workflow || ' ' || NEW.key);
   ELSIF TG_TABLE_NAME = 'durable_queuemessage' THEN
@@ -56,7 +59,7 @@ END $$;
 CREATE TRIGGER chaos_begin AFTER INSERT ON durable_run FOR EACH ROW EXECUTE FUNCTION chaos_note();
 CREATE TRIGGER chaos_end AFTER UPDATE ON durable_run FOR EACH ROW
   WHEN ((NEW.finished_at IS NULL) <> (OLD.finished_at IS NULL)) EXECUTE FUNCTION chaos_note();
-CREATE TRIGGER chaos_key AFTER INSERT OR UPDATE OF is_open ON durable_runkey FOR EACH ROW
+CREATE TRIGGER chaos_key AFTER INSERT OR DELETE OR UPDATE OF is_open ON durable_runkey FOR EACH ROW
   EXECUTE FUNCTION chaos_note();
 CREATE TRIGGER chaos_message AFTER INSERT ON durable_queuemessage FOR EACH ROW EXECUTE FUNCTION chaos_note();
 CREATE CONSTRAINT TRIGGER chaos_look AFTER UPDATE ON durable_run DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
@@ -175,9 +178,12 @@ def _clicks(load: FamilyLoad) -> Iterator[str]:
 
 def _counted(load: FamilyLoad) -> Iterator[str]:
     """Each debounced start was merged or began a run; a replaced run was cancelled."""
-    [(runs, moves)] = _rows(
-        "SELECT count(*), coalesce(sum(moves), 0) FROM durable_runkey WHERE workflow = 'chaos.quiet'"
+    [(runs, kept, deleted)] = _rows(
+        "SELECT (SELECT count(*) FROM durable_run WHERE workflow = 'chaos.quiet'),"
+        " (SELECT coalesce(sum(moves), 0) FROM durable_runkey WHERE workflow = 'chaos.quiet'),"
+        " (SELECT coalesce(sum(what::integer), 0) FROM chaos_log WHERE kind = 'moves')"
     )
+    moves = kept + deleted
     if runs + moves < load.starts["quiet"]:
         yield f"{load.starts['quiet']} debounced starts are {runs} runs and {moves} merges"
     if states := set(Run.objects.filter(workflow="chaos.single").values_list("state", flat=True)) - {"cancelled"}:

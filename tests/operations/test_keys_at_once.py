@@ -1,0 +1,201 @@
+"""Starts under one key from several threads and processes at once: one open run, and no start is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError, close_old_connections, connection, connections
+
+from durable import Context, RunConflictError, get_run, workflow
+from durable.core.records import ENDED
+from durable.models import QueueMessage, Run, RunKey
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+
+_THREADS = 4
+_STARTS = 8
+
+
+@workflow(name="tests.at_once.job")
+def job(ctx: Context, number: int = 0) -> int:
+    return number
+
+
+def at_once(act: Callable[[int], None]) -> None:
+    """Call `act` with the numbers of some threads, all at the same time; raise what it raised."""
+    begin = threading.Barrier(_THREADS)
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            begin.wait(120)
+            act(number)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(_THREADS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(300)
+    assert not errors, errors
+
+
+def patiently(start: Callable[[], object]) -> None:
+    """SQLite may say that it is locked; then nothing was done, and the caller tries again."""
+    while True:
+        try:
+            start()
+        except OperationalError as error:
+            if connection.vendor != "sqlite" or "locked" not in str(error):
+                raise
+        else:
+            return
+
+
+def test_all_get_the_one_open_run() -> None:
+    found: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def start(number: int) -> None:
+        for _ in range(_STARTS):
+            handle = job.using(key="k").start(number)
+            with lock:
+                found[handle.id] += 1
+
+    at_once(lambda number: patiently(lambda: start(number)))
+    assert len(found) == 1
+    assert Run.objects.count() == 1
+
+
+def test_all_but_one_are_refused() -> None:
+    made: list[str] = []
+
+    def start(number: int) -> None:
+        try:
+            made.append(job.using(key="k", if_open="error").start(number).id)
+        except RunConflictError:
+            return
+
+    at_once(lambda number: patiently(lambda: start(number)))
+    assert len(made) == 1
+    assert list(Run.objects.values_list("pk", flat=True)) == made
+
+
+def test_one_of_those_that_replace_one_another_is_left() -> None:
+    def start(number: int) -> None:
+        for _ in range(_STARTS):
+            patiently(lambda: job.using(key="k", if_open="replace").start(number))
+
+    at_once(start)
+    states = Counter(Run.objects.values_list("state", flat=True))
+    assert states == {"pending": 1, "cancelled": _THREADS * _STARTS - 1}
+    holder = job.open_run(key="k")
+    assert holder is not None
+    assert holder.state == "pending"
+
+
+def test_all_messages_are_in_one_run_in_the_order_of_their_sender() -> None:
+    def send(number: int) -> None:
+        for place in range(_STARTS):
+            patiently(lambda place=place: job.using(key="k").start_or_send("add", [number, place]))  # type: ignore[misc]
+
+    at_once(send)
+    assert Run.objects.count() == 1
+    bodies = [json.loads(body) for body in QueueMessage.objects.order_by("order").values_list("body", flat=True)]
+    assert Counter(number for number, _ in bodies) == dict.fromkeys(range(_THREADS), _STARTS)
+    for thread in range(_THREADS):
+        assert [place for number, place in bodies if number == thread] == list(range(_STARTS))
+
+
+def test_starts_beside_ends_never_find_an_ended_run() -> None:
+    """While one thread ends whatever has the key, the others start."""
+
+    def act(number: int) -> None:
+        for place in range(_STARTS):
+            if number == 0:
+                held = job.open_run(key="k")
+                if held is not None:
+                    patiently(held.cancel)
+            else:
+                patiently(lambda place=place: job.using(key="k").start_or_send("add", place))  # type: ignore[misc]
+
+    at_once(act)
+    assert RunKey.objects.filter(is_open=True, run__state__in=ENDED).count() == 0
+    assert Run.objects.exclude(state__in=ENDED).count() <= 1
+    assert QueueMessage.objects.count() == (_THREADS - 1) * _STARTS
+
+
+def test_debounced_starts_are_one_run_with_the_last_input() -> None:
+    quiet = job.using(key="k", debounce="1 hour", at_most="2 hours")
+
+    def start(number: int) -> None:
+        for _ in range(_STARTS):
+            patiently(lambda: quiet.start(number))
+
+    at_once(start)
+    run = Run.objects.select_related("key").get()
+    assert run.key.moves == _THREADS * _STARTS - 1
+    assert run.wake_at is not None
+    assert run.wake_at <= run.key.taken_at + timedelta(hours=2)
+
+
+STARTING = """
+import sys
+import django
+django.setup()
+from durable import Context, workflow
+
+@workflow(name="tests.at_once.job")
+def job(ctx: Context, number: int = 0) -> int:
+    return number
+
+quiet = job.using(key="k", debounce="1 hour", at_most="2 hours")
+print("ready", flush=True)
+sys.stdin.readline()
+for place in range(20):
+    print(quiet.start(int(sys.argv[1]) * 1000 + place).id, flush=True)
+"""
+
+
+def test_two_processes_that_debounce_one_key(child_environment: dict[str, str]) -> None:
+    command = [sys.executable, "-c", STARTING]
+    processes = [
+        subprocess.Popen(
+            [*command, str(number)],
+            env=child_environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in (1, 2)
+    ]
+    try:
+        for each in processes:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        for each in processes:
+            assert each.stdin is not None
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        found = [set(each.communicate(timeout=300)[0].split()) for each in processes]
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
+    assert [each.returncode for each in processes] == [0, 0]
+    close_old_connections()
+    run = Run.objects.select_related("key").get()
+    assert found == [{run.pk}, {run.pk}]
+    assert run.key.moves == 39
+    assert json.loads(run.input)["args"][0] in (1019, 2019), "the last start of the one or of the other"
+    assert get_run(run.pk).state == "pending"
