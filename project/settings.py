@@ -38,7 +38,7 @@ if DEBUG and (foreign := sorted(set(_HOSTS) - {*_LOOPBACK, "::1"})):
 ALLOWED_HOSTS = [*_LOOPBACK, *_HOSTS]
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "project.admin_app.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

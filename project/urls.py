@@ -3,6 +3,8 @@
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
+admin.autodiscover()  # for a process that has not: see `project.admin_app`
+
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("project.shop.urls")),
     path("admin/", admin.site.urls),

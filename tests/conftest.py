@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 # An example may take its time on a busy machine, and the same commit gives the same result wherever CI runs it.
 hypothesis_settings.register_profile("durable", deadline=None, derandomize=os.environ.get("CI") == "true")
 hypothesis_settings.load_profile("durable")
+
+# The first one that is there. The headless shell is the same engine without the browser around its pages, and takes half
+# of the CPU time.
+CHROMIUMS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")
@@ -165,7 +169,7 @@ def chromium() -> Iterator["Browser"]:
     """
     from playwright.sync_api import Error, sync_playwright
 
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         if found is None and not Path(playwright.chromium.executable_path).exists():
             _no_browser("neither PATH nor Playwright has a chromium")

@@ -57,8 +57,13 @@ class UnknownWorkflowError(KeyError):
 
     def __init__(self, name: str, names: Iterable[str]) -> None:
         self.name = name
-        self.nearest = difflib.get_close_matches(name, list(names), n=3)
+        self._names = tuple(names)
         super().__init__(name)
+
+    @property
+    def nearest(self) -> list[str]:
+        """Found when asked for: each pass of a `Harness`'s own workflow raises this error, and nobody reads it."""
+        return difflib.get_close_matches(self.name, self._names, n=3)
 
     def __str__(self) -> str:
         advice = f"did you mean {' or '.join(repr(each) for each in self.nearest)}? " if self.nearest else ""
