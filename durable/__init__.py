@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         StepExhaustedError,
         StepTimeoutError,
         UndiscoveredWorkflowError,
+        UnknownLimitError,
         WorkflowError,
     )
     from durable.core.messages import ANY
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         StepResult,
     )
     from durable.core.retry_later import RetryLater
+    from durable.core.workflow_limits import Limit
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.models import Schedule
@@ -125,6 +127,7 @@ _MODULES = {
         "StepExhaustedError",
         "StepTimeoutError",
         "UndiscoveredWorkflowError",
+        "UnknownLimitError",
         "WorkflowError",
     ),
     "durable.core.options": ("RollbackContext", "StepOptions"),
@@ -141,6 +144,7 @@ _MODULES = {
         "StepResult",
     ),
     "durable.core.messages": ("ANY",),
+    "durable.core.workflow_limits": ("Limit",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),
     "durable.operations.history": ("HistoryEntry",),
@@ -185,6 +189,7 @@ __all__ = [
     "InvalidTransitionError",
     "JoinError",
     "KeyConflictError",
+    "Limit",
     "MessageConflictError",
     "MessageNotCompletedError",
     "MessageRefusedError",
@@ -219,6 +224,7 @@ __all__ = [
     "StepResult",
     "StepTimeoutError",
     "UndiscoveredWorkflowError",
+    "UnknownLimitError",
     "Workflow",
     "WorkflowError",
     "acting_as",

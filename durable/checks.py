@@ -51,7 +51,9 @@ from django.utils.module_loading import import_string
 from durable.conf import DURATIONS, MAX_BUILD, conf
 from durable.core import registry
 from durable.core.duration import seconds
+from durable.core.ids import check_limit
 from durable.core.places import Place
+from durable.core.workflow_limits import check_at_once
 from durable.mistakes import error_classes
 
 __all__ = [
@@ -198,6 +200,19 @@ _TEXT: _Wanted = (_is_text, "a text that is not empty")
 _DURATION: _Wanted = (_is_duration, "seconds from 0 on or a timedelta")
 _POSITIVE: _Wanted = (_is_positive_duration, "seconds above 0 or a timedelta")
 
+
+def _are_limits(value: Any) -> bool:
+    try:
+        return isinstance(value, Mapping) and all(_is_limit(name, given) for name, given in value.items())
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_limit(name: Any, given: Any) -> bool:
+    check_limit(name)
+    return isinstance(given, Mapping) and set(given) == {"at_once"} and check_at_once(given["at_once"]) >= 0
+
+
 _WANTED: Mapping[str, _Wanted] = {
     "CODEC": (_is_text, "the dotted path of a codec"),
     "ENCRYPTION_KEYS": (_are_keys, "a list of Fernet keys"),
@@ -216,6 +231,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
     "MAX_UNCOUNTED_RETRIES": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
+    "LIMITS": (_are_limits, 'a dict of limits by name, such as {"gpu": {"at_once": 4}}'),
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +55,8 @@ class Values:
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
     - `MAX_UNCOUNTED_RETRIES`: how many attempts of one step may end with `RetryLater(counts=False)`; later ones count.
+    - `LIMITS`: limits by name, as `{"gpu": {"at_once": 4}}`: how many slots of each of its keys may be held at once. The
+      database's row decides once a slot of the limit was wanted.
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
@@ -99,6 +101,7 @@ class Values:
     MISTAKES: Sequence[type[Exception] | str] = DEFAULT_MISTAKES
     STEP_TIMEOUT: float = 600.0
     MAX_UNCOUNTED_RETRIES: int = 100
+    LIMITS: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     BUILD: str | None = None
     DATABASE: str = "default"
     QUEUE: str = "default"

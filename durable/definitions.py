@@ -37,6 +37,7 @@ from durable.core.ids import check_id, check_queue
 from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.records import WhenParentEnds
+from durable.core.workflow_limits import Limit, WorkflowLimits
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
@@ -90,6 +91,7 @@ class Workflow(Generic[P, R_co]):
         queue: str | None = None,
         mistakes: Mistakes | None = None,
         schedule: RuleLike | None = None,
+        limit: Limit | Sequence[Limit] | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"@workflow decorates a function, not {function!r}")
@@ -111,6 +113,8 @@ class Workflow(Generic[P, R_co]):
         self._queue = queue
         self._start_options = StartOptions()
         self.mistakes = check_mistakes(mistakes)
+        #: The limits of which its runs hold slots; None for none.
+        self.limits = None if limit is None else WorkflowLimits(limit)
         #: When runs are started by themselves; None for never.
         self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
         self.__name__ = function.__name__
@@ -361,6 +365,7 @@ def workflow(
     queue: str | None = None,
     mistakes: Mistakes | None = None,
     schedule: RuleLike | None = None,
+    limit: Limit | Sequence[Limit] | None = None,
 ) -> WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -370,6 +375,7 @@ def workflow(
     queue: str | None = None,
     mistakes: Mistakes | None = None,
     schedule: RuleLike | None = None,
+    limit: Limit | Sequence[Limit] | None = None,
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
@@ -378,11 +384,14 @@ def workflow(
 
     `schedule` starts runs by itself: `cron("30 2 * * *", zone="Europe/Berlin")`, `every("6 hours")`, a list of them or
     their text. `migrate` and `durable schedules --sync` write the schedule, which has the workflow's name, into the database.
+
+    `limit` is how many of its runs may go on at once: `Limit("crm", at_once=1, key=lambda tenant: tenant)`, or several, which
+    a run holds together or not at all.
     """
     chosen = check_mistakes(mistakes)
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
-        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule)
+        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule, limit)
         registry.register(definition, discovered=not apps.ready)
         return definition
 

@@ -118,7 +118,7 @@ DURABLE = {
     "PREPARED_STATEMENTS": True,  # sessions are this process's own: no pooler stands between
 }
 
-# How the REST interface recognises somebody; what he may do there is durable's own.
+# How the REST interface recognises somebody; what a user may do there is durable's own.
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "rest_framework.authentication.TokenAuthentication",

@@ -7,6 +7,7 @@ from durable.cli.cause_list import CAUSES
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
 from durable.cli.holds import HOLDS, QUEUES
+from durable.cli.limits import LIMITS, SET_LIMIT, TAKE_BACK_LIMIT
 from durable.cli.lint import LINT
 from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, RESULT, SEND, START
@@ -32,6 +33,9 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     COMPARE,
     *(REPLAY, EXPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),
     *HOLDS,
+    LIMITS,
+    SET_LIMIT,
+    TAKE_BACK_LIMIT,
     SCHEDULES,
     *SCHEDULE_VERBS,
 )

@@ -258,6 +258,7 @@ class _Fork:
                     if not self._has_answered(wait):
                         self.journal.give_back(wait)
             self.journal.drop_children(self.node, self.segments[name])
+            self.journal.drop_slots(self.node, self.segments[name])
             self.journal.prune(self.node, self.segments[name])
 
     def _has_answered(self, wait: EntryRecord) -> bool:

@@ -22,6 +22,7 @@ class Park(ControlFlow):
 
     `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says what the run
     is doing meanwhile, for its summary (`durable.core.summary.Doing`). `children` are those for whose ends it waits.
+    `slots` are the locations of operations that wait in the line of a limit.
     """
 
     def __init__(
@@ -30,18 +31,22 @@ class Park(ControlFlow):
         names: frozenset[str] | None = None,
         doing: Sequence[Mapping[str, Any]] = (),
         children: frozenset[str] = frozenset(),
+        slots: frozenset[str] = frozenset(),
     ) -> None:
         self.deadline = deadline
         self.names = names
         self.doing = doing
         self.children = children
+        self.slots = slots
         super().__init__()
 
     def merged(self, other: Park) -> Park:
         """Return the common wait of two branches: the earlier deadline, the messages and the children of either."""
         deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
         names = _merged_names(self.names, other.names)
-        return Park(min(deadlines, default=None), names, [*self.doing, *other.doing], self.children | other.children)
+        doing = [*self.doing, *other.doing]
+        children, slots = self.children | other.children, self.slots | other.slots
+        return Park(min(deadlines, default=None), names, doing, children, slots)
 
 
 def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

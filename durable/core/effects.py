@@ -35,6 +35,7 @@ Fork          the driver: a thread or a task for each branch
 PeekInbox     `Host.peek_inbox`: a query of the store
 GetRunState   `Host.get_run_state`: a query of the store
 PeekChild     `Host.peek_child`: a query of the store
+Acquire       `Host.acquire`: a statement of the store of its own
 ShortSleep    `Host.wait` or `Host.async_wait`
 ============  ==========================================================================================
 
@@ -58,6 +59,7 @@ from typing import TYPE_CHECKING, Any, Final
 from durable.core.errors import CriticalError
 from durable.core.idempotency_keys import idempotency_key
 from durable.core.records import EntryRecord, RunPatch, RunRecord, Uncommitted
+from durable.core.slot_records import SlotWant
 
 if TYPE_CHECKING:
     from durable.core.saves import StepProgress
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SAVE",
+    "Acquire",
     "Body",
     "Call",
     "Effect",
@@ -150,13 +153,15 @@ class Save:
 
     Raises OpenTransactionError if a transaction was left open around the commit; that transaction has been rolled back.
     Does not raise it if the commit reports a worse failure anyway (`is_failure`), or ends the pass of a run that has
-    not completed. `awaited_children`: those for whose ends the run parks.
+    not completed. `awaited_children`: those for whose ends the run parks; `awaited_slots`: the locations for whose slots
+    it does.
     """
 
     run: RunPatch | None = None
     park_change_seq: int | None = None
     is_failure: bool = False
     awaited_children: Sequence[str] = ()
+    awaited_slots: Sequence[str] = ()
 
 
 #: Commit what the journal holds.
@@ -230,11 +235,22 @@ class PeekChild:
 
 
 @dataclass(frozen=True, slots=True)
+class Acquire:
+    """Take slots of limits for the run, or a place in the line of one. Answer: an `Admission`. Raises LeaseLost.
+
+    What the journal holds is not committed with it: a slot that the run has before its step is recorded is found again.
+    """
+
+    location: str
+    wants: tuple[SlotWant, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ShortSleep:
     """Wait in memory, because the time is too short to park. In seconds."""
 
     seconds: float
 
 
-Effect = Save | Call | Body | Fork | PeekInbox | PeekChild | GetRunState | ShortSleep
+Effect = Save | Call | Body | Fork | PeekInbox | PeekChild | GetRunState | Acquire | ShortSleep
 Operation = Generator[Effect, Any, Any]

@@ -36,6 +36,7 @@ A project catches a middle class, or one of its children::
     │   ├── ReplayRefusedError
     │   ├── StalePlanError
     │   ├── UndiscoveredWorkflowError
+    │   ├── UnknownLimitError
     │   ├── BulkCountError
     │   ├── BulkNotStoppedError
     │   ├── BulkOrderError
@@ -106,6 +107,7 @@ __all__ = [
     "StepExhaustedError",
     "StepTimeoutError",
     "UndiscoveredWorkflowError",
+    "UnknownLimitError",
     "WorkflowError",
 ]
 
@@ -555,6 +557,17 @@ class UndiscoveredWorkflowError(OperationError):
             f'no worker would find the workflow "{workflow}", {place}, so it is not started: workers import the modules named '
             f"workflows.py of the installed apps, and what those import. Move the function into one of them, or import {module} "
             "there or in AppConfig.ready()"
+        )
+
+
+class UnknownLimitError(OperationError):
+    """A slot was wanted of a limit that nobody has defined."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f'there is no limit "{name}": define it in DURABLE["LIMITS"] ({{"{name}": {{"at_once": 4}}}}), or with at_once= where a '
+            "workflow names it"
         )
 
 

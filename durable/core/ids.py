@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
-__all__ = ["MAX_ID", "MAX_REASON", "check_id", "check_key", "check_queue", "check_reason", "new_id"]
+__all__ = ["MAX_ID", "MAX_REASON", "check_id", "check_key", "check_limit", "check_queue", "check_reason", "new_id"]
 
 MAX_ID = 200  # characters
 MAX_REASON = 10_000
@@ -29,6 +29,15 @@ def check_key(key: str) -> str:
     if not (1 <= len(key) <= MAX_ID and key.isprintable()):
         raise ValueError(f"a run's key is made of 1 to {MAX_ID} printable characters: {key[:64]!r}")
     return key
+
+
+def check_limit(name: str) -> str:
+    """Return `name` if a limit can have it: 1 to 200 printable characters without "/"; else raise TypeError or ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a limit's name is text, not {name!r}")
+    if not (1 <= len(name) <= MAX_ID and name.isprintable()) or "/" in name:
+        raise ValueError(f'a limit\'s name is made of 1 to {MAX_ID} printable characters without "/": {name[:64]!r}')
+    return name
 
 
 def check_queue(queue: str) -> str:

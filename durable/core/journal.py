@@ -37,6 +37,7 @@ from durable.core.records import (
     SavedDetails,
     Uncommitted,
 )
+from durable.core.slot_records import LIMIT, SlotChange
 from durable.core.transitions import progressed
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
@@ -140,9 +141,10 @@ class _Pending:
     dropped_children: list[str] = field(default_factory=list)
     saved: list[SavedDetails] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    released_slots: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.deleted or self.has_more_than_entries())
+        return bool(self.entries or self.deleted or self.released_slots or self.has_more_than_entries())
 
     def has_more_than_entries(self) -> bool:
         """Whether something else is changed than entries."""
@@ -179,6 +181,10 @@ class Journal:
         self.claims = MessageClaims()
         self._crashes = run.crashes
         self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
+        #: This pass has taken slots of limits, or a place in a line.
+        self.has_slots = False
+        #: The run holds slots of its workflow only while a worker passes it.
+        self.has_running_slots = False
         self._pending = _Pending()
         #: How many times all marked changes have been taken.
         self.taken = 0
@@ -345,6 +351,19 @@ class Journal:
             self._pending.starts.append(start)
             return None
 
+    def release_slots(self, location: str) -> None:
+        """Let the next commit give up the slots that this operation holds, or its places in lines."""
+        with self.lock:
+            self._pending.released_slots.append(location)
+
+    def drop_slots(self, parent: Node, segment: str) -> None:
+        """Let the next commit give up the slots of all operations below the child `segment`, which is to be pruned."""
+        node = parent.child(segment)
+        with self.lock:
+            for each in [] if node is None else node.walk():
+                if each.entry is not None and LIMIT in each.entry.data:
+                    self._pending.released_slots.append(each.location)
+
     def drop_children(self, parent: Node, segment: str) -> None:
         """Let the next commit cancel the children that were started below the child `segment`, which is to be pruned."""
         node = parent.child(segment)
@@ -367,6 +386,7 @@ class Journal:
         *,
         only: str | None = None,
         awaited_children: Sequence[str] = (),
+        awaited_slots: Sequence[str] = (),
     ) -> Batch | None:
         """Take the marked changes as a batch to commit; None if there are none.
 
@@ -405,6 +425,7 @@ class Journal:
                 worked=None if run is None else self._worked(),
                 saved=pending.saved,
                 forgotten=pending.forgotten,
+                slots=self._slots_changed(run, pending.released_slots, awaited_slots),
                 failure=None if run is None else failure_by(self.run, run, self._entry_at, now, self.environment.build),
             )
 
@@ -413,6 +434,19 @@ class Journal:
         if self.limits is None or self.limits.work_limit is None:
             return None
         return self.limits.worked + self.environment.worked()
+
+    def _slots_changed(
+        self, run: RunPatch | None, released: Sequence[str], awaited: Sequence[str]
+    ) -> SlotChange | None:
+        """Return what a commit does to the run's slots; None if that is nothing. The end of a run gives up all; what
+        it does is to hand them on.
+        """
+        is_parked = run is not None and "lease_expires_at" in run and run.get("state") != RunState.PENDING
+        is_left = is_parked and self.has_running_slots
+        has_ended = self.has_slots and run is not None and run.get("state") in ENDED
+        if not (released or awaited or is_left or has_ended):
+            return None
+        return SlotChange(released=released, awaited=awaited, is_left=is_left)
 
     def uncommitted(self, begun: EntryRecord, recorded: Collection[str]) -> Uncommitted | None:
         """Return what has to be committed with `begun`, a step that runs, so that the code finds it again.
@@ -474,6 +508,8 @@ class Journal:
             self._pending.dropped_children = [*batch.dropped_children, *later.dropped_children]
             self._pending.saved = [*batch.saved, *later.saved]
             self._pending.forgotten = [*batch.forgotten, *later.forgotten]
+            released = batch.slots.released if batch.slots is not None else ()
+            self._pending.released_slots = [*released, *later.released_slots]
 
     def _entry_at(self, location: str) -> EntryRecord | None:
         node = self._find(location)

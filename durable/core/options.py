@@ -15,7 +15,9 @@ from importlib import import_module
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from durable.core.duration import Duration, seconds
+from durable.core.limit_names import wanted
 from durable.core.signatures import check_call
+from durable.core.slot_records import SlotWant
 
 __all__ = [
     "DEFAULTS",
@@ -64,6 +66,7 @@ class CommonStepOptions(TypedDict, total=False):
     heartbeat: Duration | None
     ephemeral: bool
     atomic: bool
+    limit: str | None
 
 
 class StepOptions(CommonStepOptions, Generic[R], total=False):
@@ -81,6 +84,8 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
       HeartbeatTimeoutError, which the step's policy retries; 0 or None for no limit, the default.
     - `ephemeral`: the result is committed with the next commit of the run; a crash before that repeats the step.
     - `atomic`: what the function writes to durable's database and the step's record are one commit.
+    - `limit`: the function runs while the step holds a slot of this limit, "gpu", or "crm/acme" for the key "acme" of the limit
+      "crm". While none is free the run is parked, in the limit's line.
     - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of a module.
     """
 
@@ -102,6 +107,7 @@ class StepPolicy:
     heartbeat: float = 0.0  # given as a Duration or None
     ephemeral: bool = False
     atomic: bool = False
+    limit: SlotWant | None = None  # given as text
     rollback: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -115,6 +121,8 @@ class StepPolicy:
                 object.__setattr__(self, name, seconds(0 if value is None else value, name))
         if self.backoff not in _BACKOFFS:
             raise ValueError(f"backoff must be one of {', '.join(_BACKOFFS)}, not {self.backoff!r}")
+        if self.limit is not None and not isinstance(self.limit, SlotWant):
+            object.__setattr__(self, "limit", wanted(self.limit))
         if self.heartbeat and self.atomic:
             raise ValueError(
                 "an atomic step has no heartbeat: it saves nothing, because what a failed attempt has done is rolled back; "

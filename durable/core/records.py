@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypedDict
 
 from durable.core.errors import ErrorInfo
+from durable.core.slot_records import SlotChange
 
 __all__ = [
     "ENDED",
@@ -428,6 +429,7 @@ class Batch:
     worked: float | None = None  # of a run with a work limit: seconds that passes have worked on it
     saved: Sequence[SavedDetails] = ()  # by failed attempts
     forgotten: Sequence[str] = ()  # locations of completed steps whose attempts may have saved something
+    slots: SlotChange | None = None  # of a pass that has taken some
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from durable.core.workflow_limits import WorkflowLimits
+
 __all__ = [
     "NameConflict",
     "Registry",
@@ -46,6 +48,10 @@ class WorkflowDefinition(Protocol):
     @property
     def is_async(self) -> bool:
         """True if the function is a coroutine function."""
+
+    @property
+    def limits(self) -> WorkflowLimits | None:
+        """The limits of which its runs hold slots; None for none."""
 
     @property
     def mistakes(self) -> tuple[type[Exception] | str, ...] | None:

@@ -6,7 +6,7 @@ out of the workflow's code ends in exactly one commit, which patches the run's r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,9 +24,14 @@ from durable.core.records import EntryRecord, Request, RunPatch, RunState
 from durable.core.results import failure_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
+from durable.core.slot_records import SlotWant
+from durable.core.slots import acquired
 from durable.core.summary import Summary, SummaryKind, waiting
 
-__all__ = ["PassOutcome", "PassPolicy", "run_pass"]
+__all__ = ["PassOutcome", "PassPolicy", "Slots", "run_pass"]
+
+#: Which slots of limits a run has to hold for a pass.
+Slots = Callable[[], Sequence[SlotWant]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +58,13 @@ class PassOutcome:
     due_now: bool = False
 
 
-def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy) -> Operation:
+def run_pass(
+    journal: Journal, workflow: Callable[[Any], Any] | None, policy: PassPolicy, slots: Slots | None = None
+) -> Operation:
     """Execute one pass of the run: continue its rollback, or call `workflow(context)`. Returns a PassOutcome.
 
-    `workflow` is None if this process does not know it: then the run waits for a worker that does.
+    `workflow` is None if this process does not know it: then the run waits for a worker that does. `slots` returns which
+    slots of limits the run has to hold for a pass; None for a workflow without limits.
     """
     is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history
     if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
@@ -75,6 +83,8 @@ def run_pass(journal: Journal, workflow: Callable[[Any], Any] | None, policy: Pa
         return (yield from _wait_for_code(journal))
     scope = Scope(journal, journal.root)
     try:
+        if slots is not None:
+            yield from acquired(journal, "", slots())
         value = yield from run_body(scope, workflow)
         output = journal.environment.encode(value, "the output of the workflow", "output", "")
         if journal.environment.is_in_transaction():
@@ -133,7 +143,12 @@ def _park(journal: Journal, park: Park, summary: Summary | None = None) -> Opera
         waiting_for=waiting_text(park.names, park.children),
         summary=waiting(park) if summary is None else summary,
     )
-    yield Save(patch, park_change_seq=journal.run.change_seq, awaited_children=sorted(park.children))
+    yield Save(
+        patch,
+        park_change_seq=journal.run.change_seq,
+        awaited_children=sorted(park.children),
+        awaited_slots=sorted(park.slots),
+    )
     _tell(journal, patch["state"])
     return PassOutcome(state=patch["state"], wake_at=wake_at, waiting_for=park.names)
 

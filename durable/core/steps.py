@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Final
 
-from durable.core.control_flow import ControlFlow, Park
+from durable.core.control_flow import BranchCancelled, ControlFlow, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import (
     AttemptAbandonedError,
@@ -32,6 +32,8 @@ from durable.core.retry_later import RetryLater
 from durable.core.saves import StepProgress
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
+from durable.core.slot_records import LIMIT, SlotWant
+from durable.core.slots import acquired
 from durable.core.summary import backing_off
 
 __all__ = ["ABANDONED", "ATOMIC", "GIVEN_UP", "UNCOUNTED", "check_catch", "step", "try_step"]
@@ -144,6 +146,8 @@ class _Attempt:
         if self.entry.status == EntryStatus.EXHAUSTED:
             raise self._failure_error()
         self._wait_for_backoff()
+        if self.options.limit is not None:
+            yield from self._take_slot(self.options.limit)
         self._start()
         if self.journal.commit_before_attempt:
             self.journal.mark(self.entry)
@@ -152,7 +156,9 @@ class _Attempt:
             yield SAVE  # commit earlier records first: the commit of this step writes its own record only
         try:
             value = yield from self._call(function)
-        except ControlFlow:
+        except ControlFlow as ending:
+            if self.options.limit is not None and isinstance(ending, BranchCancelled):
+                self.journal.release_slots(self.entry.location)
             raise
         except Exception as error:
             try:
@@ -188,6 +194,17 @@ class _Attempt:
         due = self.entry.next_attempt_at
         if due is not None and due > self.environment.now():
             raise self._park()
+
+    def _take_slot(self, want: SlotWant) -> Operation:
+        """Hold a slot of the step's limit while its function runs. Raises Park while the run waits in its line."""
+        entry = self.entry
+        try:
+            yield from acquired(self.journal, entry.location, [want])
+        except Park:
+            if LIMIT not in entry.data:  # so that what takes the step back gives up its place too
+                self.journal.mark(entry, data={**entry.data, LIMIT: want.label})
+            raise
+        entry.data = {**entry.data, LIMIT: want.label}
 
     def _start(self) -> None:
         entry, options = self.entry, self.options
@@ -268,6 +285,8 @@ class _Attempt:
         what = f'the output of step "{self.name}"'
         output = self.environment.encode(value, what, "output", self.entry.location)
         self.journal.finish(self.entry, output=output)
+        if self.options.limit is not None:
+            self.journal.release_slots(self.entry.location)
         progress = self.info.begun_progress if self.info is not None else None
         if self.entry.location in self.journal.saved or (progress is not None and progress.may_be_stored):
             self.journal.forget_saved(self.entry.location)
@@ -315,6 +334,8 @@ class _Attempt:
         with self.journal.lock:
             if saved is not None:
                 self.journal.keep_saved(saved)
+            if LIMIT in entry.data:
+                self.journal.release_slots(entry.location)
             self.journal.add_attempt(
                 AttemptRecord(entry.location, entry.attempts, self.environment.worker, last_attempt_at, now, error)
             )

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from durable.core.control_flow import Park
 from durable.core.errors import STOPPED
 from durable.core.location import display_location, unescape
+from durable.core.slot_records import Admission, limit_label
 from durable.core.words import ENGLISH, Words, gettext_noop
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "awaiting",
     "backing_off",
     "compensating",
+    "in_line",
     "kind_of_stored",
     "steps_undone",
     "waiting",
@@ -40,6 +42,7 @@ _MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: b
 #: The first characters of a stored summary, enough for `kind_of_stored`.
 KIND_LENGTH: Final = 50
 _BACKING_OFF: Final = "backing_off"
+_IN_LINE: Final = "in_line"
 #: Why a child was cancelled, in words: with its parent, or because the parent has taken its start back.
 DROPPED: Final = 'its parent "{parent}" has taken its start back'
 PARENT_ENDED: Final = 'its parent "{parent}" has ended ({state})'
@@ -146,11 +149,17 @@ class Summary(str):
         return bool(doing) and doing[0]["kind"] == _BACKING_OFF
 
     @property
+    def is_in_line(self) -> bool:
+        """Whether the run is waiting for a slot of a limit, and for nothing before it."""
+        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
+        return bool(doing) and doing[0]["kind"] == _IN_LINE
+
+    @property
     def is_trying_again(self) -> bool:
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"] not in ("asleep", "awaiting") for each in doing
+            each["kind"] not in ("asleep", "awaiting", _IN_LINE) for each in doing
         )
 
     def with_facts(self, **facts: Any) -> Summary:
@@ -188,6 +197,17 @@ def asleep(location: str) -> Doing:
 def awaiting(location: str, child_id: str) -> Doing:
     """A wait for the end of a child."""
     return {"kind": "awaiting", "location": display_location(location), "child": child_id}
+
+
+def in_line(admission: Admission) -> Doing:
+    """A place in the line of a limit."""
+    return {
+        "kind": _IN_LINE,
+        "limit": limit_label(admission.limit, admission.key),
+        "place": admission.place,
+        "held": admission.held,
+        "at_once": admission.at_once,
+    }
 
 
 def backing_off(location: str, error: str, attempt: int, attempts: int) -> Doing:
@@ -294,6 +314,7 @@ def _held(words: Words, workflow: str, by: str, reason: str) -> str:
 _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
     "awaiting": gettext_noop('waiting for child "{child}"'),
+    _IN_LINE: gettext_noop("number {place} in line for {limit} ({held} of {at_once} held)"),
     _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
     "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),
 }

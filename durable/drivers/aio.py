@@ -16,6 +16,7 @@ from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope, running_step
 from durable.core.effects import (
     SAVE,
+    Acquire,
     Body,
     Call,
     Effect,
@@ -214,6 +215,9 @@ class AsyncDriver:
     async def _peek_child(self, effect: PeekChild) -> Any:
         return await self._owner.call(self.host.peek_child, effect)
 
+    async def _acquire(self, effect: Acquire) -> Any:
+        return await self._owner.call(self.host.acquire, effect)
+
     async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
         if self.host.is_evicted():
@@ -316,6 +320,7 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     PeekInbox: AsyncDriver._peek_inbox,
     GetRunState: AsyncDriver._get_run_state,
     PeekChild: AsyncDriver._peek_child,
+    Acquire: AsyncDriver._acquire,
     ShortSleep: AsyncDriver._short_sleep,
     Fork: AsyncDriver._fork,
 }

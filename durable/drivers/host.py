@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from durable.core.effects import Call, GetRunState, PeekChild, PeekInbox, Save
+from durable.core.effects import Acquire, Call, GetRunState, PeekChild, PeekInbox, Save
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
+from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
 
 __all__ = ["Host", "refuse_lazy_body"]
@@ -42,6 +43,9 @@ class Host(Protocol):
 
     def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
         """Return the run of a child and, if asked for, what makes it one; None for what there is not."""
+
+    def acquire(self, effect: Acquire) -> Admission:
+        """Take slots of limits for the run, or a place in a line. Raises LeaseLost."""
 
     def wait(self, seconds: float) -> None:
         """Wait in memory; less if the pass is evicted meanwhile."""

@@ -14,6 +14,7 @@ from typing import Any
 from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope
 from durable.core.effects import (
+    Acquire,
     Body,
     Call,
     Effect,
@@ -111,6 +112,9 @@ class SyncDriver:
     def _peek_child(self, effect: PeekChild) -> Any:
         return self.host.peek_child(effect)
 
+    def _acquire(self, effect: Acquire) -> Any:
+        return self.host.acquire(effect)
+
     def _short_sleep(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
         if self.host.is_evicted():
@@ -203,6 +207,7 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     PeekInbox: SyncDriver._peek_inbox,
     GetRunState: SyncDriver._get_run_state,
     PeekChild: SyncDriver._peek_child,
+    Acquire: SyncDriver._acquire,
     ShortSleep: SyncDriver._short_sleep,
     Fork: SyncDriver._fork,
 }

@@ -17,10 +17,13 @@ from django.db.transaction import TransactionManagementError
 from durable.conf import conf
 from durable.core import clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
-from durable.core.effects import Call, Save
+from durable.core.effects import Acquire, Call, Save
+from durable.core.errors import UnknownLimitError
 from durable.core.journal import Journal
 from durable.core.records import Batch, Committed, RunPatch, RunState
+from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
+from durable.execution import limits
 from durable.execution.commit_retry import retry_commit
 from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE
 from durable.execution.events import PassEvents
@@ -76,7 +79,10 @@ class CommitSession:
                 return None  # while this branch waited, another one has committed for both
             try:
                 batch = self._journal.take_batch(
-                    effect.run, effect.park_change_seq, awaited_children=effect.awaited_children
+                    effect.run,
+                    effect.park_change_seq,
+                    awaited_children=effect.awaited_children,
+                    awaited_slots=effect.awaited_slots,
                 )
                 if batch is None:
                     return None
@@ -90,6 +96,29 @@ class CommitSession:
             except BaseException:  # raised by a signal handler; code may swallow it
                 self._journal.is_lost = True
                 raise
+
+    def acquire(self, effect: Acquire) -> Admission:
+        """Take slots for the run, or a place in the line of one, in a commit of its own."""
+        self.rollback_leftovers(already_failing=False)
+        answer = self._delegate.call(lambda: self._acquire(effect))
+        if answer.queues_to_notify:
+            self._notify(answer.queues_to_notify)
+        return answer
+
+    def _acquire(self, effect: Acquire) -> Admission:
+        run, now = self._journal.run, self._journal.environment.now()
+        try:
+            sessions.restore_used(conf.DATABASE)
+            wants = [limits.defined(want) for want in effect.wants]
+            return self._store.acquire(run.id, run.fence, effect.location, wants, now)
+        except LeaseLost:
+            self._eviction.request(LEASE_LOST)
+            self._events.lease_lost()
+            raise
+        except UnknownLimitError:
+            raise
+        except Exception as error:  # whatever was taken belongs to the run: the next pass finds it
+            raise pass_aborted(run, error) from error
 
     def rollback_leftovers(self, *, already_failing: bool) -> None:
         """Roll back transactions that user code has left open, so that no commit is made inside one.

@@ -15,10 +15,11 @@ from django.db import connections
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.control_flow import Evicted
-from durable.core.effects import Call, GetRunState, PeekChild, PeekInbox, Save
+from durable.core.effects import Acquire, Call, GetRunState, PeekChild, PeekInbox, Save
 from durable.core.journal import Journal
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
+from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution.commits import CommitSession
 from durable.execution.connections import (
@@ -89,6 +90,10 @@ class PassHost:
     def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
         self._origin.end_forked_child()
         return self._queries.child(effect)
+
+    def acquire(self, effect: Acquire) -> Admission:
+        self._origin.end_forked_child()
+        return self._commits.acquire(effect)
 
     # -- time
 

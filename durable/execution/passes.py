@@ -19,7 +19,7 @@ from durable.core.current import running_workflow
 from durable.core.errors import PayloadError
 from durable.core.records import RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
-from durable.core.run_pass import PassOutcome, PassPolicy, run_pass
+from durable.core.run_pass import PassOutcome, PassPolicy, Slots, run_pass
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 from durable.execution.eviction import Eviction
@@ -43,7 +43,7 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
         max_crashes=conf.MAX_CRASHES,
         divergence_grace=conf.DIVERGENCE_GRACE if at.divergence_grace is None else at.divergence_grace,
     )
-    operation = run_pass(host.journal, _call_of(definition, host), policy)
+    operation = run_pass(host.journal, _call_of(definition, host), policy, _slots_of(definition, host))
     if definition is not None and definition.is_async:
         operation = AsyncDriver(host).with_loops(operation)
 
@@ -74,20 +74,33 @@ def _definition(record: RunRecord, at: Runtime) -> WorkflowDefinition | None:
         return None
 
 
+def _slots_of(definition: WorkflowDefinition | None, host: PassHost) -> Slots | None:
+    """Return which slots the workflow's limits give a pass of the run; None for a workflow without limits."""
+    if definition is None or definition.limits is None:
+        return None
+    limits = definition.limits
+    return lambda: limits.wants(*_arguments(host)[:2])
+
+
+def _arguments(host: PassHost) -> tuple[list[Any], dict[str, Any], Any]:
+    """Return a fresh copy of the workflow's arguments, and the moment of the schedule's tick or None."""
+    try:
+        given = host.environment.decode_input()
+    except PayloadError as error:
+        # whatever the history goes on with: the code has not begun
+        host.journal.poison = unreadable("", "the input", error)
+        raise host.journal.poison from error
+    return given["args"], given["kwargs"], given.get("scheduled_for")
+
+
 def _call_of(definition: WorkflowDefinition | None, host: PassHost) -> Callable[[Any], Any] | None:
     """Return the workflow's function, bound to a fresh copy of its input; None without a definition."""
     if definition is None:
         return None
 
     def call(context: Any) -> Any:
-        try:
-            given = host.environment.decode_input()
-        except PayloadError as error:
-            # whatever the history goes on with: the code has not begun
-            host.journal.poison = unreadable("", "the input", error)
-            raise host.journal.poison from error
-        host.journal.scheduled_for = given.get("scheduled_for")
-        return definition.function(context, *given["args"], **given["kwargs"])
+        args, kwargs, host.journal.scheduled_for = _arguments(host)
+        return definition.function(context, *args, **kwargs)
 
     call.__qualname__ = getattr(definition.function, "__qualname__", definition.name)
     return call

@@ -13,9 +13,11 @@ from durable.core import location as locations
 from durable.core.bulk_runs import is_stopped
 from durable.core.location import awaited_children
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
+from durable.core.slot_records import SlotKind, limit_label
 from durable.core.summary import SummaryKind
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
+from durable.inspection.slots import Line, line_of
 from durable.inspection.wording import display_location, state_in_words
 from durable.models import Run
 from durable.notifier import redis_clients
@@ -129,6 +131,8 @@ def sleeping(facts: Facts) -> Explanation:
         return overdue or _waiting_for_children(facts)
     if overdue is not None:
         return overdue
+    if not facts.is_due and facts.summary.is_in_line and (line := line_of(run.id)) is not None:
+        return _in_line(facts, line)
     if facts.is_due:
         return Explanation(headline=_('Due, waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue})
     step = facts.open(EntryStatus.FAILED)
@@ -205,6 +209,29 @@ def _waiting_for_children(facts: Facts) -> Explanation:
     elif run.wake_at is not None:
         headline = _("%(waits)s; until %(when)s") % {"waits": headline, "when": until(run.wake_at, facts.now)}
     return Explanation(headline=headline, remedies=("cancel",))
+
+
+def _in_line(facts: Facts, line: Line) -> Explanation:
+    """Explain a run that waits for a slot of a limit: its place, and what holds the slots."""
+    told = {
+        "place": line.place,
+        "limit": limit_label(line.limit, line.key),
+        "held": line.held,
+        "at_once": line.at_once,
+        "span": facts.since(line.since),
+    }
+    headline = _("Number %(place)d in line for limit %(limit)s for %(span)s (%(held)d of %(at_once)d held)") % told
+    detail = ""
+    if line.holder is not None and line.holder_since is not None:
+        holder = {
+            "run": line.holder.id,
+            "state": state_in_words(line.holder.state),
+            "when": relative(line.holder_since, facts.now),
+        }
+        detail = _('Run "%(run)s" has held one since %(when)s; it is %(state)s') % holder
+        if line.holder_kind == SlotKind.OPEN:
+            detail += "; " + _('it holds it to its end (hold="open")')
+    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
 
 
 def _unknown_workflow(facts: Facts) -> Explanation:

@@ -21,6 +21,7 @@ from durable.models.run import Run
 from durable.models.saved_views import SavedView
 from durable.models.saves import StepSave
 from durable.models.schedules import Schedule, Tick
+from durable.models.slots import Limit, LimitKey, Slot, SlotNote
 from durable.models.workers import Build, WorkerProcess
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "HeldStart",
     "Hold",
     "IdempotencyKey",
+    "Limit",
+    "LimitKey",
     "LogLine",
     "OperatorAction",
     "QueueMessage",
@@ -49,6 +52,8 @@ __all__ = [
     "RunLimit",
     "SavedView",
     "Schedule",
+    "Slot",
+    "SlotNote",
     "StepSave",
     "Tick",
     "WorkerProcess",

@@ -91,6 +91,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "resume_schedule": "operate_schedule",
     "run_schedule": "operate_schedule",
     "backfill_schedule": "operate_schedule",
+    "set_limit": "change_limit",
+    "take_back_limit": "change_limit",
     "go_on": "operate_run",
     "stop_here": "operate_run",
 }
@@ -102,6 +104,8 @@ _ACTS: Final[Mapping[str, str]] = {
     "resume_queue": gettext_noop("resume a queue"),
     "hold_starts": gettext_noop("hold the new starts of a workflow"),
     "release_starts": gettext_noop("release the new starts of a workflow"),
+    "set_limit": gettext_noop("set the number of a limit"),
+    "take_back_limit": gettext_noop("take back the number of a limit"),
     "create_schedule": gettext_noop("create a schedule"),
     "edit_schedule": gettext_noop("edit a schedule"),
     "override_schedule": gettext_noop("override the rule of a schedule"),

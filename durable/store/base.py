@@ -31,6 +31,7 @@ from durable.core.records import (
     RunRecord,
     SavedDetails,
 )
+from durable.core.slot_records import Admission, SlotRow, SlotWant
 
 __all__ = ["ChildIdTaken", "Claimed", "DuePoint", "Renewed", "Store"]
 
@@ -305,6 +306,30 @@ class Store(Protocol):
         before stays as it is. Raises ChildIdTaken, and writes nothing, if a child's id is taken by a run that is not
         this run's child.
         """
+
+    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
+        """Take slots of limits for an operation of a claimed run: all of them, or a place in the line of one that is full.
+
+        What the operation holds already stays its own, and its place in a line stays its place. `wants` are in the order
+        of limits and keys. The rows of the keys are locked, after the row of the run. Raises LeaseLost if the run has a
+        newer fence, and UnknownLimitError for a limit that has no row and no `at_once`.
+        """
+
+    def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
+        """Do what is noted about slots, at most so much of it: hand on what ended runs have given up, wake runs.
+
+        Return the queues to notify, and how much was done.
+        """
+
+    def set_limit(self, name: str, override: int | None) -> int | None:
+        """Let a limit allow another number of slots than its code says, or the code's again (None).
+
+        Return the number that it allowed before; None, and change nothing, if there is no such limit. The sweep hands on
+        what has become free; runs that hold a slot keep it.
+        """
+
+    def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
+        """Return the slots that these runs hold and wait for."""
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         """Extend the leases whose fences still hold: a run without a lease gets none. Wait for no row's lock.

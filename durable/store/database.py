@@ -37,6 +37,7 @@ from durable.core.records import (
     SavedDetails,
 )
 from durable.core.records import Hold as HoldRecord
+from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import moved, paused_at_once, resumed
 from durable.models import (
@@ -53,7 +54,7 @@ from durable.models import (
     Run,
     RunLimit,
 )
-from durable.store import activities, endings, keys, outline_rows, row_rules, saves
+from durable.store import activities, endings, keys, outline_rows, row_rules, saves, slots
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -147,6 +148,7 @@ class DatabaseStore(ABC):
                 self._drop(after, change.dropped_children, after.wake_at)
             if change.deleted:
                 saves.forget(self.alias, run_id, change.deleted)
+                slots.forget(self.alias, run_id, change.deleted)
             if change.saved:
                 saves.put(self.alias, change.saved)
             if change.retracted:
@@ -258,6 +260,19 @@ class DatabaseStore(ABC):
             saves.put(self.alias, batch.saved)
         if batch.forgotten:
             saves.forget(self.alias, batch.run_id, batch.forgotten)
+
+    @abstractmethod
+    def acquire(
+        self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime
+    ) -> Admission: ...
+
+    def set_limit(self, name: str, override: int | None) -> int | None:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            return slots.set_limit(self.alias, name, override)
+
+    def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
+        return slots.of_runs(self.alias, run_ids) if run_ids else []
 
     def save_details(self, saved: Sequence[SavedDetails]) -> None:
         saves.write(self.alias, saved)

@@ -15,7 +15,7 @@ from durable.core.child_entries import divided
 from durable.core.records import ENDED, RunRecord, WhenParentEnds
 from durable.models import Cascade, Child, Run
 from durable.models.run import RunQuerySet
-from durable.store import keys, row_rules
+from durable.store import keys, row_rules, slots
 from durable.store.rows import RUN
 
 __all__ = ["cascaded", "drop", "ended", "started_below"]
@@ -28,6 +28,7 @@ _AT_ONCE = row_rules.CASCADED_AT_ONCE
 def ended(alias: str, run: RunRecord, locking: Locking) -> None:
     """Do what follows from the end of this run, whose row is locked and written."""
     keys.close(alias, run.id)
+    slots.note_end(alias, run.id)
     children = Child.objects.using(alias)
     found = set(children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).values_list("parent_id", flat=True)[:2])
     if run.parent_id in found:
@@ -66,6 +67,7 @@ def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) ->
             if after.state in ENDED:
                 gone[child.id] = after
                 keys.close(alias, child.id)
+                slots.note_end(alias, child.id)
         _note(alias, parents, set(_cancellable(alias, parents).values_list("parent_id", flat=True).distinct()), at)
         parents = gone
     return number

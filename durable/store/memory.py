@@ -40,13 +40,15 @@ from durable.core.records import (
     RunState,
     SavedDetails,
 )
+from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.transitions import moved
-from durable.store import row_rules
+from durable.store import lines, row_rules
 from durable.store.base import Claimed, DuePoint, Renewed
 from durable.store.memory_activities import MemoryActivities
 from durable.store.memory_children import MemoryChildren, due_for_children
 from durable.store.memory_holds import MemoryHolds
 from durable.store.memory_keys import MemoryKeys
+from durable.store.memory_slots import MemorySlots, MemorySlotTable, sweep
 from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
@@ -65,6 +67,7 @@ Tables = tuple[
     dict[str, RunLimits],
     MemoryKeys,
     dict[tuple[str, str], SavedDetails],
+    MemorySlots,
 ]
 
 
@@ -96,6 +99,7 @@ class MemoryStore:
         self._keys = MemoryKeys()
         self._limits: dict[str, RunLimits] = {}
         self._saved: dict[tuple[str, str], SavedDetails] = {}
+        self._slots = MemorySlots()
 
     # -- verbs, from outside a pass
 
@@ -289,6 +293,8 @@ class MemoryStore:
             self._children.drop(self._runs, run_id, change.dropped_children, at, every=True)
             for location in change.deleted:
                 self._saved.pop((run_id, location), None)
+            if change.deleted:
+                self._slot_table.give_up(run_id, locations=change.deleted)
             for saved in change.saved:
                 self._saved[run_id, saved.location] = saved
             self._delete(run_id, change.deleted)
@@ -444,9 +450,49 @@ class MemoryStore:
                 overruled = True
                 self._runs[run.id] = due
             self._children.drop(self._runs, run.id, batch.dropped_children, batch.now, every=False)
+            queues |= self._change_slots(batch)
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
             )
+
+    @property
+    def _slot_table(self) -> MemorySlotTable:
+        return MemorySlotTable(self._slots, self._runs)
+
+    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None or run.fence != fence:
+                raise LeaseLost
+            answer, queues = lines.acquire(self._slot_table, run_id, location, wants, now)
+            return replace(answer, queues_to_notify=frozenset(queues))
+
+    def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:  # noqa: ARG002  # nothing is noted here
+        with self._lock:
+            queues, number = sweep(self._slot_table, now)
+            return frozenset(queues), number
+
+    def set_limit(self, name: str, override: int | None) -> int | None:
+        with self._lock:
+            return self._slots.set_limit(name, override)
+
+    def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
+        with self._lock:
+            return [each for each in self._slots.of_runs(run_ids) if self._runs[each.run_id].state not in ENDED]
+
+    def _change_slots(self, batch: Batch) -> frozenset[str]:
+        """Do what a commit does to the slots of its run; return the queues to notify."""
+        if batch.slots is None:
+            return frozenset()
+        table, run = self._slot_table, self._runs[batch.run_id]
+        queues, is_due = lines.change(table, run.id, batch.slots, batch.now)
+        if run.state in ENDED:
+            for limit, key in sorted(table.give_up(run.id, locations=None)):
+                queues |= lines.hand_on(table, limit, key, batch.now)
+        elif is_due and run.state != RunState.PAUSED:
+            self._runs[run.id] = replace(self._runs[run.id], wake_at=batch.now)
+            queues.add(run.queue)
+        return frozenset(queues)
 
     def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
         """Create the children of a commit; return the queues to notify."""
@@ -646,6 +692,7 @@ class MemoryStore:
             dict(self._limits),
             self._keys.copied(),
             dict(self._saved),
+            self._slots.copied(),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -662,4 +709,5 @@ class MemoryStore:
             self._limits,
             self._keys,
             self._saved,
+            self._slots,
         ) = tables

@@ -36,6 +36,7 @@ from durable.core.records import (
     RunState,
     SavedDetails,
 )
+from durable.core.slot_records import Admission, SlotWant
 from durable.core.transitions import paused_at_once
 from durable.models import (
     Attempt,
@@ -53,7 +54,7 @@ from durable.models import (
     StepSave,
 )
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, row_rules
+from durable.store import activities, endings, lines, row_rules, slots
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
@@ -383,9 +384,38 @@ class OrmStore(DatabaseStore):
             overruled |= self._has_ended_child(after, batch)
             if batch.dropped_children:
                 endings.drop(self.alias, after, batch.dropped_children, batch.now, self._with_locks, every=False)
+            queues |= self._change_slots(after, batch)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}
             return Committed(request=after.pending_request, queues_to_notify=queues)
+
+    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
+        with transaction.atomic(using=self.alias):
+            run = self._lock_run(run_id)
+            if run is None or run.fence != fence:
+                raise LeaseLost
+            table = slots.DatabaseSlots(self.alias, self._with_locks)
+            answer, queues = lines.acquire(table, run_id, location, wants, now)
+            return replace(answer, queues_to_notify=frozenset(queues))
+
+    def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            queues, number = slots.sweep(self.alias, self._with_locks, now, most)
+            return frozenset(queues), number
+
+    def _change_slots(self, run: RunRecord, batch: Batch) -> frozenset[str]:
+        """Do what a commit does to the slots of its run, after everything else; return the queues to notify."""
+        if batch.slots is None:
+            return frozenset()
+        table = slots.DatabaseSlots(self.alias, self._with_locks)
+        queues, is_due = lines.change(table, run.id, batch.slots, batch.now)
+        if run.state in ENDED:
+            queues |= slots.settle(self.alias, run.id, self._with_locks, batch.now)
+        elif is_due and run.state != RunState.PAUSED:
+            self._runs.filter(id=run.id).update(wake_at=batch.now)
+            queues.add(run.queue)
+        return frozenset(queues)
 
     def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
         """Create the children of a commit; return the queues to notify."""

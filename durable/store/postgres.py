@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import IntegrityError, connections, transaction
 
 from durable.core.control_flow import LeaseLost
+from durable.core.errors import UnknownLimitError
 from durable.core.limits import History, NewRun
 from durable.core.location import escape
 from durable.core.records import (
@@ -30,6 +32,7 @@ from durable.core.records import (
     RunRecord,
     SavedDetails,
 )
+from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models.fields import pack, unpack
 from durable.store import libpq, patience, row_rules, sessions, sql, sql_functions
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
@@ -209,12 +212,52 @@ class PostgresStore(DatabaseStore):
         ]
 
     def commit(self, batch: Batch) -> Committed:
-        if batch.worked is None and not batch.saved and not batch.forgotten:
+        if batch.worked is None and not batch.saved and not batch.forgotten and batch.slots is None:
             return self._committed(batch)
         with transaction.atomic(using=self.alias):
             committed = self._committed(batch)
             self._write_beside(batch)
+            if batch.slots is not None and (queues := self._change_slots(batch, batch.slots)):
+                return replace(committed, queues_to_notify=committed.queues_to_notify | queues)
             return committed
+
+    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
+        given = json.dumps([[pack(w.limit), pack(w.key), w.kind.value, w.at_once] for w in wants])
+        is_ours, undefined, line, queues = sql_functions.ACQUIRE(
+            self.alias, [pack(run_id), str(fence), pack(location), given, text(now)], uninterrupted=True
+        )
+        if not is_ours:
+            raise LeaseLost
+        if undefined is not None:
+            raise UnknownLimitError(unpack(undefined))
+        to_notify = frozenset(map(unpack, json.loads(queues))) if queues else frozenset()
+        if line is None:
+            return Admission(is_granted=True, queues_to_notify=to_notify)
+        limit, key, place, held, at_once = json.loads(line)
+        return Admission(
+            is_granted=False,
+            limit=unpack(limit),
+            key=unpack(key),
+            place=place,
+            held=held,
+            at_once=at_once,
+            queues_to_notify=to_notify,
+        )
+
+    def _change_slots(self, batch: Batch, slots: SlotChange) -> frozenset[str]:
+        values = [
+            pack(batch.run_id),
+            text(batch.now),
+            json.dumps([pack(each) for each in slots.released]),
+            "true" if slots.is_left else "false",
+            json.dumps([pack(each) for each in slots.awaited]),
+        ]
+        [queues] = sql_functions.CHANGE_SLOTS(self.alias, values, uninterrupted=True)
+        return frozenset(map(unpack, json.loads(queues))) if queues else frozenset()
+
+    def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
+        queues, number = sql_functions.SWEEP_SLOTS(self.alias, [text(now), str(most)])
+        return frozenset(map(unpack, json.loads(queues))) if queues else frozenset(), int(number or 0)
 
     def _committed(self, batch: Batch) -> Committed:
         if _only_entries(batch):

@@ -35,6 +35,7 @@ __all__ = [
     "CANCELLING",
     "CASCADED_AT_ONCE",
     "ENDING",
+    "MOST_IN_LINE",
     "Consumed",
     "after_change",
     "after_child",
@@ -66,6 +67,9 @@ __all__ = [
 #: The columns of the audit log that are equal when one action repeats another.
 ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label", "bulk_id")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")
+
+#: How many places of a line are counted at most.
+MOST_IN_LINE: Final = 1_000
 
 #: How many runs one transaction cancels at most because a run above them has ended.
 CASCADED_AT_ONCE: Final = 300

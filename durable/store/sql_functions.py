@@ -17,7 +17,9 @@ from durable.store.libpq import SQLFunction
 from durable.store.rows import ENTRY, METADATA, same
 
 __all__ = [
+    "ACQUIRE",
     "CASCADE",
+    "CHANGE_SLOTS",
     "COMMIT",
     "COMMIT_WITH_CHILDREN",
     "COMPLETE",
@@ -28,6 +30,7 @@ __all__ = [
     "SEND",
     "START",
     "START_KEYED",
+    "SWEEP_SLOTS",
     "is_completion",
     "recorded",
 ]
@@ -99,6 +102,21 @@ CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_
 
 #: The columns of a run that a patch may have; the function of COMMIT names each.
 PATCHED: Final = frozenset(RunPatch.__annotations__) - {"message_count"}
+
+#: Parameters: run, fence, location, slots (JSON), now. Returns whether the fence is the run's, a limit that is not defined,
+#: the line in which the run waits (JSON) or None, and the queues to notify (JSON).
+ACQUIRE: Final = SQLFunction(
+    "durable_acquire_1",
+    ["text", "bigint", "text", "json", "timestamptz"],
+    ["is_ours", "undefined", "line", "queues_to_notify"],
+)
+
+#: Parameters: run, now, released locations (JSON), whether the run is left, awaited locations (JSON). Returns the queues
+#: to notify, as JSON.
+CHANGE_SLOTS: Final = SQLFunction("durable_change_slots_1", ["text", "timestamptz", "json", "boolean", "json"])
+
+#: Parameters: now, at most how much. Returns the queues to notify (JSON), and how much was done.
+SWEEP_SLOTS: Final = SQLFunction("durable_sweep_slots_1", ["timestamptz", "integer"], ["queues_to_notify", "number"])
 
 _MOMENT: Final = datetime.fromtimestamp(0, UTC)
 #: A run that completes, whose patch has the values that the function of COMPLETE writes.

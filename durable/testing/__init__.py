@@ -6,7 +6,7 @@ Nothing runs by itself: a test says which pass happens when. Branches run in tur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call
 from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
+from durable.core.slot_records import Admission, SlotWant
 from durable.definitions import Workflow
 from durable.drivers import loop_threads
 from durable.execution.eviction import Eviction
@@ -38,6 +39,7 @@ __all__ = ["Harness", "Pass", "SimulatedCrash"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 When = Literal["before", "after"]
 _LEASE = timedelta(seconds=30)
 _MAX_PASSES = 10_000
@@ -229,10 +231,14 @@ class Harness(AsyncTwins):
     def _settle(self) -> None:
         rounds = 0
         # First the runs: those that were due before the moment of a tick have ended by then.
-        while (due := self._run_due() + self._cascade()) or self._tick():
+        while (due := self._run_due() + self._cascade() + self._sweep_slots()) or self._tick():
             rounds += due or 1
             if rounds > _MAX_PASSES:
                 raise RuntimeError(f"after {rounds} passes runs are still due at {self._now}: do they wake each other?")
+
+    def _sweep_slots(self) -> int:
+        """Hand on the slots of limits that ended runs have given up, as the sweep does."""
+        return self._store.sweep_slots(self._now, 1_000)[1]
 
     def _cascade(self) -> int:
         """Cancel what the ends of runs have left of their children, as the sweep does; return how many."""
@@ -462,10 +468,16 @@ class _CrashingStore(TransactionalMemoryStore):
         self._crash = None
 
     def commit(self, batch: Batch) -> Committed:
+        return self._counted(lambda: super(_CrashingStore, self).commit(batch))
+
+    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
+        return self._counted(lambda: super(_CrashingStore, self).acquire(run_id, fence, location, wants, now))
+
+    def _counted(self, write: Callable[[], T]) -> T:
         if self._crash == (self.commits + 1, "before"):
             self._crash = None
             raise SimulatedCrash
-        committed = super().commit(batch)
+        committed = write()
         self.commits += 1
         if self._crash == (self.commits, "after"):
             self._crash = None

@@ -146,6 +146,7 @@ class TestDoctor:
 
     def test_in_good_health(self, shell: Shell, worker: SimpleWorker, stage: Stage) -> None:
         stage.start(napping, id="asleep")
+        shell("schedules", "--sync")
         Sweep(store_for("default")).tick(timezone.now())
         done = shell("doctor")
         assert done.status == 0, done.out

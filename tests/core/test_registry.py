@@ -11,6 +11,7 @@ from django.apps import apps as django_apps
 from durable.apps import DurableConfig
 from durable.core import registry
 from durable.core.registry import Registry, UnknownWorkflowError
+from durable.core.workflow_limits import WorkflowLimits
 from tests.support.definitions import Definition, one, other
 
 
@@ -42,6 +43,7 @@ def test_a_name_is_asked_for_only_when_it_is_needed() -> None:
         queue = "default"
         is_async = False
         mistakes: tuple[type[Exception] | str, ...] | None = None
+        limits: WorkflowLimits | None = None
         label: str | None = None
 
         @property

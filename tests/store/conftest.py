@@ -26,11 +26,15 @@ from durable.models import (
     Failure,
     HeldStart,
     Hold,
+    Limit,
+    LimitKey,
     OperatorAction,
     QueueMessage,
     Run,
     RunKey,
     RunLimit,
+    Slot,
+    SlotNote,
     StepSave,
 )
 from durable.store import Store
@@ -48,6 +52,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
+        *(Limit, LimitKey, Slot, SlotNote),
         *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, Run),
     )
 ]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from durable.core.workflow_limits import WorkflowLimits
+
 __all__ = ["Definition", "one", "other"]
 
 
@@ -22,3 +24,4 @@ class Definition:
     queue: str = "default"
     is_async: bool = field(default=False)
     mistakes: tuple[type[Exception] | str, ...] | None = None
+    limits: WorkflowLimits | None = None

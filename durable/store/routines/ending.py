@@ -1,6 +1,6 @@
 """The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
 
-What must happen with every end happens here: the key of the run is free again, the parent that waits for the run is
+What must happen with every end happens here: the key of the run is free again, its slots of limits are given up, the parent that waits for the run is
 woken, and the run's open children are cancelled. For a run without a key that is no child and has none it is one look at
 an index for each, and nothing is written.
 
@@ -227,6 +227,7 @@ DECLARE
   is_child boolean;
   is_parent boolean;
   has_key boolean;
+  has_slot boolean;
 BEGIN
   IF TG_OP = 'DELETE' THEN
     PERFORM durable_wake_parent_1(OLD.id, OLD.parent_id, now());
@@ -234,9 +235,14 @@ BEGIN
   END IF;
   SELECT NEW.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM durable_child WHERE run_id = NEW.id),
     EXISTS (SELECT 1 FROM durable_child WHERE parent_id = NEW.id),
-    EXISTS (SELECT 1 FROM durable_runkey WHERE run_id = NEW.id AND is_open) INTO is_child, is_parent, has_key;
+    EXISTS (SELECT 1 FROM durable_runkey WHERE run_id = NEW.id AND is_open),
+    EXISTS (SELECT 1 FROM durable_slot WHERE run_id = NEW.id) INTO is_child, is_parent, has_key, has_slot;
   IF has_key THEN
     UPDATE durable_runkey SET is_open = NULL WHERE run_id = NEW.id;
+  END IF;
+  IF has_slot THEN
+    WITH gone AS (DELETE FROM durable_slot WHERE run_id = NEW.id RETURNING "limit", key)
+    INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, NEW.id FROM gone;
   END IF;
   IF is_child THEN
     PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);

@@ -16,12 +16,13 @@ from durable.store.routines.ending import ENDING, ENDING_TRIGGERS
 from durable.store.routines.functions import FUNCTIONS
 from durable.store.routines.guards import GUARDED, GUARDS, REFERENCES, TRIGGERS
 from durable.store.routines.keys import KEYS
+from durable.store.routines.slots import SLOTS
 
 __all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines", "OnOtherDatabases", "created_by"]
 
 #: All functions and triggers by name, in the order in which they can be created.
 ROUTINES: Final[dict[str, Routine]] = {
-    each.name: each for each in (*FUNCTIONS, *KEYS, *ENDING, *GUARDS, *TRIGGERS, *ENDING_TRIGGERS)
+    each.name: each for each in (*FUNCTIONS, *KEYS, *SLOTS, *ENDING, *GUARDS, *TRIGGERS, *ENDING_TRIGGERS)
 }
 
 

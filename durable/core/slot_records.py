@@ -1,0 +1,93 @@
+"""Slots of limits: who holds one, who waits in line. Plain data.
+
+A limit allows so many of something at once, for each of its keys. What counts is a *slot*: a row that belongs to a run,
+held or waiting. So nothing has to be given back, nothing expires, and a dead worker's run keeps what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["LIMIT", "Admission", "SlotChange", "SlotKind", "SlotRow", "SlotWant", "limit_label"]
+
+
+#: The key in an entry's data of the limit of a step.
+LIMIT: Final = "limit"
+
+
+class SlotKind(StrEnum):
+    """For how long a slot is held. The values are stored."""
+
+    RUNNING = "running"  # of a workflow: while a worker passes the run
+    OPEN = "open"  # of a workflow: from its first pass to its end
+    STEP = "step"  # of a step: while its function runs
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWant:
+    """A slot of `limit` for `key` ("" for a limit without keys), and for how long it is to be held.
+
+    `at_once` defines a limit that has no row yet.
+    """
+
+    limit: str
+    key: str = ""
+    kind: SlotKind = SlotKind.STEP
+    at_once: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The limit and the key as people see them: "crm/acme", or "gpu"."""
+        return limit_label(self.limit, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The answer to a run that wants slots: it holds all of them, or it waits in the line of one.
+
+    `place` counts from 1 and is capped by the store; `held` and `at_once` are those of the limit that it waits for.
+    """
+
+    is_granted: bool
+    limit: str = ""
+    key: str = ""
+    place: int = 0
+    held: int = 0
+    at_once: int = 0
+    queues_to_notify: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotChange:
+    """What a commit does to the slots of its run.
+
+    Those at the locations `released` are given up, held or waited for; `is_left`: also those that the run holds only while
+    a worker passes it. `awaited` are the locations for whose slots the run parks: if it holds those of one by now, it is
+    due again at once.
+    """
+
+    released: Sequence[str] = ()
+    is_left: bool = False
+    awaited: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRow:
+    """A slot of a run, held or waited for, as pages show it. `location` is "" for a slot of the workflow."""
+
+    run_id: str
+    location: str
+    limit: str
+    key: str
+    kind: SlotKind
+    is_held: bool
+    since: datetime
+
+
+def limit_label(limit: str, key: str) -> str:
+    """Return a limit and its key as people see them."""
+    return f"{limit}/{key}" if key else limit

@@ -1,0 +1,85 @@
+"""The limits of a workflow: of which its runs hold slots, and for which keys.
+
+`Limit` is what code writes. Plain data: `durable.core.slots` takes the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from durable.core.ids import check_key, check_limit
+from durable.core.slot_records import SlotKind, SlotWant
+
+__all__ = ["Limit", "WorkflowLimits", "check_at_once"]
+
+_HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Limit:
+    """A limit of a workflow: at most `at_once` of its runs at a time, or so many for each key.
+
+    `@workflow(limit=Limit("crm", at_once=1, key=lambda tenant: tenant, hold="open"))`. Workflows and steps that name the
+    same limit share it. `key` is called with the arguments of the run, without the context, and returns text; it must
+    return the same for the same arguments. With `hold="running"` a run holds its slot while a worker passes it, with
+    `hold="open"` from its first pass to its end. Without `at_once`, the limit is one that the setting LIMITS defines.
+    """
+
+    name: str
+    at_once: int | None
+    key: Callable[..., str] | None
+    hold: SlotKind
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        at_once: int | None = None,
+        key: Callable[..., str] | None = None,
+        hold: Literal["running", "open"] = "running",
+    ) -> None:
+        check_limit(name)
+        if hold not in _HOLDS:
+            raise ValueError(f"a limit is held while the run is {' or '.join(map(repr, _HOLDS))}, not {hold!r}")
+        if key is not None and not callable(key):
+            raise TypeError(f"key= of a limit is a function of the run's arguments that returns text, not {key!r}")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "at_once", None if at_once is None else check_at_once(at_once))
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "hold", SlotKind(hold))
+
+    def want(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SlotWant:
+        """Return the slot that a run with these arguments wants. Raises what `key` raises, TypeError and ValueError."""
+        if self.key is None:
+            return SlotWant(self.name, "", self.hold, self.at_once)
+        key = self.key(*args, **kwargs)
+        if not isinstance(key, str):
+            raise TypeError(f'the key of the limit "{self.name}" is text, not {key!r}: write key=lambda ...: str(...)')
+        return SlotWant(self.name, check_key(key), self.hold, self.at_once)
+
+
+class WorkflowLimits:
+    """The limits of one workflow, which its runs hold together or not at all."""
+
+    def __init__(self, limits: Limit | Sequence[Limit]) -> None:
+        given = (limits,) if isinstance(limits, Limit) else tuple(limits)
+        for each in given:
+            if not isinstance(each, Limit):
+                raise TypeError(f'a workflow\'s limit is a Limit, such as Limit("crm", at_once=1), not {each!r}')
+        names = [each.name for each in given]
+        if len(set(names)) < len(names):
+            raise ValueError(f"a workflow names each of its limits once, not {', '.join(names)}")
+        self.limits = given
+
+    def wants(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[SlotWant]:
+        """Return the slots that a run with these arguments wants. Raises as `Limit.want` does."""
+        return [each.want(args, kwargs) for each in self.limits]
+
+
+def check_at_once(at_once: int) -> int:
+    """Return a number of slots. Raises ValueError."""
+    if not isinstance(at_once, int) or isinstance(at_once, bool) or not 0 <= at_once < 1_000_000:
+        raise ValueError(f"at_once is a whole number from 0 to 999,999, not {at_once!r}")
+    return at_once

@@ -1,0 +1,172 @@
+"""Lines of limits: who takes a slot, who waits for one, and who is next.
+
+What the functions in `durable.store.routines.slots` do on PostgreSQL, for stores that compute in Python. Such a store has
+a `SlotTable`; nothing here reads or writes a row by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from durable.core.errors import UnknownLimitError
+from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotWant
+
+__all__ = ["Place", "SlotTable", "acquire", "change", "hand_on"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the line of a key: that of an operation which takes `wants` together."""
+
+    run_id: str
+    location: str
+    limit: str
+    key: str
+    place: int
+    wants: tuple[SlotWant, ...]
+
+
+class SlotTable(Protocol):
+    """The rows of slots and limits, in a transaction that has the rows of the keys locked."""
+
+    def lock(self, limit: str, key: str) -> None:
+        """Lock a key until the transaction ends."""
+
+    def define(self, limit: str, at_once: int) -> None:
+        """Insert a limit, unless there is one of this name."""
+
+    def at_once(self, limit: str) -> int | None:
+        """Return how many slots of each key may be held; None for a limit that there is not."""
+
+    def held(self, limit: str, key: str) -> int:
+        """Return how many slots of the key are held."""
+
+    def first(self, limit: str, key: str) -> Place | None:
+        """Return the first place of the line whose run is not paused, None if there is none.
+
+        A place that somebody else has locked is passed by: its run is ending.
+        """
+
+    def before(self, place: Place) -> int:
+        """Return how many places of the line are before this one, counted up to `MOST_IN_LINE`."""
+
+    def last_place(self, limit: str, key: str) -> int:
+        """Return the place of the last in the line, 0 for an empty one."""
+
+    def place_of(self, run_id: str, location: str) -> Place | None:
+        """Return the place in which the operation waits, None if it waits in none."""
+
+    def held_by(self, run_id: str, location: str) -> set[tuple[str, str]]:
+        """Return the limits and keys of which the operation holds slots."""
+
+    def take(self, run_id: str, location: str, wants: Sequence[SlotWant], at: datetime) -> None:
+        """Insert slots that the operation now holds."""
+
+    def wait(self, place: Place, kind: SlotKind, at: datetime) -> None:
+        """Insert a place; one that the operation has elsewhere is moved, and keeps its time."""
+
+    def leave(self, place: Place) -> None:
+        """Delete a place."""
+
+    def give_up(
+        self, run_id: str, *, locations: Iterable[str] | None, kind: SlotKind | None = None
+    ) -> set[tuple[str, str]]:
+        """Delete what the run holds, and its places, of these locations (None: of all) and of this kind (None: of all).
+
+        Return the limits and keys.
+        """
+
+    def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
+        """Delete one slot that the operation holds, and let the sweep hand it on."""
+
+    def tell(self, run_id: str, limit: str, key: str, at: datetime) -> str | None:
+        """Make a run due that has a slot by now. Return its queue if it is to be notified."""
+
+
+def acquire(
+    table: SlotTable, run_id: str, location: str, wants: Sequence[SlotWant], at: datetime
+) -> tuple[Admission, set[str]]:
+    """Take slots for an operation, all of them or a place in the line of the first that is full (`Store.acquire`).
+
+    Also return the queues to notify. Raises UnknownLimitError.
+    """
+    queues: set[str] = set()
+    for want in wants:
+        if table.at_once(want.limit) is None:
+            if want.at_once is None:
+                raise UnknownLimitError(want.limit)
+            table.define(want.limit, want.at_once)
+        queues |= hand_on(table, want.limit, want.key, at)
+    held = table.held_by(run_id, location)
+    for limit, key in sorted(
+        held - {(each.limit, each.key) for each in wants}
+    ):  # another version of the code wanted it
+        table.drop(run_id, location, limit, key)
+    mine = table.place_of(run_id, location)
+    for want in wants:
+        if (want.limit, want.key) in held:
+            continue
+        most, number = table.at_once(want.limit) or 0, table.held(want.limit, want.key)
+        first = table.first(want.limit, want.key)
+        if number < most and (first is None or (first.run_id, first.location) == (run_id, location)):
+            continue
+        if mine is None or (mine.limit, mine.key) != (want.limit, want.key):
+            last = table.last_place(want.limit, want.key)
+            mine = Place(run_id, location, want.limit, want.key, last + 1, tuple(wants))
+            table.wait(mine, want.kind, at)
+        line = Admission(
+            is_granted=False,
+            limit=want.limit,
+            key=want.key,
+            place=table.before(mine) + 1,
+            held=number,
+            at_once=most,
+        )
+        return line, queues
+    if mine is not None:
+        table.leave(mine)
+    table.take(run_id, location, [each for each in wants if (each.limit, each.key) not in held], at)
+    return Admission(is_granted=True), queues
+
+
+def hand_on(table: SlotTable, limit: str, key: str, at: datetime) -> set[str]:
+    """Give free slots of a key to the first in its line; return the queues to notify."""
+    table.lock(limit, key)
+    most = table.at_once(limit) or 0
+    queues: set[str] = set()
+    while table.held(limit, key) < most and (first := table.first(limit, key)) is not None:
+        full = _full(table, first)
+        table.leave(first)
+        if full is not None:
+            last = table.last_place(full.limit, full.key)
+            moved = Place(first.run_id, first.location, full.limit, full.key, last + 1, first.wants)
+            table.wait(moved, full.kind, at)
+            continue
+        table.take(first.run_id, first.location, first.wants, at)
+        if (queue := table.tell(first.run_id, limit, key, at)) is not None:
+            queues.add(queue)
+    return queues
+
+
+def _full(table: SlotTable, place: Place) -> SlotWant | None:
+    """Return the first other slot that the operation takes together with this one and that is not free."""
+    for want in place.wants:
+        if (want.limit, want.key) != (place.limit, place.key):
+            table.lock(want.limit, want.key)
+            if table.held(want.limit, want.key) >= (table.at_once(want.limit) or 0):
+                return want
+    return None
+
+
+def change(table: SlotTable, run_id: str, slots: SlotChange, at: datetime) -> tuple[set[str], bool]:
+    """Do what a commit does to the slots of its run. Return the queues to notify, and whether the run is due at once."""
+    gone = table.give_up(run_id, locations=slots.released) if slots.released else set()
+    if slots.is_left:
+        gone |= table.give_up(run_id, locations=[""], kind=SlotKind.RUNNING)
+    queues: set[str] = set()
+    for limit, key in sorted(gone):
+        queues |= hand_on(table, limit, key, at)
+    return queues, any(table.place_of(run_id, each) is None for each in slots.awaited)

@@ -1,0 +1,170 @@
+"""Slots of limits in `durable.store.memory`: the rows for `durable.store.lines`.
+
+The store holds its lock around each call, and passes its runs. The end of a run writes nothing here: a slot whose run has
+ended is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from durable.core.records import ENDED, RunRecord, RunState
+from durable.core.slot_records import SlotKind, SlotRow, SlotWant
+from durable.store import lines, row_rules
+from durable.store.lines import Place
+
+__all__ = ["MemorySlotTable", "MemorySlots", "sweep"]
+
+#: What identifies a slot: run, location, limit and key.
+_Held = tuple[str, str, str, str]
+
+
+@dataclass(slots=True)
+class MemorySlots:
+    """The slots and the lines of all limits."""
+
+    limits: dict[str, int] = field(default_factory=dict)
+    overrides: dict[str, int] = field(default_factory=dict)  # by operators
+    held: dict[_Held, SlotRow] = field(default_factory=dict)
+    places: dict[tuple[str, str], tuple[Place, SlotRow]] = field(default_factory=dict)  # by run and location
+
+    def copied(self) -> MemorySlots:
+        """Return a copy for a snapshot. Records are replaced, never changed."""
+        return MemorySlots(dict(self.limits), dict(self.overrides), dict(self.held), dict(self.places))
+
+    def set_limit(self, name: str, override: int | None) -> int | None:
+        """Let a limit allow another number of slots, or that of its code; return the number before."""
+        if name not in self.limits:
+            return None
+        before = self.overrides.pop(name, self.limits[name])
+        if override is not None:
+            self.overrides[name] = override
+        return before
+
+    def of_runs(self, run_ids: Sequence[str]) -> list[SlotRow]:
+        """Return the slots of these runs, held and waited for."""
+        rows = [*self.held.values(), *(row for _, row in self.places.values())]
+        found = [each for each in rows if each.run_id in run_ids]
+        return sorted(found, key=lambda each: (each.run_id, each.location, each.limit, each.key))
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySlotTable:
+    """A `durable.store.lines.SlotTable` in memory."""
+
+    slots: MemorySlots
+    runs: dict[str, RunRecord]
+
+    def _is_open(self, run_id: str) -> bool:
+        return run_id in self.runs and self.runs[run_id].state not in ENDED
+
+    def _line(self, limit: str, key: str) -> list[Place]:
+        line = [place for place, _ in self.slots.places.values() if (place.limit, place.key) == (limit, key)]
+        return sorted(line, key=lambda each: each.place)
+
+    def lock(self, limit: str, key: str) -> None:
+        """Drop what ended runs have left; the store itself is locked."""
+        slots = self.slots
+        for held in [at for at in slots.held if at[2:] == (limit, key) and not self._is_open(at[0])]:
+            del slots.held[held]
+        for place in self._line(limit, key):
+            if not self._is_open(place.run_id):
+                self.leave(place)
+
+    def define(self, limit: str, at_once: int) -> None:
+        self.slots.limits.setdefault(limit, at_once)
+
+    def at_once(self, limit: str) -> int | None:
+        return self.slots.overrides.get(limit, self.slots.limits.get(limit))
+
+    def held(self, limit: str, key: str) -> int:
+        return sum(at[2:] == (limit, key) and self._is_open(at[0]) for at in self.slots.held)
+
+    def first(self, limit: str, key: str) -> Place | None:
+        for place in self._line(limit, key):
+            if self._is_open(place.run_id) and self.runs[place.run_id].state != RunState.PAUSED:
+                return place
+        return None
+
+    def before(self, place: Place) -> int:
+        ahead = sum(each.place < place.place for each in self._line(place.limit, place.key))
+        return min(ahead, row_rules.MOST_IN_LINE)
+
+    def last_place(self, limit: str, key: str) -> int:
+        return max((each.place for each in self._line(limit, key)), default=0)
+
+    def place_of(self, run_id: str, location: str) -> Place | None:
+        found = self.slots.places.get((run_id, location))
+        return None if found is None else found[0]
+
+    def held_by(self, run_id: str, location: str) -> set[tuple[str, str]]:
+        return {at[2:] for at in self.slots.held if at[:2] == (run_id, location)}
+
+    def take(self, run_id: str, location: str, wants: Sequence[SlotWant], at: datetime) -> None:
+        for want in wants:
+            self.slots.held[run_id, location, want.limit, want.key] = SlotRow(
+                run_id=run_id,
+                location=location,
+                limit=want.limit,
+                key=want.key,
+                kind=want.kind,
+                is_held=True,
+                since=at,
+            )
+
+    def wait(self, place: Place, kind: SlotKind, at: datetime) -> None:
+        _, before = self.slots.places.get((place.run_id, place.location), (None, None))
+        row = SlotRow(
+            run_id=place.run_id,
+            location=place.location,
+            limit=place.limit,
+            key=place.key,
+            kind=kind,
+            is_held=False,
+            since=at if before is None else before.since,
+        )
+        self.slots.places[place.run_id, place.location] = (place, row)
+
+    def leave(self, place: Place) -> None:
+        self.slots.places.pop((place.run_id, place.location), None)
+
+    def give_up(
+        self, run_id: str, *, locations: Iterable[str] | None, kind: SlotKind | None = None
+    ) -> set[tuple[str, str]]:
+        where = None if locations is None else set(locations)
+        gone = {
+            at: row
+            for at, row in self.slots.held.items()
+            if at[0] == run_id and (where is None or at[1] in where) and kind in (None, row.kind)
+        }
+        for at in gone:
+            del self.slots.held[at]
+        left = [
+            place
+            for place, _ in list(self.slots.places.values())
+            if kind is None and place.run_id == run_id and (where is None or place.location in where)
+        ]
+        for place in left:
+            self.leave(place)
+        return {at[2:] for at in gone} | {(place.limit, place.key) for place in left}
+
+    def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
+        del self.slots.held[run_id, location, limit, key]
+
+    def tell(self, run_id: str, limit: str, key: str, at: datetime) -> str | None:  # noqa: ARG002  # of a note elsewhere
+        run = self.runs[run_id]
+        if run.state == RunState.PAUSED:
+            return None
+        self.runs[run_id] = replace(run, wake_at=at if run.wake_at is None else min(run.wake_at, at))
+        is_free = run.lease_expires_at is None or run.lease_expires_at <= at
+        return run.queue if is_free else None
+
+
+def sweep(table: MemorySlotTable, at: datetime) -> tuple[set[str], int]:
+    """Hand on what ended runs have given up; return the queues to notify, and how many slots were handed on."""
+    waiting = {(place.limit, place.key) for place, _ in table.slots.places.values()}
+    before = len(table.slots.places)
+    queues = {queue for limit, key in sorted(waiting) for queue in lines.hand_on(table, limit, key, at)}
+    return queues, before - len(table.slots.places)

@@ -1,0 +1,269 @@
+"""Slots of limits on PostgreSQL: taking them, waiting in line, handing them on.
+
+Every function that counts or changes the slots of a key has the key's row in durable_limitkey locked. Rows of runs are
+locked before rows of keys: the one function that touches another run's row while it has a key's locks it only if nobody
+else has, and leaves a note for the sweep otherwise. Several keys are locked in their order. So no two of them wait for
+each other.
+"""
+
+# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
+
+from __future__ import annotations
+
+from typing import Final
+
+from durable.core.records import RunState
+from durable.core.slot_records import SlotKind
+from durable.store.routines.definitions import Function
+from durable.store.row_rules import MOST_IN_LINE
+
+__all__ = ["SLOTS"]
+
+SLOTS: Final = (
+    # Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if somebody else has it locked.
+    Function.of("""
+CREATE FUNCTION durable_lock_limit_1(of_limit text, of_key text, may_wait boolean) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+BEGIN
+  LOOP
+    IF may_wait THEN
+      PERFORM 1 FROM durable_limitkey WHERE "limit" = of_limit AND key = of_key FOR UPDATE;
+    ELSE
+      PERFORM 1 FROM durable_limitkey WHERE "limit" = of_limit AND key = of_key FOR UPDATE SKIP LOCKED;
+    END IF;
+    IF FOUND THEN
+      RETURN true;
+    END IF;
+    IF NOT may_wait THEN
+      RETURN false;
+    END IF;
+    INSERT INTO durable_limitkey ("limit", key) VALUES (of_limit, of_key) ON CONFLICT DO NOTHING;
+  END LOOP;
+END $$
+"""),
+    # Make a run due that has a slot by now, if nobody else has its row locked; otherwise note it. Returns the queue to
+    # notify, NULL for none.
+    Function.of(f"""
+CREATE FUNCTION durable_tell_of_slot_1(of_run text, of_limit text, of_key text, at timestamptz) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  r record;
+BEGIN
+  SELECT queue, state, finished_at, lease_expires_at INTO r FROM durable_run WHERE id = of_run
+  FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, of_run);
+    RETURN NULL;
+  END IF;
+  IF r.finished_at IS NOT NULL OR r.state = '{RunState.PAUSED}' THEN
+    RETURN NULL;
+  END IF;
+  UPDATE durable_run SET wake_at = LEAST(wake_at, at) WHERE id = of_run;
+  RETURN CASE WHEN r.lease_expires_at IS NULL OR r.lease_expires_at <= at THEN r.queue END;
+END $$
+"""),
+    # Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if somebody else has the
+    # key locked. A run that is paused keeps its place and is passed by. Returns the queues to notify.
+    Function.of(f"""
+CREATE FUNCTION durable_hand_on_1(of_limit text, of_key text, at timestamptz, may_wait boolean) RETURNS text[]
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  most integer;
+  number bigint;
+  head record;
+  other record;
+  full_one record;
+  queues text[] := '{{}}';
+BEGIN
+  IF NOT durable_lock_limit_1(of_limit, of_key, may_wait) THEN
+    INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, '');
+    RETURN queues;
+  END IF;
+  SELECT COALESCE(override, at_once) INTO most FROM durable_limit WHERE name = of_limit;
+  SELECT count(*) INTO number FROM durable_slot WHERE "limit" = of_limit AND key = of_key AND is_held;
+  <<line>>
+  WHILE number < most LOOP
+    SELECT s.id, s.run_id, s.location, s.wants INTO head FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
+    WHERE s."limit" = of_limit AND s.key = of_key AND NOT s.is_held
+      AND r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL
+    ORDER BY s.place LIMIT 1 FOR UPDATE OF s SKIP LOCKED;
+    IF NOT FOUND THEN
+      -- a place that somebody has locked is that of a run which is ending: if it goes on nevertheless, it is next
+      INSERT INTO durable_slotnote ("limit", key, run_id) SELECT of_limit, of_key, '' WHERE EXISTS (
+        SELECT 1 FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
+        WHERE s."limit" = of_limit AND s.key = of_key AND NOT s.is_held
+          AND r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL);
+      EXIT line;
+    END IF;
+    full_one := NULL;
+    FOR other IN SELECT x ->> 0 AS "limit", x ->> 1 AS key FROM json_array_elements(head.wants::json) AS x
+      WHERE (x ->> 0, x ->> 1) <> (of_limit, of_key) ORDER BY 1, 2
+    LOOP
+      IF NOT durable_lock_limit_1(other."limit", other.key, false) THEN
+        INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, '');
+        EXIT line;
+      END IF;
+      IF (SELECT count(*) FROM durable_slot WHERE "limit" = other."limit" AND key = other.key AND is_held)
+        >= (SELECT COALESCE(override, at_once) FROM durable_limit WHERE name = other."limit") THEN
+        full_one := other;
+        EXIT;
+      END IF;
+    END LOOP;
+    IF full_one IS NOT NULL THEN
+      UPDATE durable_slot SET "limit" = full_one."limit", key = full_one.key, place = 1 + (
+        SELECT COALESCE(max(place), 0) FROM durable_slot
+        WHERE "limit" = full_one."limit" AND key = full_one.key AND NOT is_held) WHERE id = head.id;
+      CONTINUE;
+    END IF;
+    DELETE FROM durable_slot WHERE id = head.id;
+    INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+    SELECT head.run_id, head.location, x ->> 0, x ->> 1, x ->> 2, true, 0, at, '[]'
+    FROM json_array_elements(head.wants::json) AS x;
+    number := number + 1;
+    queues := queues || durable_tell_of_slot_1(head.run_id, of_limit, of_key, at);
+  END LOOP;
+  RETURN array_remove(queues, NULL);
+END $$
+"""),
+    # Take slots for an operation of a run: all of them, or a place in the line of the first that is full. `slots` is a
+    # JSON array of limit, key, kind and the number of a limit that is not defined yet, in the order of limits and keys.
+    # `is_ours` is NULL for an older fence. `undefined` is a limit that nobody has defined. Otherwise `line` is NULL where the
+    # run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits.
+    Function.of(f"""
+CREATE FUNCTION durable_acquire_1(
+  of_run text, with_fence bigint, at_location text, slots json, at timestamptz,
+  OUT is_ours boolean, OUT undefined text, OUT line text, OUT queues_to_notify text
+) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  w record;
+  mine record;
+  most integer;
+  number bigint;
+  new_place bigint;
+  queues text[] := '{{}}';
+BEGIN
+  PERFORM 1 FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  is_ours := true;
+  FOR w IN SELECT x ->> 0 AS "limit", x ->> 1 AS key, (x ->> 3)::integer AS at_once
+    FROM json_array_elements(slots) AS x
+  LOOP
+    PERFORM 1 FROM durable_limit WHERE name = w."limit";
+    IF NOT FOUND THEN
+      IF w.at_once IS NULL THEN
+        undefined := w."limit";
+        RETURN;
+      END IF;
+      INSERT INTO durable_limit (name, at_once) VALUES (w."limit", w.at_once) ON CONFLICT DO NOTHING;
+    END IF;
+    queues := queues || durable_hand_on_1(w."limit", w.key, at, true);
+  END LOOP;
+  IF queues <> '{{}}' THEN
+    queues_to_notify := array_to_json(queues)::text;
+  END IF;
+  -- of an earlier attempt of another version of the code, which wanted others
+  WITH gone AS (
+    DELETE FROM durable_slot AS s WHERE s.run_id = of_run AND s.location = at_location AND s.is_held
+      AND NOT EXISTS (SELECT 1 FROM json_array_elements(slots) AS x WHERE (x ->> 0, x ->> 1) = (s."limit", s.key))
+    RETURNING s."limit", s.key)
+  INSERT INTO durable_slotnote ("limit", key, run_id) SELECT "limit", key, '' FROM gone;
+  SELECT id, "limit", key, place INTO mine FROM durable_slot
+  WHERE run_id = of_run AND location = at_location AND NOT is_held;
+  FOR w IN SELECT x ->> 0 AS "limit", x ->> 1 AS key FROM json_array_elements(slots) AS x LOOP
+    CONTINUE WHEN EXISTS (SELECT 1 FROM durable_slot
+      WHERE run_id = of_run AND location = at_location AND "limit" = w."limit" AND key = w.key AND is_held);
+    SELECT COALESCE(override, at_once) INTO most FROM durable_limit WHERE name = w."limit";
+    SELECT count(*) INTO number FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND is_held;
+    IF number >= most OR EXISTS (
+      SELECT 1 FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
+      WHERE s."limit" = w."limit" AND s.key = w.key AND NOT s.is_held AND (mine.id IS NULL OR s.id <> mine.id)
+        AND r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL
+        AND (mine.id IS NULL OR (mine."limit", mine.key) <> (w."limit", w.key) OR s.place < mine.place)
+    ) THEN
+      IF mine.id IS NULL OR (mine."limit", mine.key) <> (w."limit", w.key) THEN
+        SELECT 1 + COALESCE(max(place), 0) INTO new_place FROM durable_slot
+        WHERE "limit" = w."limit" AND key = w.key AND NOT is_held;
+        IF mine.id IS NULL THEN
+          INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+          SELECT of_run, at_location, w."limit", w.key, x ->> 2, false, new_place, at, slots::text
+          FROM json_array_elements(slots) AS x WHERE (x ->> 0, x ->> 1) = (w."limit", w.key);
+        ELSE
+          UPDATE durable_slot SET "limit" = w."limit", key = w.key, place = new_place, wants = slots::text
+          WHERE id = mine.id;
+        END IF;
+      ELSE
+        new_place := mine.place;
+      END IF;
+      SELECT json_build_array(w."limit", w.key, 1 + count(*), number, most)::text INTO line FROM (
+        SELECT 1 FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND NOT is_held AND place < new_place
+        LIMIT {MOST_IN_LINE}) AS before;
+      RETURN;
+    END IF;
+  END LOOP;
+  DELETE FROM durable_slot WHERE id = mine.id;
+  INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+  SELECT of_run, at_location, x ->> 0, x ->> 1, x ->> 2, true, 0, at, '[]' FROM json_array_elements(slots) AS x
+  WHERE NOT EXISTS (SELECT 1 FROM durable_slot AS s
+    WHERE s.run_id = of_run AND s.location = at_location AND s."limit" = x ->> 0 AND s.key = x ->> 1);
+END $$
+"""),
+    # Write what a commit does to the slots of its run, after everything else: give some up, hand them on, and make the run
+    # due if it parks for slots that are its own by now. The end of the run has noted what it gave up. Returns the queues
+    # to notify, as JSON.
+    Function.of(f"""
+CREATE FUNCTION durable_change_slots_1(
+  of_run text, at timestamptz, released json, is_left boolean, awaited json
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  k record;
+  queues text[] := '{{}}';
+  own text;
+BEGIN
+  FOR k IN
+    WITH gone AS (
+      DELETE FROM durable_slot WHERE run_id = of_run
+        AND (location IN (SELECT json_array_elements_text(released)) OR (is_left AND location = '' AND is_held AND kind = '{SlotKind.RUNNING}'))
+      RETURNING "limit", key),
+    noted AS (DELETE FROM durable_slotnote WHERE run_id = of_run RETURNING "limit", key)
+    SELECT "limit", key FROM gone UNION SELECT "limit", key FROM noted ORDER BY 1, 2
+  LOOP
+    queues := queues || durable_hand_on_1(k."limit", k.key, at, true);
+  END LOOP;
+  IF EXISTS (
+    SELECT 1 FROM json_array_elements_text(awaited) AS a(location) WHERE NOT EXISTS (
+      SELECT 1 FROM durable_slot AS s WHERE s.run_id = of_run AND s.location = a.location AND NOT s.is_held)
+  ) THEN
+    UPDATE durable_run SET wake_at = at WHERE id = of_run AND finished_at IS NULL AND state <> '{RunState.PAUSED}'
+    RETURNING queue INTO own;
+    queues := queues || own;
+  END IF;
+  RETURN CASE WHEN queues <> '{{}}' THEN array_to_json(array_remove(queues, NULL))::text END;
+END $$
+"""),
+    # Do what is noted, at most so much of it. Returns the queues to notify, as JSON, and how much was done.
+    Function.of("""
+CREATE FUNCTION durable_sweep_slots_1(at timestamptz, most integer, OUT queues_to_notify text, OUT number integer)
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  k record;
+  queues text[] := '{}';
+BEGIN
+  number := 0;
+  FOR k IN SELECT id, "limit", key, run_id FROM durable_slotnote ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED LOOP
+    DELETE FROM durable_slotnote WHERE id = k.id;
+    IF k.run_id <> '' AND EXISTS (SELECT 1 FROM durable_slot
+      WHERE run_id = k.run_id AND "limit" = k."limit" AND key = k.key AND is_held)
+    THEN
+      queues := queues || durable_tell_of_slot_1(k.run_id, k."limit", k.key, at);
+    END IF;
+    queues := queues || durable_hand_on_1(k."limit", k.key, at, false);
+    number := number + 1;
+  END LOOP;
+  IF queues <> '{}' THEN
+    queues_to_notify := array_to_json(array_remove(queues, NULL))::text;
+  END IF;
+END $$
+"""),
+)

@@ -1,0 +1,201 @@
+"""Slots of limits on any database: the rows for `durable.store.lines`, and what is noted for the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import connections
+from django.db.models import Max
+
+from durable.core.records import ENDED, RunState
+from durable.core.slot_records import SlotKind, SlotRow, SlotWant
+from durable.models import Limit, LimitKey, Run, Slot, SlotNote
+from durable.models.run import RunQuerySet
+from durable.store import lines, row_rules
+from durable.store.lines import Place
+
+__all__ = ["DatabaseSlots", "forget", "note_end", "of_runs", "set_limit", "settle", "sweep"]
+
+#: Locks runs for this transaction; with `skip`, those that nobody else has locked.
+Locking = Callable[..., RunQuerySet]
+
+
+class DatabaseSlots:
+    """A `durable.store.lines.SlotTable` on a database. `locking` locks rows of runs."""
+
+    def __init__(self, alias: str, locking: Locking) -> None:
+        self._alias = alias
+        self._locking = locking
+        self._rows = Slot.objects.using(alias)
+
+    def lock(self, limit: str, key: str) -> None:
+        keys = LimitKey.objects.using(self._alias)
+        if connections[self._alias].features.has_select_for_update:
+            keys = keys.select_for_update()
+        keys.get_or_create(limit=limit, key=key)
+
+    def define(self, limit: str, at_once: int) -> None:
+        Limit.objects.using(self._alias).get_or_create(name=limit, defaults={"at_once": at_once})
+
+    def at_once(self, limit: str) -> int | None:
+        found = Limit.objects.using(self._alias).filter(name=limit).first()
+        return None if found is None else found.number
+
+    def held(self, limit: str, key: str) -> int:
+        return self._rows.filter(limit=limit, key=key, is_held=True).count()
+
+    def first(self, limit: str, key: str) -> Place | None:
+        waiting = self._rows.filter(limit=limit, key=key, is_held=False).order_by("place")
+        waiting = waiting.exclude(run__state__in=[each.value for each in (*ENDED, RunState.PAUSED)])
+        found = waiting.first()
+        if found is None or not connections[self._alias].features.has_select_for_update_skip_locked:
+            return _place(found)
+        free = waiting.select_for_update(skip_locked=True, of=("self",)).first()
+        if free is None:  # locked by the end of its run: if that goes on nevertheless, it is next
+            SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id="")
+        return _place(free)
+
+    def before(self, place: Place) -> int:
+        line = self._rows.filter(limit=place.limit, key=place.key, is_held=False, place__lt=place.place)
+        return line[: row_rules.MOST_IN_LINE].count()
+
+    def last_place(self, limit: str, key: str) -> int:
+        line = self._rows.filter(limit=limit, key=key, is_held=False)
+        last: int | None = line.aggregate(last=Max("place"))["last"]
+        return last or 0
+
+    def place_of(self, run_id: str, location: str) -> Place | None:
+        return _place(self._rows.filter(run_id=run_id, location=location, is_held=False).first())
+
+    def held_by(self, run_id: str, location: str) -> set[tuple[str, str]]:
+        return set(self._rows.filter(run_id=run_id, location=location, is_held=True).values_list("limit", "key"))
+
+    def take(self, run_id: str, location: str, wants: Sequence[SlotWant], at: datetime) -> None:
+        self._rows.bulk_create(
+            Slot(run_id=run_id, location=location, limit=w.limit, key=w.key, kind=w.kind.value, is_held=True, since=at)
+            for w in wants
+        )
+
+    def wait(self, place: Place, kind: SlotKind, at: datetime) -> None:
+        wants: Any = [[w.limit, w.key, w.kind.value] for w in place.wants]
+        self._rows.update_or_create(
+            run_id=place.run_id,
+            location=place.location,
+            is_held=False,
+            defaults={"limit": place.limit, "key": place.key, "place": place.place, "wants": wants, "kind": kind.value},
+            create_defaults={
+                "limit": place.limit,
+                "key": place.key,
+                "place": place.place,
+                "wants": wants,
+                "kind": kind.value,
+                "since": at,
+            },
+        )
+
+    def leave(self, place: Place) -> None:
+        self._rows.filter(run_id=place.run_id, location=place.location, is_held=False).delete()
+
+    def give_up(
+        self, run_id: str, *, locations: Iterable[str] | None, kind: SlotKind | None = None
+    ) -> set[tuple[str, str]]:
+        rows = self._rows.filter(run_id=run_id)
+        if locations is not None:
+            rows = rows.filter(location__in=list(locations))
+        if kind is not None:
+            rows = rows.filter(kind=kind.value, is_held=True)
+        gone = set(rows.values_list("limit", "key"))
+        if gone:
+            rows.delete()
+        return gone
+
+    def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
+        self._rows.filter(run_id=run_id, location=location, limit=limit, key=key, is_held=True).delete()
+        SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id="")
+
+    def tell(self, run_id: str, limit: str, key: str, at: datetime) -> str | None:
+        runs = Run.objects.using(self._alias).filter(id=run_id)
+        run = self._locking(runs, skip=True).first()
+        if run is None:
+            SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id=run_id)
+            return None
+        if run.state in ENDED or run.state == RunState.PAUSED:
+            return None
+        runs.update(wake_at=at if run.wake_at is None else min(run.wake_at, at))
+        is_free = run.lease_expires_at is None or run.lease_expires_at <= at
+        return run.queue if is_free else None
+
+
+def _place(row: Slot | None) -> Place | None:
+    if row is None:
+        return None
+    given: Any = row.wants
+    wants = tuple(SlotWant(limit, key, SlotKind(kind)) for limit, key, kind, *_ in given)
+    return Place(row.run_id, row.location, row.limit, row.key, row.place, wants)
+
+
+def note_end(alias: str, run_id: str) -> None:
+    """Give up all slots of a run that has ended, and note their keys: the rows of keys are locked later."""
+    slots = DatabaseSlots(alias, Run.objects.using)
+    gone = slots.give_up(run_id, locations=None)
+    SlotNote.objects.using(alias).bulk_create(
+        SlotNote(limit=limit, key=key, run_id=run_id) for limit, key in sorted(gone)
+    )
+
+
+def forget(alias: str, run_id: str, locations: Sequence[str]) -> None:
+    """Give up the slots of operations of a run whose records are deleted, and note their keys."""
+    slots = DatabaseSlots(alias, Run.objects.using)
+    gone = slots.give_up(run_id, locations=locations)
+    SlotNote.objects.using(alias).bulk_create(SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(gone))
+
+
+def settle(alias: str, run_id: str, locking: Locking, at: datetime) -> set[str]:
+    """Hand on what the end of a run has given up; return the queues to notify."""
+    notes = SlotNote.objects.using(alias).filter(run_id=run_id)
+    gone = set(notes.values_list("limit", "key"))
+    if gone:
+        notes.delete()
+    slots = DatabaseSlots(alias, locking)
+    return {queue for limit, key in sorted(gone) for queue in lines.hand_on(slots, limit, key, at)}
+
+
+def sweep(alias: str, locking: Locking, at: datetime, most: int) -> tuple[set[str], int]:
+    """Do what is noted, at most so much of it; return the queues to notify, and how much was done."""
+    notes = list(SlotNote.objects.using(alias).order_by("id")[:most])
+    slots, queues = DatabaseSlots(alias, locking), set()
+    SlotNote.objects.using(alias).filter(id__in=[each.pk for each in notes]).delete()
+    for note in sorted(notes, key=lambda each: (each.limit, each.key)):
+        if (note.limit, note.key) in _held_by(alias, note.run_id):
+            queues |= {slots.tell(note.run_id, note.limit, note.key, at)}
+    for limit, key in sorted({(each.limit, each.key) for each in notes}):
+        queues |= lines.hand_on(slots, limit, key, at)
+    return {each for each in queues if each is not None}, len(notes)
+
+
+def _held_by(alias: str, run_id: str) -> set[tuple[str, str]]:
+    held = Slot.objects.using(alias).filter(run_id=run_id, is_held=True)
+    return set(held.values_list("limit", "key")) if run_id else set()
+
+
+def set_limit(alias: str, name: str, override: int | None) -> int | None:
+    """Let a limit allow another number of slots; note all its lines (`Store.set_limit`)."""
+    limits = Limit.objects.using(alias).filter(name=name)
+    before = limits.first()
+    if before is None:
+        return None
+    limits.update(override=override)
+    waiting = Slot.objects.using(alias).filter(limit=name, is_held=False).order_by("key")
+    keys = list(waiting.values_list("key", flat=True).distinct())
+    SlotNote.objects.using(alias).bulk_create(
+        (SlotNote(limit=name, key=key, run_id="") for key in keys), batch_size=1_000
+    )
+    return before.number
+
+
+def of_runs(alias: str, run_ids: Sequence[str]) -> list[SlotRow]:
+    """Return the slots of these runs, held and waited for."""
+    found = Slot.objects.using(alias).filter(run_id__in=run_ids).order_by("run_id", "location", "limit", "key")
+    return [each.record for each in found]

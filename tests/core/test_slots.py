@@ -1,0 +1,286 @@
+"""Limits of workflows and steps: who runs, who waits in line, what a crash leaves; in both flavours."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from durable import AsyncContext, Context, CriticalError, Limit, RetryLater, UnknownLimitError, get_run, workflow
+from durable.core.slot_records import SlotKind, SlotWant
+from durable.testing import Harness
+from tests.core.driving import evicted_pass, threaded_pass
+
+CALLS: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    CALLS.clear()
+
+
+def work(name: str) -> str:
+    CALLS.append(name)
+    return f"done {name}"
+
+
+def by_tenant(tenant: str, **_: object) -> str:
+    return tenant
+
+
+@workflow(name="slots.open", limit=Limit("slots-open", at_once=1, key=by_tenant, hold="open"))
+def exclusive(ctx: Context, tenant: str) -> str:
+    ctx.sleep("night", 60)
+    return ctx.step("work", work, tenant)
+
+
+@workflow(name="slots.aopen", limit=Limit("slots-open", at_once=1, key=by_tenant, hold="open"))
+async def aexclusive(ctx: AsyncContext, tenant: str) -> str:
+    await ctx.sleep("night", 60)
+    return await ctx.step("work", work, tenant)
+
+
+@workflow(name="slots.running", limit=Limit("slots-running", at_once=1))
+def running(ctx: Context, name: str) -> str:
+    ctx.step("first", work, f"{name} 1")
+    ctx.sleep("night", 60)
+    return ctx.step("second", work, f"{name} 2")
+
+
+@workflow(name="slots.steps", limit=Limit("slots-gpu", at_once=10))
+def steps(ctx: Context, name: str) -> str:
+    ctx.step("before", work, f"{name} before")
+    return ctx.step("render", work, name, limit="slots-gpu/card")
+
+
+@workflow(name="slots.asteps")
+async def asteps(ctx: AsyncContext, name: str) -> str:
+    await ctx.step("before", work, f"{name} before")
+    return await ctx.step("render", work, name, limit="slots-gpu/card")
+
+
+both_open = pytest.mark.parametrize("job", [exclusive, aexclusive], ids=["sync", "async"])
+both_steps = pytest.mark.parametrize("job", [steps, asteps], ids=["sync", "async"])
+
+
+def held(h: Harness, *ids: str, location: str | None = None) -> list[str]:
+    rows = h._store.slots(ids)
+    return [each.run_id for each in rows if each.is_held and location in (None, each.location)]
+
+
+@both_open
+def test_a_run_holds_its_slot_from_its_first_pass_to_its_end(job: Any) -> None:
+    with Harness() as h:
+        one, two = h.start(job, "acme", id="one"), h.start(job, "acme", id="two")
+        other = h.start(job, "emca", id="other")
+        h.settle()
+        assert get_run("two").info().summary == "number 1 in line for slots-open/acme (1 of 1 held)"
+        assert held(h, "one", "two", "other") == ["one", "other"]
+        assert h.peek(two).wake_at is None
+        h.advance(60)
+        h.settle()
+        assert h.peek(one).state == h.peek(other).state == "completed"
+        assert held(h, "two") == ["two"]
+        h.finish(two)
+        assert CALLS == ["acme", "emca", "acme"]
+        assert h._store.slots(["one", "two", "other"]) == []
+
+
+def test_a_run_holds_its_slot_while_a_worker_passes_it() -> None:
+    with Harness() as h:
+        for name in ("a", "b"):
+            h.start(running, name, id=name)
+        h.settle()
+        assert CALLS == ["a 1", "b 1"]
+        assert h._store.slots(["a", "b"]) == []
+        h.advance(60)
+        h.settle()
+        assert CALLS == ["a 1", "b 1", "a 2", "b 2"]
+
+
+@both_steps
+def test_a_step_waits_for_a_slot(job: Any) -> None:
+    with Harness() as h:
+        h.start(exclusive, "x", id="holder")
+        holder = h._store.claim_run("holder", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
+        assert holder is not None
+        card = SlotWant("slots-gpu", "card", SlotKind.STEP, 1)
+        assert h._store.acquire("holder", holder.fence, "mine", [card], h.now).is_granted
+        handle = h.start(job, "y", id="y")
+        h.settle()
+        assert h.peek(handle).state == "sleeping"
+        assert "in line for slots-gpu/card (1 of 1 held)" in str(handle.info().summary)
+        assert [each.status for each in handle.history() if each.location == "render"] == ["pending"]
+        h._store.expire_lease("holder", h.now)
+        get_run("holder").cancel()
+        h.settle()
+        assert h.peek(handle).output == "done y"
+        assert CALLS == ["y before", "y"]
+        assert h._store.slots(["holder", "y"]) == []
+
+
+@pytest.mark.parametrize("job", [exclusive, aexclusive, running, steps], ids=["open", "aopen", "running", "steps"])
+def test_a_crash_at_each_commit(job: Any) -> None:
+    with Harness() as h:
+        assert h.crash_everywhere(job, "acme", check=lambda: sorted(set(CALLS))) >= 6
+
+
+def test_a_failed_attempt_gives_up_its_slot() -> None:
+    attempts: list[str] = []
+
+    @workflow(name="slots.failing")
+    def failing(ctx: Context, name: str) -> str:
+        return ctx.step("try", lambda: flaky(name), limit="slots-flaky", max_retries=3)
+
+    def flaky(name: str) -> str:
+        attempts.append(name)
+        if attempts.count(name) < 2:
+            raise RetryLater("30 s")
+        return name
+
+    with Harness() as h:
+        h._store._slots.limits["slots-flaky"] = 1
+        one, two = h.start(failing, "one", id="1"), h.start(failing, "two", id="2")
+        h.settle()
+        assert attempts == ["one", "two"]
+        h.finish(one)
+        h.finish(two)
+        assert attempts == ["one", "two", "one", "two"]
+
+
+def test_a_limit_without_a_definition_is_a_mistake_of_the_code() -> None:
+    @workflow(name="slots.unknown")
+    def unknown(ctx: Context) -> None:
+        ctx.step("render", work, "x", limit="slots-nobody")
+
+    with Harness() as h:
+        handle = h.start(unknown)
+        h.settle()
+        assert h.peek(handle).state == "failed"
+        assert 'there is no limit "slots-nobody"' in str(handle.info().summary)
+        assert CALLS == []
+
+
+def test_a_key_that_is_no_text_is_a_mistake_of_the_code() -> None:
+    @workflow(name="slots.key", limit=Limit("slots-key", at_once=1, key=lambda pk: pk))
+    def keyed(ctx: Context, pk: int) -> None:
+        ctx.step("work", work, str(pk))
+
+    with Harness() as h:
+        handle = h.start(keyed, 7)
+        h.settle()
+        assert "write key=lambda ...: str(...)" in str(handle.info().summary)
+        assert CALLS == []
+
+
+def test_branches_wait_side_by_side_and_others_go_on() -> None:
+    @workflow(name="slots.branches")
+    def branches(ctx: Context) -> Any:
+        return ctx.join(
+            "all",
+            {
+                "limited": lambda b: b.step("render", work, "limited", limit="slots-b"),
+                "free": lambda b: b.step("work", work, "free"),
+            },
+        )
+
+    with Harness() as h:
+        h._store._slots.limits["slots-b"] = 0
+        handle = h.start(branches)
+        h.settle()
+        assert CALLS == ["free"]
+        assert h.peek(handle).state == "sleeping"
+        h._store._slots.limits["slots-b"] = 1
+        h.settle()
+        assert h.peek(handle).output == {"limited": "done limited", "free": "done free"}
+
+
+def test_a_losing_branch_leaves_its_line() -> None:
+    @workflow(name="slots.race")
+    def race(ctx: Context) -> Any:
+        won = ctx.race(
+            "first",
+            {
+                "limited": lambda b: b.step("render", work, "limited", limit="slots-r"),
+                "message": lambda b: b.queue.next("mail").body,
+            },
+        )
+        ctx.sleep("night", 60)
+        return won.value
+
+    with Harness() as h:
+        h._store._slots.limits["slots-r"] = 0
+        handle = h.start(race)
+        h.settle()
+        assert [each.location for each in h._store.slots([handle.id])] == ["first/limited/render"]
+        handle.send("mail", "hello")
+        h.settle()
+        assert h.peek(handle).state == "sleeping"
+        assert h._store.slots([handle.id]) == []
+        h.finish(handle)
+        assert h.peek(handle).output == "hello"
+
+
+def test_threads_of_branches_take_slots_through_the_thread_of_the_pass() -> None:
+    @workflow(name="slots.threads")
+    def threads(ctx: Context) -> Any:
+        return ctx.join("all", {str(n): partial(render, str(n)) for n in range(4)})
+
+    def render(name: str, b: Context) -> str:
+        return b.step("s", work, name, limit="slots-t")
+
+    with Harness() as h:
+        h._store._slots.limits["slots-t"] = 2
+        handle = h.start(threads)
+        for _ in range(6):
+            if h.peek(handle).state != "completed":
+                threaded_pass(h, handle.id)
+        assert h.peek(handle).output == {str(n): f"done {n}" for n in range(4)}
+        assert sorted(CALLS) == ["0", "1", "2", "3"]
+        assert h._store.slots([handle.id]) == []
+
+
+def test_an_evicted_pass_keeps_its_slots() -> None:
+    with Harness() as h:
+        handle = h.start(running, "a", id="a")
+        evicted_pass(h, "a", when=lambda: True, after_begin=True)
+        assert [each.kind for each in h._store.slots(["a"])] == [SlotKind.RUNNING]
+        h.finish(handle)
+        assert h._store.slots(["a"]) == []
+
+
+def test_a_compensation_gives_its_slots_up_at_its_end() -> None:
+    @workflow(name="slots.saga", limit=Limit("slots-saga", at_once=1, hold="open"))
+    def saga(ctx: Context) -> None:
+        ctx.rollback_checkpoint("undo")
+        ctx.step("charge", work, "charge", rollback=refund)
+        raise CriticalError("no")
+
+    with Harness() as h:
+        handle = h.start(saga)
+        h.settle()
+        assert h.peek(handle).state == "failed"
+        assert CALLS == ["charge", "refund"]
+        assert h._store.slots([handle.id]) == []
+
+
+def refund(_rollback: Any, _output: str) -> None:
+    CALLS.append("refund")
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3", 10**7])
+def test_a_limit_says_what_is_wrong(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="at_once is a whole number from 0 to 999,999"):
+        Limit("x", at_once=wrong)
+
+
+def test_names_of_limits() -> None:
+    with pytest.raises(ValueError, match='without "/"'):
+        Limit("a/b", at_once=1)
+    with pytest.raises(ValueError, match="'running' or 'open', not 'step'"):
+        Limit("a", at_once=1, hold="step")  # type: ignore[arg-type]  # refused
+    with pytest.raises(TypeError, match="a workflow's limit is a Limit"):
+        workflow(name="slots.wrong", limit="gpu")(lambda ctx: None)  # type: ignore[arg-type]  # refused
+    assert issubclass(UnknownLimitError, Exception)

@@ -1,0 +1,246 @@
+"""Slots of limits, on every store: who takes one, who waits in line, and who is next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from durable.core import transitions
+from durable.core.control_flow import LeaseLost
+from durable.core.errors import UnknownLimitError
+from durable.core.records import RunChange, RunRecord, RunState
+from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotWant
+from durable.core.summary import Summary, SummaryKind
+from durable.store import Store
+from tests.store.making import LEASE, NOW, at, commit, finished, park, started, the
+
+GPU = SlotWant("gpu", "", SlotKind.STEP, 2)
+
+
+def take(store: Store, run: RunRecord, *wants: SlotWant, location: str = "a") -> Admission:
+    return store.acquire(run.id, run.fence, location, wants or [GPU], NOW)
+
+
+def wait(store: Store, run: RunRecord, *wants: SlotWant, location: str = "a") -> Admission:
+    """Take a place in a line, and park for it."""
+    answer = take(store, run, *wants, location=location)
+    assert not answer.is_granted
+    park(store, run, batch={"slots": SlotChange(awaited=[location])})
+    return answer
+
+
+def give_up(store: Store, run: RunRecord, *locations: str) -> frozenset[str]:
+    return commit(store, run, slots=SlotChange(released=locations or ["a"])).queues_to_notify
+
+
+def holders(store: Store, *ids: str) -> list[str]:
+    return sorted(each.run_id for each in store.slots(ids) if each.is_held)
+
+
+def claimed(store: Store, run_id: str) -> RunRecord:
+    held = store.claim_run(run_id, now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert held is not None
+    return held
+
+
+def runs(store: Store, ids: str) -> list[RunRecord]:
+    return [started(store, each) for each in ids]
+
+
+def test_as_many_are_held_as_the_limit_allows(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    assert take(store, one).is_granted
+    assert take(store, two).is_granted
+    answer = take(store, three)
+    assert answer == Admission(is_granted=False, limit="gpu", place=1, held=2, at_once=2)
+    assert holders(store, "a", "b", "c") == ["a", "b"]
+
+
+def test_what_is_held_is_found_again(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    for _ in range(3):
+        assert take(store, one).is_granted
+    assert take(store, two).is_granted
+    for _ in range(3):
+        assert take(store, three).place == 1
+    assert len(store.slots(["a", "b", "c"])) == 3
+
+
+def test_a_run_may_hold_several_slots_for_operations_of_its_own(store: Store) -> None:
+    [one] = runs(store, "a")
+    assert take(store, one, location="x").is_granted
+    assert take(store, one, location="y").is_granted
+    assert not take(store, one, location="z").is_granted
+
+
+def test_keys_are_independent(store: Store) -> None:
+    one, two = runs(store, "ab")
+    assert take(store, one, SlotWant("crm", "acme", SlotKind.STEP, 1)).is_granted
+    assert take(store, two, SlotWant("crm", "emca", SlotKind.STEP, 1)).is_granted
+    answer = take(store, two, SlotWant("crm", "acme/🎉 x", SlotKind.STEP, 1), location="b")
+    assert answer.is_granted
+    refused = take(store, one, SlotWant("crm", "acme/🎉 x", SlotKind.STEP, 1), location="c")
+    assert (refused.limit, refused.key) == ("crm", "acme/🎉 x")
+
+
+def test_a_slot_that_is_given_up_goes_to_the_first_in_line(store: Store) -> None:
+    one, two, *others = runs(store, "abcde")
+    take(store, one)
+    take(store, two)
+    for place, run in enumerate(others, 1):
+        assert wait(store, run).place == place
+        assert the(store, run.id).wake_at is None
+    assert give_up(store, one) == {"q"}
+    assert holders(store, *"abcde") == ["b", "c"]
+    assert the(store, "c").wake_at == NOW
+    assert the(store, "d").wake_at is None
+    assert take(store, claimed(store, "c")).is_granted
+    assert take(store, one).place == 3, "behind those who wait"
+
+
+def test_the_end_of_a_run_gives_up_its_slots(store: Store) -> None:
+    one, two = runs(store, "ab")
+    want = SlotWant("crm", "acme", SlotKind.OPEN, 1)
+    take(store, one, want, location="")
+    wait(store, two, want, location="")
+    patch = transitions.completed(one, now=NOW, output="1")
+    answer = commit(store, one, run=patch, slots=SlotChange())
+    assert answer.queues_to_notify == {"q"}
+    assert holders(store, "a", "b") == ["b"]
+    assert the(store, "b").wake_at == NOW
+
+
+@pytest.mark.parametrize("state", [RunState.SLEEPING, RunState.PENDING])
+def test_an_end_outside_a_pass_is_handed_on_by_the_sweep(store: Store, state: RunState) -> None:
+    one, two = runs(store, "ab")
+    want = SlotWant("crm", "acme", SlotKind.OPEN, 1)
+    take(store, one, want, location="")
+    wait(store, two, want, location="")
+    park(store, one, state=state)
+    store.change(
+        "a",
+        lambda run, _entries: RunChange(
+            run=transitions.cancelled_at_once(
+                run, now=NOW, reason="", summary=Summary(SummaryKind.CANCELLED, reason="")
+            )
+        ),
+    )
+    assert holders(store, "a") == []
+    queues, number = store.sweep_slots(at(1), 10)
+    assert (queues, number) == (frozenset({"q"}), 1)
+    assert holders(store, "a", "b") == ["b"]
+    assert the(store, "b").wake_at == at(1)
+    assert store.sweep_slots(at(2), 10) == (frozenset(), 0)
+
+
+def test_a_run_that_parks_gives_up_what_it_holds_while_it_runs(store: Store) -> None:
+    one, two = runs(store, "ab")
+    take(store, one, SlotWant("x", "", SlotKind.RUNNING, 1), SlotWant("y", "", SlotKind.OPEN, 1), location="")
+    wait(store, two, SlotWant("x", "", SlotKind.RUNNING, 1), location="")
+    park(store, one, batch={"slots": SlotChange(is_left=True)})
+    assert [(each.run_id, each.limit) for each in store.slots(["a", "b"])] == [("a", "y"), ("b", "x")]
+    assert holders(store, "a", "b") == ["a", "b"]
+
+
+def test_a_slot_that_came_before_the_park_makes_the_run_due(store: Store) -> None:
+    one, two = runs(store, "ab")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    assert not take(store, two, want).is_granted
+    assert give_up(store, one) == frozenset(), "a worker has the run"
+    answer = park(store, two, batch={"slots": SlotChange(awaited=["a"])})
+    assert answer.queues_to_notify == {"q"}
+    assert the(store, "b").wake_at == NOW
+
+
+def test_a_paused_run_keeps_its_place_and_is_passed_by(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    wait(store, three, want)
+    paused = Summary(SummaryKind.PAUSED)
+    store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
+    give_up(store, one)
+    assert holders(store, *"abc") == ["c"]
+    resumed = Summary(SummaryKind.RESUMED)
+    store.change("b", lambda run, _entries: RunChange(run=transitions.resumed(run, now=NOW, summary=resumed)))
+    wait(store, one, want)
+    assert take(store, claimed(store, "b"), want).place == 1
+    give_up(store, claimed(store, "c"))
+    assert holders(store, *"abc") == ["b"]
+
+
+def test_several_limits_are_taken_together_or_not_at_all(store: Store) -> None:
+    both = [SlotWant("x", "", SlotKind.STEP, 1), SlotWant("y", "", SlotKind.STEP, 1)]
+    one, two, three, four = runs(store, "abcd")
+    take(store, one, both[1])
+    answer = wait(store, two, *both)
+    assert answer.limit == "y"
+    assert holders(store, "b") == []
+    assert take(store, three, both[0]).is_granted, "the one that waits for both holds none"
+    give_up(store, one)
+    assert holders(store, "b") == [], "now the other one is full, and it waits there"
+    assert take(store, four, both[1]).is_granted
+    give_up(store, three)
+    assert holders(store, "b") == []
+    give_up(store, four)
+    assert holders(store, *"abcd") == ["b", "b"]
+    assert the(store, "b").wake_at == NOW
+
+
+def test_a_stale_worker_takes_nothing(store: Store) -> None:
+    [one] = runs(store, "a")
+    commit(store, one, run={"fence": one.fence + 1})
+    with pytest.raises(LeaseLost):
+        take(store, one)
+    assert store.slots(["a"]) == []
+
+
+def test_a_limit_that_nobody_has_defined(store: Store) -> None:
+    [one] = runs(store, "a")
+    with pytest.raises(UnknownLimitError, match=r'there is no limit "tpu": define it in DURABLE\["LIMITS"\]'):
+        take(store, one, SlotWant("tpu"))
+    assert take(store, one, SlotWant("tpu", "", SlotKind.STEP, 1)).is_granted
+    assert take(store, one, SlotWant("tpu"), location="b").at_once == 1, "the row decides from then on"
+
+
+def test_code_that_wants_another_key_gives_up_the_first(store: Store) -> None:
+    one, two = runs(store, "ab")
+    take(store, one, SlotWant("crm", "old", SlotKind.STEP, 1))
+    wait(store, two, SlotWant("crm", "old", SlotKind.STEP, 1))
+    assert take(store, one, SlotWant("crm", "new", SlotKind.STEP, 1)).is_granted
+    store.sweep_slots(NOW, 10)
+    found = {(each.run_id, each.key) for each in store.slots(["a", "b"]) if each.is_held}
+    assert found == {("a", "new"), ("b", "old")}
+
+
+def test_deleted_records_give_up_their_slots(store: Store) -> None:
+    one, two = runs(store, "ab")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    park(store, one)
+    wake = RunChange(run=transitions.woken(the(store, "a"), now=NOW), deleted=["a"])
+    store.change("a", lambda _run, _entries: wake)
+    store.sweep_slots(NOW, 10)
+    assert holders(store, "a", "b") == ["b"]
+
+
+def test_a_crashed_run_keeps_its_slot_and_its_place(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    assert take(store, two, want).place == 1
+    assert take(store, three, want).place == 2
+    again: Sequence[RunRecord] = [
+        held
+        for each in "cb"
+        if (held := store.claim_run(each, now=at(60), lease_until=at(90), worker="w2")) is not None
+    ]
+    assert [take(store, each, want).place for each in again] == [2, 1]
+    assert holders(store, *"abc") == ["a"]
+    finished(store, one)
+    store.sweep_slots(at(60), 10)
+    assert holders(store, *"abc") == ["b"]
