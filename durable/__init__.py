@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.models import Schedule
     from durable.operations.audit import Actor, OperationDeniedError, acting_as
+    from durable.operations.comparison import HistoryDifference
     from durable.operations.history import HistoryEntry
     from durable.operations.replay_plan import ReplayPlan
     from durable.operations.run_info import RunInfo
@@ -147,6 +148,7 @@ _MODULES = {
     "durable.core.workflow_limits": ("Limit",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),
+    "durable.operations.comparison": ("HistoryDifference",),
     "durable.operations.history": ("HistoryEntry",),
     "durable.operations.replay_plan": ("ReplayPlan",),
     "durable.operations.run_info": ("RunInfo",),
@@ -183,6 +185,7 @@ __all__ = [
     "ErrorInfo",
     "Handle",
     "HeartbeatTimeoutError",
+    "HistoryDifference",
     "HistoryDivergedError",
     "HistoryEntry",
     "Input",

@@ -15,6 +15,7 @@ from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.operations.async_calls import run_sync
+from durable.operations.comparison import HistoryDifference, differences
 from durable.operations.history import HistoryEntry
 from durable.operations.replay_plan import ReplayPlan
 from durable.operations.run_info import RunInfo
@@ -99,6 +100,13 @@ class Handle(Generic[R_co]):
     def history(self) -> list[HistoryEntry]:
         """Return the records of the run's operations, in the order in which they began."""
         return operations.history(self.id)
+
+    def compare(self, other: Handle[Any] | str) -> list[HistoryDifference]:
+        """Return the places at which this run and another one, a handle or an id, differ; [] if there are none.
+
+        Reads both histories, as `history` does. Raises RunNotFoundError.
+        """
+        return differences(self.history(), operations.history(other if isinstance(other, str) else other.id))
 
     # -- verbs
 
@@ -260,6 +268,10 @@ class Handle(Generic[R_co]):
     async def ahistory(self) -> list[HistoryEntry]:
         """`history`, from async code."""
         return await run_sync(self.history)
+
+    async def acompare(self, other: Handle[Any] | str) -> list[HistoryDifference]:
+        """`compare`, from async code."""
+        return await run_sync(self.compare, other)
 
     async def awake(self, end_sleeps: bool = False) -> None:
         """`wake`, from async code."""

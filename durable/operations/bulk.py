@@ -24,6 +24,7 @@ from durable.core.bulk_runs import BULK, replays_prefix
 from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
 from durable.operations import audit
+from durable.operations.async_calls import run_sync
 from durable.operations.audit import Actor, Outcome, acting_as
 from durable.operations.audited import REFUSALS, audited, outcome_of
 from durable.operations.canary import Canary
@@ -54,6 +55,8 @@ __all__ = [
     "Eligibility",
     "Ids",
     "Selection",
+    "aapply",
+    "aeligible",
     "allowed_states",
     "apply",
     "eligible",
@@ -221,6 +224,36 @@ def apply(
             results += [_one(verb, each, options) for each in ids]
             if cursor is None:
                 return BulkReport(results=tuple(results), bulk_id=bulk_id)
+
+
+async def aeligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
+    """`eligible`, from async code."""
+    return await run_sync(eligible, verb, selection)
+
+
+async def aapply(
+    verb: str,
+    selection: Selection | Iterable[str],
+    *,
+    in_background: bool | None = None,
+    as_id: str | None = None,
+    expected: int | None = None,
+    canary: Canary | None = None,
+    rate: float | None = None,
+    **options: Any,
+) -> BulkReport:
+    """`apply`, from async code. At most AT_ONCE runs block the loop's other synchronous code; more go to the background."""
+    return await run_sync(
+        apply,
+        verb,
+        selection,
+        in_background=in_background,
+        as_id=as_id,
+        expected=expected,
+        canary=canary,
+        rate=rate,
+        **options,
+    )
 
 
 @contextmanager

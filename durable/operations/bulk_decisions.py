@@ -13,11 +13,12 @@ from durable.core.errors import BulkNotStoppedError
 from durable.core.ids import new_id
 from durable.core.places import Place, of_message
 from durable.core.records import OutgoingMessage, RunRecord
+from durable.operations.async_calls import run_sync
 from durable.operations.audited import audited
 from durable.operations.common import require_step
 from durable.runtime import Runtime
 
-__all__ = ["go_on", "stop_here"]
+__all__ = ["ago_on", "astop_here", "go_on", "stop_here"]
 
 
 def go_on(run_id: str) -> None:
@@ -32,6 +33,16 @@ def go_on(run_id: str) -> None:
 def stop_here(run_id: str) -> None:
     """End a bulk that its canary has stopped: the rest of the runs are left alone. Raises as `go_on` does."""
     _decide("stop_here", run_id, goes_on=False)
+
+
+async def ago_on(run_id: str) -> None:
+    """`go_on`, from async code."""
+    await run_sync(go_on, run_id)
+
+
+async def astop_here(run_id: str) -> None:
+    """`stop_here`, from async code."""
+    await run_sync(stop_here, run_id)
 
 
 def _decide(action: str, run_id: str, *, goes_on: bool) -> None:

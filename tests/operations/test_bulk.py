@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from durable import (
     Actor,
     BulkCountError,
+    BulkNotStoppedError,
     BulkOrderError,
     Context,
     Handle,
@@ -29,6 +30,7 @@ from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
 from durable.operations import bulk, eligibility
+from durable.operations.bulk_decisions import ago_on, astop_here
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
 from tests.support.runs import stored_runs
@@ -401,3 +403,19 @@ def test_a_worker_that_dies_does_each_run_once(h: Harness, number: int, when: An
 
 def woken(rows: list[ActionRecord]) -> list[str]:
     return [row.run_id for row in rows if row.action == "wake" and row.run_id.startswith("r")]
+
+
+async def test_the_twins_of_async_code(h: Harness) -> None:
+    ids = started(3)
+    assert (await bulk.aeligible("pause", ids)).count == 3
+    with acting_as(ROOT, reason="from a view"):
+        report = await bulk.aapply("pause", ids, expected=3)
+    assert (report.done, states(ids)) == (3, ["paused"] * 3)
+    with pytest.raises(BulkCountError):
+        await bulk.aapply("pause", ids, expected=3)
+    with pytest.raises(TypeError, match="no option"):
+        await bulk.aapply("resume", ids, end_sleeps=True)
+    with pytest.raises(BulkNotStoppedError):
+        await ago_on(ids[0])
+    with pytest.raises(BulkNotStoppedError):
+        await astop_here(ids[0])
