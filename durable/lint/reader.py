@@ -235,6 +235,9 @@ class Reader:
             return
         name = node.target.id
         owner = frame.env.owner(name)
+        is_container = isinstance(node.value, ast.List | ast.ListComp | ast.Set | ast.Dict)
+        if owner is not None and is_container and isinstance(owner.names[name], Input | Given):
+            self.mutate(node.target, node, frame)
         before = owner.origins.get(name, frozenset()) if owner is not None else frozenset()
         self.assign(node.target, Result(None, before | result.origins), frame)
 

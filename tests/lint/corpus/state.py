@@ -135,9 +135,17 @@ def changed_input(ctx: Context, event: dict, lines: list):
     lines.append("x")  # expect: W123
     event["lines"].pop()  # expect: W123
     del event["user"]  # expect: W123
+    event |= {"a": 1}  # expect: W123
     for line in lines:
         line["price"] = 1  # expect: W123
     ctx.step("a", work, event)
+
+
+@workflow(name="state.added_to_input")
+def added_to_input(ctx: Context, lines: list, count: int):
+    lines += ["x"]  # expect: W123
+    count += 1
+    ctx.step("a", work, lines, count)
 
 
 @workflow(name="state.changed_in_a_step")
