@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import pytest
 
+from durable import Workflow
+from durable.core import registry
 from durable.lint import ALLOW, RULES, UNREADABLE, Rule, lint
+from durable.testing import Harness
 
 PAGE: Final = Path(__file__).resolve().parent.parent.parent / "docs" / "rules.md"
 _BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,3 +49,105 @@ def test_the_comment_of_the_page_silences(tmp_path: Path) -> None:
     [program] = _BLOCK.findall(before)
     assert found(program, tmp_path) == []
     assert found(program.replace("for the log alone", ""), tmp_path) == ["W101", ALLOW]
+
+
+# -- what the page says of the first program happens
+
+_ENDS: Final = re.compile(r"The run (?:stops|fails) with\s+`(?P<error>\w+)`|run stops with\s+`(?P<other>\w+)`")
+_INPUTS: Final = {
+    "day": "monday",
+    "event": {"user": "ada"},
+    "order_id": 7,
+    "orders": ["1", "2", "3"],
+    "pages": 3,
+}
+
+
+@dataclass
+class Ended:
+    state: str
+    error: str
+    printed: str
+    children: list[str]
+
+
+@pytest.fixture
+def program(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Ended]]:
+    """Run a program's last workflow until it has ended."""
+    module = ModuleType("rules_of_the_page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def run(source: str) -> Ended:
+        vars(module).clear()
+        vars(module)["__name__"] = "rules_of_the_page"
+        exec(compile(source, str(PAGE), "exec", dont_inherit=True), vars(module))
+        workflow = [each for each in vars(module).values() if isinstance(each, Workflow)][-1]
+        with Harness() as h:
+            started = h.start(workflow, *(_INPUTS[name] for name in list(workflow.signature.parameters)[1:]))
+            end = h.finish(started)
+            return Ended(
+                end.state,
+                end.error.type if end.error is not None else "",
+                capsys.readouterr().out,
+                [str(each.state) for each in started.children()],
+            )
+
+    yield run
+    for each in registry.all():
+        if each.function.__module__ == module.__name__:
+            registry.registry.unregister(each)
+
+
+def section(rule: str) -> tuple[str, str, str]:
+    """Return the first program of a rule, what is said after it, and the second program."""
+    text = next(each for each in SECTIONS if each.startswith(f"{rule}:"))
+    bad, good = _BLOCK.findall(text)
+    return bad, text.partition(bad)[2].partition("```python")[0], good
+
+
+ENDING: Final = [each[:4] for each in SECTIONS if _ENDS.search(section(each[:4])[1]) and not each.startswith("W162")]
+
+
+def test_most_rules_of_operations_are_enforced() -> None:
+    assert len(ENDING) >= 10
+
+
+@pytest.mark.parametrize("rule", ENDING)
+def test_the_first_program_ends_as_the_page_says(rule: str, program: Callable[[str], Ended]) -> None:
+    bad, said, good = section(rule)
+    ending = _ENDS.search(said)
+    assert ending is not None
+    assert program(bad).error == (ending["error"] or ending["other"])
+    assert program(good).state == "completed"
+
+
+def test_state_outside_of_steps_is_gone(program: Callable[[str], Ended]) -> None:
+    bad, said, good = section("W121")
+    assert "prints `[]`" in said
+    assert program(bad).printed == "[]\n"
+    assert program(good).printed == "['first', 'second']\n"
+
+
+def test_a_captured_variable_has_its_last_value(program: Callable[[str], Ended]) -> None:
+    bad, _, good = section("W135")
+    assert program(bad).printed.split() == ["3", "3", "3"]
+    assert program(good).printed.split() == ["1", "2", "3"]
+
+
+def test_an_open_child_is_cancelled_with_its_parent(program: Callable[[str], Ended]) -> None:
+    bad, _, good = section("W163")
+    assert program(bad).children == ["cancelled"]
+    assert program(good).children == ["completed"]
+
+
+def test_an_id_is_one_runs_for_ever(program: Callable[[str], Ended]) -> None:
+    bad, said, _ = section("W162")
+    second = "\n".join(
+        [
+            *("", "", '@workflow(name="rules.two_parents")', "def two_parents(ctx: Context, order_id: int) -> None:"),
+            *("    for number in (1, 2):", '        ctx.child(f"parent {number}", PARENT, order_id)'),
+        ]
+    )
+    ended = program(bad + second.replace("PARENT", "same_child"))
+    assert (ended.state, ended.error) == ("failed", "ChildFailedError")
+    assert "RunConflictError" in said

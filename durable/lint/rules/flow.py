@@ -116,7 +116,7 @@ class Swallowed(Rule):
     id = "W144"
     level = "error"
     title = "Control flow of durable is swallowed"
-    why = "Sleeps, waits and evictions leave the code as exceptions below BaseException. Code that catches them goes on when it has to stop."
+    why = "Sleeps, waits and shutdowns leave the code as exceptions below BaseException. Code that catches them takes them for errors."
     fix = "Catch Exception or a class of durable's errors, or raise again at the end of the handler."
 
     def check(self, facts: Facts) -> Iterator[Report]:
@@ -172,10 +172,13 @@ class InFinally(Rule):
     """Operations in `finally`, and in handlers of everything."""
 
     id = "W145"
-    level = "error"
-    title = "An operation runs while control flow passes"
-    why = "`finally` runs whenever the run parks, too: at each sleep, wait and shutdown, long before the work is over."
-    fix = "Put cleaning up into a step after a ctx.try_block, or into a rollback handler."
+    level = "warning"
+    title = "An operation in `finally` does not run when the run is cancelled"
+    why = (
+        "Sleeps, waits and cancellations leave the code through `finally` too, and an operation is refused then. So it runs only "
+        "if the code above returns or raises an error."
+    )
+    fix = "Clean up in a rollback handler, or in a step after a ctx.try_block."
 
     def check(self, facts: Facts) -> Iterator[Report]:
         for operation in facts.own():

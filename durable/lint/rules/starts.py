@@ -8,7 +8,7 @@ from typing import Final
 
 from durable.lint.facts import Facts, Start
 from durable.lint.rules.base import Report, Rule
-from durable.lint.values import Text, WorkflowValue
+from durable.lint.values import NOTHING, Text, WorkflowValue
 
 __all__ = ["CHOICES", "STARTS"]
 
@@ -27,12 +27,18 @@ class Started(Rule):
     id = "W146"
     level = "error"
     title = "A run is started between steps without an id of its own"
-    why = "The code between steps runs again in each pass, and each time it starts another run."
+    why = "The code between steps runs again in each pass, and would start another run each time. durable refuses it."
     fix = 'Use ctx.child or ctx.start_child, start in a step, or give an id: using(id=f"{ctx.run_id}-mail").'
 
     def check(self, facts: Facts) -> Iterator[Report]:
         for start in facts.starts:
-            if start.in_step is None and not _has_ids(start):
+            if start.in_step is not None:
+                continue
+            _, given = start.workflow.options.get("id", (None, NOTHING))
+            if given.origins:
+                origin = min(each.text for each in given.origins)
+                yield Report(start.module, start.node.lineno, f"The id differs from pass to pass: `{origin}`.")
+            elif not _has_ids(start):
                 yield Report(
                     start.module,
                     start.node.lineno,
@@ -43,13 +49,7 @@ class Started(Rule):
 def _has_ids(start: Start) -> bool:
     if start.method.endswith("start_many"):
         return any(each.arg in ("ids", None) for each in start.node.keywords)
-    if "**" in start.workflow.options:
-        return True
-    found = start.workflow.options.get("id")
-    if found is None:
-        return False
-    _, result = found
-    return not result.origins and not isinstance(result.value, Text)
+    return "**" in start.workflow.options or "id" in start.workflow.options
 
 
 class Options(Rule):

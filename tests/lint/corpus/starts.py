@@ -1,6 +1,7 @@
 """Children, starts, keys and their options."""
 
 from datetime import datetime
+from uuid import uuid4
 
 from durable import AsyncContext, Context, workflow
 
@@ -18,7 +19,7 @@ def bill(ctx: Context, order_id: int):
 def started(ctx: Context, order_id: int):
     bill.start(order_id)  # expect: W146
     bill.using(queue="slow").start(order_id)  # expect: W146
-    bill.using(id="bill").start(order_id)  # expect: W146
+    bill.using(id=f"bill-{uuid4()}").start(order_id)  # expect: W103, W146
     bill.start_many([(1,), (2,)])  # expect: W146
     bill.using(key=f"order-{order_id}").start(order_id)  # expect: W146
     slow = bill.using(queue="slow")
@@ -35,6 +36,7 @@ def with_an_id(ctx: Context, order_id: int):
     bill.using(id=f"{ctx.run_id}-bill").start(order_id)
     bill.using(id=ctx.run_id + "-again").start(order_id)
     bill.start_many([(1,), (2,)], ids=[f"{ctx.run_id}-{n}" for n in (1, 2)])
+    bill.using(id="the only one").start(order_id)
     ctx.step("start", lambda: bill.start(order_id).id)
     ctx.step("start again", start_bill, order_id)
     options = {"id": f"{ctx.run_id}-third"}
