@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         InvalidTransitionError,
         JoinError,
         KeyConflictError,
+        MapError,
         MessageConflictError,
         MessageNotCompletedError,
         MessageRefusedError,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         UnknownLimitError,
         WorkflowError,
     )
+    from durable.core.map_results import MapChild, MapResult
     from durable.core.messages import ANY
     from durable.core.options import RollbackContext, StepOptions
     from durable.core.results import (
@@ -105,6 +107,7 @@ _MODULES = {
         "InvalidTransitionError",
         "KeyConflictError",
         "JoinError",
+        "MapError",
         "MessageConflictError",
         "MessageNotCompletedError",
         "MessageRefusedError",
@@ -144,6 +147,7 @@ _MODULES = {
         "StepFailure",
         "StepResult",
     ),
+    "durable.core.map_results": ("MapChild", "MapResult"),
     "durable.core.messages": ("ANY",),
     "durable.core.workflow_limits": ("Limit",),
     "durable.core.current": ("current_step",),
@@ -193,6 +197,9 @@ __all__ = [
     "JoinError",
     "KeyConflictError",
     "Limit",
+    "MapChild",
+    "MapError",
+    "MapResult",
     "MessageConflictError",
     "MessageNotCompletedError",
     "MessageRefusedError",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from durable.core import registry
 from durable.core.advice import advised
@@ -19,10 +19,13 @@ from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
+from durable.core.map_results import MapResult
+from durable.core.maps import MapRequest, map_children
 from durable.core.messages import Received, Wait, complete, mapped, receive, receive_one, refuse, send
 from durable.core.options import StepOptions, StepPolicy, options_of
 from durable.core.places import message_key
 from durable.core.receipts import record_of
+from durable.core.records import OnFailure
 from durable.core.replay_logger import ReplayLogger
 from durable.core.results import (
     AsyncQueueMessage,
@@ -46,7 +49,7 @@ from durable.drivers.sync import SyncDriver
 __all__ = ["AsyncChild", "AsyncContext", "Child", "Context", "step_definition"]
 
 if TYPE_CHECKING:
-    from durable.definitions import Workflow
+    from durable.definitions import Input, Workflow
     from durable.handles import Handle
 
 P = ParamSpec("P")
@@ -322,6 +325,47 @@ class Context(_Shared[SyncDriver]):
             start_child(self._scope, name, request), lambda found: Child(self._scope, self._driver, request, *found)
         )
         return self._do(f'child "{name}"', start)
+
+    @overload
+    def map(
+        self,
+        name: str,
+        workflow: Workflow[P, R],
+        inputs: Iterable[Input[P]] | Iterable[Sequence[Any]],
+        *,
+        at_once: int | None = None,
+        on_failure: Literal["stop", "finish"] = "stop",
+    ) -> MapResult[R]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        workflow: str,
+        inputs: Iterable[Sequence[Any]],
+        *,
+        at_once: int | None = None,
+        on_failure: Literal["stop", "finish"] = "stop",
+    ) -> MapResult[Any]: ...
+    def map(
+        self,
+        name: str,
+        workflow: Any,
+        inputs: Any,
+        *,
+        at_once: int | None = None,
+        on_failure: Literal["stop", "finish"] = "stop",
+    ) -> Any:
+        """Start a child for each input, and return how all of them have ended.
+
+        An input is a tuple of the workflow's arguments, or its `input(...)`. At most `at_once` children run at a time, by
+        default all. When one fails or is cancelled, the others are cancelled and MapError is raised; with
+        `on_failure="finish"` they go on, and the result has those that have failed. `workflow.using(...)` says how
+        each child is started, without an id.
+
+        The outputs are recorded in this run's history: let children return little, such as the key of a row.
+        """
+        request = _map_request(workflow, inputs, at_once, on_failure)
+        return self._do(f'map "{name}"', map_children(self._scope, name, request))
 
     def rollback_checkpoint(self, name: str) -> None:
         """Allow rollback handlers for the steps that follow, in this scope and in scopes inside it."""
@@ -692,6 +736,39 @@ class AsyncContext(_Shared[AsyncDriver]):
         )
         return self._do(f'child "{name}"', start)
 
+    @overload
+    def map(
+        self,
+        name: str,
+        workflow: Workflow[P, R],
+        inputs: Iterable[Input[P]] | Iterable[Sequence[Any]],
+        *,
+        at_once: int | None = None,
+        on_failure: Literal["stop", "finish"] = "stop",
+    ) -> Coroutine[Any, Any, MapResult[R]]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        workflow: str,
+        inputs: Iterable[Sequence[Any]],
+        *,
+        at_once: int | None = None,
+        on_failure: Literal["stop", "finish"] = "stop",
+    ) -> Coroutine[Any, Any, MapResult[Any]]: ...
+    def map(
+        self,
+        name: str,
+        workflow: Any,
+        inputs: Any,
+        *,
+        at_once: int | None = None,
+        on_failure: Literal["stop", "finish"] = "stop",
+    ) -> Coroutine[Any, Any, Any]:
+        """See `Context.map`."""
+        request = _map_request(workflow, inputs, at_once, on_failure)
+        return self._do(f'map "{name}"', map_children(self._scope, name, request))
+
     def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """See `Context.rollback_checkpoint`."""
         return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
@@ -785,6 +862,21 @@ def _child_request(workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         )
     request: ChildRequest = definition.child_request(args, kwargs)
     return request
+
+
+def _map_request(workflow: Any, inputs: Any, at_once: Any, on_failure: Any) -> MapRequest:
+    """Return which children to start, of a workflow that is given as its definition or by its name."""
+    definition = registry.get(workflow) if isinstance(workflow, str) else workflow
+    if not hasattr(definition, "map_requests"):
+        raise TypeError(
+            f"a map starts children of a workflow or of its name, not of {workflow!r}: decorate it with @workflow"
+        )
+    if at_once is not None and (not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1):
+        raise ValueError(f"at_once is how many children run at a time, a number from 1 on, or None; not {at_once!r}")
+    if on_failure not in list(OnFailure):
+        raise ValueError(f'on_failure is "stop" or "finish", not {on_failure!r}')
+    children = definition.map_requests(inputs)
+    return MapRequest(workflow=definition.name, children=children, at_once=at_once, on_failure=on_failure)
 
 
 def _innermost(scope: Scope) -> Scope:

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from durable.codec import Codec, JsonCodec
+from durable.codec.binding import without_limit
 from durable.core.errors import PayloadError
 from durable.core.places import Place
 
@@ -78,6 +80,13 @@ class FernetCodec:
     def binds(self) -> bool:
         """Return True if values are bound to their places."""
         return self._binding() != "off"
+
+    @property
+    def unlimited(self) -> FernetCodec:
+        """The same codec without the limit of `inner`."""
+        same = copy(self)
+        same.inner = without_limit(self.inner)
+        return same
 
     def encode(self, value: object, *, what: str = "value", place: Place | None = None) -> str:
         """Return `value` as a Fernet token, which belongs to `place` if there is one. Raises PayloadError as `inner` does."""

@@ -240,6 +240,12 @@ class Workflow(Generic[P, R_co]):
             when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
         )
 
+    def map_requests(self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]]) -> list[ChildRequest]:
+        """Return how `ctx.map` starts a child of this workflow for each input. Raises what `child_request` raises."""
+        if self._start_options.run_id is not None:
+            raise TypeError("ctx.map starts several children, so they cannot share one id: leave using(id=...) out")
+        return [self.child_request(args, kwargs) for args, kwargs in map(self._arguments, inputs)]
+
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Start a run, with an id of its own unless `using` gave one; inside a transaction, if and when that commits.
 

@@ -167,4 +167,5 @@ _BY_KIND: Final = {
     EntryKind.JOIN: _of_fork,
     EntryKind.RACE: _of_fork,
     EntryKind.CHILD: _of_child,
+    EntryKind.MAP: _of_child,
 }

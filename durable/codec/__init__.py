@@ -16,6 +16,7 @@ recorded text must not be able to pass for safe HTML. Dataclasses and pydantic m
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final, Protocol, runtime_checkable
 
 from durable.codec.decoding import decode_text
@@ -54,6 +55,11 @@ class JsonCodec:
         if max_bytes < 1:
             raise ValueError(f"max_bytes is a positive number of bytes, not {max_bytes}")
         self.max_bytes = max_bytes
+
+    @property
+    def unlimited(self) -> JsonCodec:
+        """The same codec without the limit."""
+        return JsonCodec(max_bytes=sys.maxsize)
 
     def encode(self, value: object, *, what: str = "value") -> str:
         """Return `value` as ASCII text, the same text for the same value.

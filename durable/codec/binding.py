@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from durable.codec import Codec
 from durable.core.places import Place
 
-__all__ = ["BindingCodec", "binding", "decode_at", "encode_at", "rebound"]
+__all__ = ["BindingCodec", "binding", "decode_at", "encode_at", "rebound", "without_limit"]
 
 
 class BindingCodec(Protocol):
@@ -37,6 +37,11 @@ class BindingCodec(Protocol):
 def binding(codec: Codec) -> BindingCodec | None:
     """Return the codec if it needs places; None for all others."""
     return cast("BindingCodec", codec) if getattr(codec, "binds", False) else None
+
+
+def without_limit(codec: Codec) -> Codec:
+    """Return the codec without its limit of one value, for values that are collected; the codec itself if it has none."""
+    return cast("Codec", getattr(codec, "unlimited", codec))
 
 
 def encode_at(codec: Codec, value: object, what: str, place: Place) -> str:

@@ -44,7 +44,7 @@ from durable.core.scope import Scope
 from durable.core.summary import awaiting
 from durable.core.transitions import started
 
-__all__ = ["ChildRequest", "call_child", "child_result", "start_child"]
+__all__ = ["ChildRequest", "call_child", "child_result", "created_at", "ids_at", "start_child"]
 
 #: How often a replay looks at an open child of its original, which somebody has recovered.
 _LOOK_EVERY: Final = timedelta(minutes=1)
@@ -141,7 +141,7 @@ def _ended(scope: Scope, name: str, entry: EntryRecord) -> Any:
 def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation:
     """Let the next commit start the child, under the first id that is free; or note that its id is taken."""
     run = scope.journal.run
-    chosen = [request.run_id] if request.run_id is not None else list(_ids(run.id, entry.location))
+    chosen = [request.run_id] if request.run_id is not None else list(ids_at(run.id, entry.location))
     for base in chosen:
         generation = 0
         while True:
@@ -174,7 +174,7 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
         workflow=request.workflow,
         queue=request.queue,
         input=text,
-        created_at=_created_at(parent, now),
+        created_at=created_at(parent, now),
         parent_id=parent.id,
         limits=limits,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
@@ -195,13 +195,13 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
     return taken_by
 
 
-def _created_at(parent: RunRecord, now: datetime) -> datetime:
+def created_at(parent: RunRecord, now: datetime) -> datetime:
     """Return when a child was created, on a worker whose clock may be behind: after its parent, see `RunQuerySet.with_ids`."""
     return now if now >= parent.created_at else parent.created_at + timedelta(microseconds=1)
 
 
-def _ids(parent_id: str, location: str) -> Iterator[str]:
-    """Yield the ids that a child may have: a readable one if it is unambiguous and short, and a hashed one."""
+def ids_at(parent_id: str, location: str) -> Iterator[str]:
+    """Yield the ids that the child of a location may have: a readable one if it is unambiguous and short, and a hashed one."""
     readable = f"{parent_id}:{location.replace('/', ':')}"
     if ":" not in location and len(readable) <= MAX_ID - 8 and readable.isprintable():
         yield readable

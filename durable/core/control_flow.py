@@ -21,8 +21,8 @@ class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
     `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says what the run
-    is doing meanwhile, for its summary (`durable.core.summary.Doing`). `children` are those for whose ends it waits.
-    `slots` are the locations of operations that wait in the line of a limit.
+    is doing meanwhile, for its summary (`durable.core.summary.Doing`). `children` are those for whose ends it waits, and
+    `groups` the ids of groups of children. `slots` are the locations of operations that wait in the line of a limit.
     """
 
     def __init__(
@@ -32,12 +32,14 @@ class Park(ControlFlow):
         doing: Sequence[Mapping[str, Any]] = (),
         children: frozenset[str] = frozenset(),
         slots: frozenset[str] = frozenset(),
+        groups: frozenset[str] = frozenset(),
     ) -> None:
         self.deadline = deadline
         self.names = names
         self.doing = doing
         self.children = children
         self.slots = slots
+        self.groups = groups
         super().__init__()
 
     def merged(self, other: Park) -> Park:
@@ -45,8 +47,8 @@ class Park(ControlFlow):
         deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
         names = _merged_names(self.names, other.names)
         doing = [*self.doing, *other.doing]
-        children, slots = self.children | other.children, self.slots | other.slots
-        return Park(min(deadlines, default=None), names, doing, children, slots)
+        children, slots, groups = self.children | other.children, self.slots | other.slots, self.groups | other.groups
+        return Park(min(deadlines, default=None), names, doing, children, slots, groups)
 
 
 def _merged_names(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:

@@ -36,6 +36,7 @@ PeekInbox     `Host.peek_inbox`: a query of the store
 GetRunState   `Host.get_run_state`: a query of the store
 PeekChild     `Host.peek_child`: a query of the store
 Acquire       `Host.acquire`: a statement of the store of its own
+PeekGroup     `Host.peek_group`: a query of the store; so are PeekMembers and PeekTaken
 ShortSleep    `Host.wait` or `Host.async_wait`
 ============  ==========================================================================================
 
@@ -75,7 +76,10 @@ __all__ = [
     "GetRunState",
     "Operation",
     "PeekChild",
+    "PeekGroup",
     "PeekInbox",
+    "PeekMembers",
+    "PeekTaken",
     "Save",
     "ShortSleep",
     "StepInfo",
@@ -153,8 +157,8 @@ class Save:
 
     Raises OpenTransactionError if a transaction was left open around the commit; that transaction has been rolled back.
     Does not raise it if the commit reports a worse failure anyway (`is_failure`), or ends the pass of a run that has
-    not completed. `awaited_children`: those for whose ends the run parks; `awaited_slots`: the locations for whose slots
-    it does.
+    not completed. `awaited_children` and `awaited_groups`: those for whose ends the run parks; `awaited_slots`: the
+    locations for whose slots it does.
     """
 
     run: RunPatch | None = None
@@ -162,6 +166,7 @@ class Save:
     is_failure: bool = False
     awaited_children: Sequence[str] = ()
     awaited_slots: Sequence[str] = ()
+    awaited_groups: Sequence[str] = ()
 
 
 #: Commit what the journal holds.
@@ -246,11 +251,51 @@ class Acquire:
 
 
 @dataclass(frozen=True, slots=True)
+class PeekGroup:
+    """Query a group of children. Answer: its `GroupRecord`, or None if there is none."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeekMembers:
+    """Query the children of a group behind a position, in order. Answer: at most `count` of `Member`.
+
+    With `is_lost`, those alone that were cancelled, or are asked to end.
+    """
+
+    group_id: str
+    after: int
+    count: int
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PeekTaken:
+    """Query which of these ids runs have. Answer: a set of them."""
+
+    run_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ShortSleep:
     """Wait in memory, because the time is too short to park. In seconds."""
 
     seconds: float
 
 
-Effect = Save | Call | Body | Fork | PeekInbox | PeekChild | GetRunState | Acquire | ShortSleep
+Effect = (
+    Save
+    | Call
+    | Body
+    | Fork
+    | PeekInbox
+    | PeekChild
+    | PeekGroup
+    | PeekMembers
+    | PeekTaken
+    | GetRunState
+    | Acquire
+    | ShortSleep
+)
 Operation = Generator[Effect, Any, Any]

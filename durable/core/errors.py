@@ -16,6 +16,7 @@ A project catches a middle class, or one of its children::
     │   ├── MessageTimeoutError
     │   ├── ChildFailedError
     │   ├── ChildCancelledError
+    │   ├── MapError
     │   └── ChildTimeoutError
     ├── ContractError                 code broke a rule of durable: the run stops, and nothing is compensated
     │   ├── HistoryDivergedError
@@ -53,7 +54,7 @@ This module formats messages; it decides nothing. What ends a pass without endin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Self
@@ -81,6 +82,7 @@ __all__ = [
     "InvalidTransitionError",
     "JoinError",
     "KeyConflictError",
+    "MapError",
     "MessageConflictError",
     "MessageNotCompletedError",
     "MessageRefusedError",
@@ -256,6 +258,37 @@ class ChildCancelledError(WorkflowError):
         self.workflow = workflow
         self.reason = reason
         super().__init__(f'child "{child_id}" of {workflow} was cancelled{f": {reason}" if reason else ""}')
+
+
+class MapError(WorkflowError):
+    """Children of a map have failed or were cancelled, and `on_failure="stop"` has ended the others.
+
+    `name` is that of the map, `workflow` the children's. Of `size` children, `failed` have failed, and `cancelled` were
+    cancelled or have not run. `first` has the id and the `ErrorInfo` of the first few that have failed, in the order of the
+    inputs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        workflow: str,
+        size: int,
+        failed: int,
+        cancelled: int,
+        first: Sequence[tuple[str, ErrorInfo]] = (),
+    ) -> None:
+        self.name = name
+        self.workflow = workflow
+        self.size = size
+        self.failed = failed
+        self.cancelled = cancelled
+        self.first = tuple(first)
+        shown = "; ".join(f'"{child_id}" failed: {error}' for child_id, error in self.first)
+        more = f"; and {failed - len(self.first)} more" if failed > len(self.first) else ""
+        super().__init__(
+            f'{failed} of the {size} children of the map "{name}" of {workflow} failed, and {cancelled} were cancelled'
+            f"{f': {shown}{more}' if shown else ''}"
+        )
 
 
 class ChildTimeoutError(WorkflowError):

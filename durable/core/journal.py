@@ -21,6 +21,7 @@ from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
 from durable.core.limits import RunLimits
+from durable.core.map_entries import open_group
 from durable.core.message_claims import MessageClaims
 from durable.core.records import (
     ENDED,
@@ -30,6 +31,7 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     EntryStatus,
+    GroupChange,
     OutgoingMessage,
     RunPatch,
     RunRecord,
@@ -71,8 +73,20 @@ class Environment(Protocol):
     def worked(self) -> float:
         """Return for how many seconds the pass has worked, whatever happened to the clock."""
 
-    def encode(self, value: Any, what: str, field: str, where: str, of_run: str | None = None) -> str:
-        """Encode `value` as codec text for a place of `of_run`, by default the run itself (`Place`). Raises PayloadError."""
+    def encode(
+        self,
+        value: Any,
+        what: str,
+        field: str,
+        where: str,
+        of_run: str | None = None,
+        *,
+        is_collected: bool = False,
+    ) -> str:
+        """Encode `value` as codec text for a place of `of_run`, by default the run itself (`Place`). Raises PayloadError.
+
+        `is_collected`: it is made of values each of which was within the limit of one, so that the limit does not apply.
+        """
 
     def decode(self, text: str | None, field: str, where: str) -> Any:
         """Decode codec text recorded at this place of the run; None for None. Raises PayloadError."""
@@ -139,6 +153,7 @@ class _Pending:
     sends: list[OutgoingMessage] = field(default_factory=list)
     starts: list[ChildStart] = field(default_factory=list)
     dropped_children: list[str] = field(default_factory=list)
+    groups: list[GroupChange] = field(default_factory=list)
     saved: list[SavedDetails] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     released_slots: list[str] = field(default_factory=list)
@@ -149,7 +164,7 @@ class _Pending:
     def has_more_than_entries(self) -> bool:
         """Whether something else is changed than entries."""
         messages = self.received or self.completed or self.returned or self.sends
-        return bool(self.attempts or messages or self.starts or self.dropped_children)
+        return bool(self.attempts or messages or self.starts or self.dropped_children or self.groups)
 
 
 class Journal:
@@ -244,6 +259,13 @@ class Journal:
     def next_ordinal(self) -> int:
         """Return the next number of the run's one counter."""
         return next(self._counter)
+
+    def reserve(self, count: int) -> int:
+        """Take that many numbers of the run's counter; return the first. An entry that follows keeps them taken."""
+        with self.lock:
+            first = next(self._counter)
+            self._counter = itertools.count(first + max(count, 1))
+            return first
 
     def create(self, scope: Node, segment: str, node: Node, kind: EntryKind, **columns: Any) -> EntryRecord:
         """Create an entry at `node`, the child `segment` of `scope`; it is not marked."""
@@ -371,6 +393,13 @@ class Journal:
             for each in [] if node is None else node.walk():
                 if each.entry is not None:
                     self._pending.dropped_children.extend(dropped_with(each.entry))
+                    if (group := open_group(each.entry)) is not None:
+                        self.change_group(GroupChange(id=group, is_read=True, is_dropped=True))
+
+    def change_group(self, change: GroupChange) -> None:
+        """Let the next commit change a group of children."""
+        with self.lock:
+            self._pending.groups.append(change)
 
     # -- commits
 
@@ -387,6 +416,7 @@ class Journal:
         only: str | None = None,
         awaited_children: Sequence[str] = (),
         awaited_slots: Sequence[str] = (),
+        awaited_groups: Sequence[str] = (),
     ) -> Batch | None:
         """Take the marked changes as a batch to commit; None if there are none.
 
@@ -419,6 +449,8 @@ class Journal:
                 starts=pending.starts,
                 dropped_children=pending.dropped_children,
                 awaited_children=awaited_children,
+                groups=pending.groups,
+                awaited_groups=awaited_groups,
                 run=run,
                 park_change_seq=park_change_seq,
                 parent_id=self.run.parent_id if run is not None and run.get("state") in ENDED else None,
@@ -506,6 +538,7 @@ class Journal:
             self._pending.sends = [*batch.sends, *later.sends]
             self._pending.starts = [*batch.starts, *later.starts]
             self._pending.dropped_children = [*batch.dropped_children, *later.dropped_children]
+            self._pending.groups = [*batch.groups, *later.groups]
             self._pending.saved = [*batch.saved, *later.saved]
             self._pending.forgotten = [*batch.forgotten, *later.forgotten]
             released = batch.slots.released if batch.slots is not None else ()

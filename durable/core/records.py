@@ -32,10 +32,15 @@ __all__ = [
     "EntryRecord",
     "EntryStatus",
     "FailureRecord",
+    "GroupChange",
+    "GroupRecord",
+    "GroupSpec",
     "KeyRecord",
+    "Member",
     "Message",
     "MessageState",
     "MovedPatch",
+    "OnFailure",
     "OutgoingMessage",
     "Request",
     "RunChange",
@@ -63,6 +68,7 @@ class EntryKind(StrEnum):
     ROLLBACK_CHECKPOINT = "rollback_checkpoint"
     COMPENSATE = "compensate"
     CHILD = "child"
+    MAP = "map"
 
 
 class EntryStatus(StrEnum):
@@ -357,7 +363,8 @@ class ChildRecord:
     """What makes the run `run_id` a child of `parent_id`: the operation at `location` of the parent has started it.
 
     `generation` counts from 0 how often the operation has started a child anew. `position` orders the children of a
-    parent. `group` is the location of the group that the child is one of, None for a child of its own.
+    parent. `group` is the location of the group that the child is one of, None for a child of its own. `member_of` is
+    the id of that group while it counts the child.
     """
 
     run_id: str
@@ -367,6 +374,7 @@ class ChildRecord:
     generation: int = 0
     when_parent_ends: str = WhenParentEnds.CANCEL
     group: str | None = None
+    member_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +401,92 @@ class ChildStart(NamedTuple):
     child: ChildRecord
 
 
+class OnFailure(StrEnum):
+    """What the failure of a child means for the other children of its group. The values are stored."""
+
+    STOP = "stop"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """A group of children, as its parent has decided: `size` children, the first at `position`.
+
+    At most `at_once` of them run at a time, None for all. `generation` counts how often the operation at `location` has
+    made a group anew.
+    """
+
+    id: str
+    parent_id: str
+    location: str
+    size: int
+    position: int
+    on_failure: str
+    at_once: int | None = None
+    generation: int = 0
+    when_parent_ends: str = WhenParentEnds.CANCEL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A group and how many of its children there are, by what they do.
+
+    `created` have been made so far. `waiting` wait for their turn, `running` have theirs and have not ended.
+    `is_stopped`: a child has failed, so that no other begins. `is_over`: the parent has read the results, or has taken the
+    operation back.
+    """
+
+    spec: GroupSpec
+    created: int = 0
+    waiting: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    is_stopped: bool = False
+    is_over: bool = False
+    is_dropped: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the parent has nothing to wait for: all children have ended, or one has stopped the others."""
+        has_ended = self.completed + self.failed + self.cancelled == self.created == self.spec.size
+        return self.is_stopped or has_ended
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A child of a group: its position, and how its run has ended, if it has. `output` is codec text."""
+
+    position: int
+    run_id: str
+    generation: int
+    state: str
+    output: str | None
+    error: ErrorInfo | None
+    reason: str
+    pending_request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChange:
+    """What a commit of the parent does to one of its groups.
+
+    `new` makes it. `starts` are the next children, up to the number `created`. `renewed` are children that others of
+    `starts` replace, which do not count as created. `is_continued`: the group is open again after a recovery.
+    `is_read`: the parent needs it no longer; with `is_dropped`, its open children are cancelled.
+    """
+
+    id: str
+    new: GroupSpec | None = None
+    starts: Sequence[ChildStart] = ()
+    created: int = 0
+    renewed: Sequence[str] = ()
+    is_continued: bool = False
+    is_read: bool = False
+    is_dropped: bool = False
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
     """What one commit of a pass writes: all of it, or nothing if the run has a newer fence.
@@ -405,7 +499,9 @@ class Batch:
     `awaited_children` are the children for whose ends the run parks: if one has ended by now, or is gone, the run is due
     again at once. `dropped_children` are those whose starts the batch takes back, and places that end with "/", for all
     open children that were started below: they are cancelled, unless they are to
-    go on after their parent's end. `parent_id` is given where the batch ends the run of a parent.
+    go on after their parent's end. `parent_id` is given where the batch ends the run of a parent. `groups` are changes of
+    the run's groups of children, and `awaited_groups` those for which it parks: if one is settled by now, or is gone, the
+    run is due again at once.
     """
 
     run_id: str
@@ -426,6 +522,8 @@ class Batch:
     awaited_children: Sequence[str] = ()
     dropped_children: Sequence[str] = ()
     parent_id: str | None = None
+    groups: Sequence[GroupChange] = ()
+    awaited_groups: Sequence[str] = ()
     worked: float | None = None  # of a run with a work limit: seconds that passes have worked on it
     saved: Sequence[SavedDetails] = ()  # by failed attempts
     forgotten: Sequence[str] = ()  # locations of completed steps whose attempts may have saved something
@@ -552,8 +650,9 @@ class RunChange:
     """What a verb from outside does to a run, decided under the run's lock.
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
-    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children`, ids and places as in a batch, are
-    cancelled. `saved` is what attempts have saved. `action` is logged if, and only if, the change happens.
+    waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children`, ids and
+    places as in a batch, are cancelled, and so are all children of `dropped_groups`. `saved` is what attempts have saved.
+    `action` is logged if, and only if, the change happens.
     """
 
     run: RunPatch
@@ -562,5 +661,6 @@ class RunChange:
     unreceive: Sequence[str] = ()
     retracted: Sequence[str] = ()
     dropped_children: Sequence[str] = ()
+    dropped_groups: Sequence[str] = ()
     saved: Sequence[SavedDetails] = ()
     action: ActionRecord | None = None

@@ -42,10 +42,10 @@ T_co = TypeVar("T_co", covariant=True)
 E = TypeVar("E", bound=BaseException)
 
 StepFailureKind = Literal["critical", "timeout", "exhausted", "rollback", "payload"]
-BlockSource = Literal["step", "join", "race", "child", "block"]
+BlockSource = Literal["step", "join", "race", "child", "map", "block"]
 #: what `try_step` and `try_block` can catch
 StepCatch = Literal["critical", "timeout", "exhausted", "rollback"]
-BlockCatch = Literal["step", "join", "race", "child", "rollback"]
+BlockCatch = Literal["step", "join", "race", "child", "map", "rollback"]
 
 
 # Without slots: on Python 3.11 `Break[int](3)` cannot make an instance of a dataclass that is frozen and has slots.

@@ -140,7 +140,7 @@ def _park(journal: Journal, park: Park, summary: Summary | None = None) -> Opera
     patch = transitions.parked(
         journal.run,
         wake_at=wake_at,
-        waiting_for=waiting_text(park.names, park.children),
+        waiting_for=waiting_text(park.names, park.children | park.groups),
         summary=waiting(park) if summary is None else summary,
     )
     yield Save(
@@ -148,6 +148,7 @@ def _park(journal: Journal, park: Park, summary: Summary | None = None) -> Opera
         park_change_seq=journal.run.change_seq,
         awaited_children=sorted(park.children),
         awaited_slots=sorted(park.slots),
+        awaited_groups=sorted(park.groups),
     )
     _tell(journal, patch["state"])
     return PassOutcome(state=patch["state"], wake_at=wake_at, waiting_for=park.names)

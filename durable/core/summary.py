@@ -159,7 +159,7 @@ class Summary(str):
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"] not in ("asleep", "awaiting", _IN_LINE) for each in doing
+            each["kind"] not in ("asleep", "awaiting", "mapping", _IN_LINE) for each in doing
         )
 
     def with_facts(self, **facts: Any) -> Summary:
@@ -208,6 +208,11 @@ def in_line(admission: Admission) -> Doing:
         "held": admission.held,
         "at_once": admission.at_once,
     }
+
+
+def awaiting_group(location: str, size: int) -> Doing:
+    """A wait for the end of all children of a map."""
+    return {"kind": "mapping", "location": display_location(location), "size": size}
 
 
 def backing_off(location: str, error: str, attempt: int, attempts: int) -> Doing:
@@ -315,6 +320,7 @@ _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
     "awaiting": gettext_noop('waiting for child "{child}"'),
     _IN_LINE: gettext_noop("number {place} in line for {limit} ({held} of {at_once} held)"),
+    "mapping": gettext_noop('waiting for the children of the map "{location}" ({size})'),
     _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
     "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),
 }

@@ -13,8 +13,8 @@ from durable.core.scope import Scope
 
 __all__ = ["BLOCK_CATCHES", "BLOCK_CATCHES_DEFAULT", "try_block"]
 
-BLOCK_CATCHES: tuple[BlockCatch, ...] = ("step", "join", "race", "child", "rollback")
-BLOCK_CATCHES_DEFAULT: tuple[BlockCatch, ...] = ("step", "join", "race", "child")
+BLOCK_CATCHES: tuple[BlockCatch, ...] = ("step", "join", "race", "child", "map", "rollback")
+BLOCK_CATCHES_DEFAULT: tuple[BlockCatch, ...] = ("step", "join", "race", "child", "map")
 
 
 def try_block(scope: Scope, name: str, body: Callable[..., Any], catch: Collection[str]) -> Operation:

@@ -24,7 +24,10 @@ from durable.core.effects import (
     GetRunState,
     Operation,
     PeekChild,
+    PeekGroup,
     PeekInbox,
+    PeekMembers,
+    PeekTaken,
     Save,
     ShortSleep,
 )
@@ -218,6 +221,9 @@ class AsyncDriver:
     async def _acquire(self, effect: Acquire) -> Any:
         return await self._owner.call(self.host.acquire, effect)
 
+    async def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
+        return await self._owner.call(self.host.peek_group, effect)
+
     async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
         if self.host.is_evicted():
@@ -321,6 +327,9 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     GetRunState: AsyncDriver._get_run_state,
     PeekChild: AsyncDriver._peek_child,
     Acquire: AsyncDriver._acquire,
+    PeekGroup: AsyncDriver._peek_group,
+    PeekMembers: AsyncDriver._peek_group,
+    PeekTaken: AsyncDriver._peek_group,
     ShortSleep: AsyncDriver._short_sleep,
     Fork: AsyncDriver._fork,
 }

@@ -7,7 +7,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from durable.core.effects import Acquire, Call, GetRunState, PeekChild, PeekInbox, Save
+from durable.core.effects import (
+    Acquire,
+    Call,
+    GetRunState,
+    PeekChild,
+    PeekGroup,
+    PeekInbox,
+    PeekMembers,
+    PeekTaken,
+    Save,
+)
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.core.slot_records import Admission
@@ -46,6 +56,9 @@ class Host(Protocol):
 
     def acquire(self, effect: Acquire) -> Admission:
         """Take slots of limits for the run, or a place in a line. Raises LeaseLost."""
+
+    def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
+        """Return a group of children, some of its children, or which ids are taken, as the effect says."""
 
     def wait(self, seconds: float) -> None:
         """Wait in memory; less if the pass is evicted meanwhile."""

@@ -22,7 +22,10 @@ from durable.core.effects import (
     GetRunState,
     Operation,
     PeekChild,
+    PeekGroup,
     PeekInbox,
+    PeekMembers,
+    PeekTaken,
     Save,
     ShortSleep,
 )
@@ -114,6 +117,9 @@ class SyncDriver:
 
     def _acquire(self, effect: Acquire) -> Any:
         return self.host.acquire(effect)
+
+    def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
+        return self.host.peek_group(effect)
 
     def _short_sleep(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
@@ -208,6 +214,9 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     GetRunState: SyncDriver._get_run_state,
     PeekChild: SyncDriver._peek_child,
     Acquire: SyncDriver._acquire,
+    PeekGroup: SyncDriver._peek_group,
+    PeekMembers: SyncDriver._peek_group,
+    PeekTaken: SyncDriver._peek_group,
     ShortSleep: SyncDriver._short_sleep,
     Fork: SyncDriver._fork,
 }

@@ -83,6 +83,7 @@ class CommitSession:
                     effect.park_change_seq,
                     awaited_children=effect.awaited_children,
                     awaited_slots=effect.awaited_slots,
+                    awaited_groups=effect.awaited_groups,
                 )
                 if batch is None:
                     return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from durable.codec.binding import binding, rebound
+from durable.codec.binding import binding, encode_at, rebound, without_limit
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.places import Place
@@ -52,7 +52,18 @@ class PassEnvironment:
         self.on_save = at.on_save
         self.is_in_transaction = transactions.is_open
 
-    def encode(self, value: Any, what: str, field: str, where: str, of_run: str | None = None) -> str:
+    def encode(
+        self,
+        value: Any,
+        what: str,
+        field: str,
+        where: str,
+        of_run: str | None = None,
+        *,
+        is_collected: bool = False,
+    ) -> str:
+        if is_collected:
+            return encode_at(without_limit(self._codec), value, what, Place(of_run or self._run.id, field, where))
         if self._binding is None:
             return self._codec.encode(value, what=what)
         return self._binding.encode(value, what=what, place=Place(of_run or self._run.id, field, where))

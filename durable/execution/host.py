@@ -15,7 +15,17 @@ from django.db import connections
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.control_flow import Evicted
-from durable.core.effects import Acquire, Call, GetRunState, PeekChild, PeekInbox, Save
+from durable.core.effects import (
+    Acquire,
+    Call,
+    GetRunState,
+    PeekChild,
+    PeekGroup,
+    PeekInbox,
+    PeekMembers,
+    PeekTaken,
+    Save,
+)
 from durable.core.journal import Journal
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
@@ -94,6 +104,10 @@ class PassHost:
     def acquire(self, effect: Acquire) -> Admission:
         self._origin.end_forked_child()
         return self._commits.acquire(effect)
+
+    def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
+        self._origin.end_forked_child()
+        return self._queries.group(effect)
 
     # -- time
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from durable.conf import conf
 from durable.core.control_flow import PassAborted
-from durable.core.effects import GetRunState, PeekChild, PeekInbox
+from durable.core.effects import GetRunState, PeekChild, PeekGroup, PeekInbox, PeekMembers, PeekTaken
 from durable.core.limits import History
-from durable.core.records import ChildRecord, Message, RunRecord
+from durable.core.records import ChildRecord, GroupRecord, Member, Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.store import Store, sessions
 
@@ -56,6 +56,18 @@ class PassQueries:
             if found is None or not effect.with_origin:
                 return found, None
             return found, self._store.children([effect.run_id]).get(effect.run_id)
+
+        return self._query(query)
+
+    def group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> GroupRecord | list[Member] | set[str] | None:
+        """Return a group of children, some of its children, or which of these ids runs have."""
+
+        def query() -> GroupRecord | list[Member] | set[str] | None:
+            if isinstance(effect, PeekGroup):
+                return self._store.group(effect.group_id)
+            if isinstance(effect, PeekMembers):
+                return self._store.members(effect.group_id, effect.after, effect.count, is_lost=effect.is_lost)
+            return set(self._store.states(effect.run_ids))
 
         return self._query(query)
 

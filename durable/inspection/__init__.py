@@ -21,6 +21,7 @@ from durable.inspection.allowed_verbs import possible_verbs
 from durable.inspection.builds import BuildSeen, builds
 from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.causes import CauseSpread, CauseSummary, find_cause, list_causes, spread_of
+from durable.inspection.child_counts import ChildCounts, GroupCounts, child_counts
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
@@ -73,6 +74,7 @@ __all__ = [
     "BuildSeen",
     "CauseSpread",
     "CauseSummary",
+    "ChildCounts",
     "Chosen",
     "Count",
     "EntryDetail",
@@ -85,6 +87,7 @@ __all__ = [
     "Field",
     "Filtered",
     "Finding",
+    "GroupCounts",
     "HeldRun",
     "InvalidCursorError",
     "Mark",
@@ -116,6 +119,7 @@ __all__ = [
     "awaited_queues",
     "build_timeline",
     "builds",
+    "child_counts",
     "clock_difference",
     "collect_findings",
     "count_by_state",

@@ -189,7 +189,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("given by hand"), f"{given_note(given)}, {given.get('at', '')}"
     if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
         yield _("attempts that do not count"), f"{uncounted:,}"
-    if entry.kind in (EntryKind.STEP, EntryKind.CHILD) and (failure := data.get("failure")):
+    if entry.kind in (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP) and (failure := data.get("failure")):
         yield _("failed for good"), state_in_words(str(failure.get("kind")))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield _("rollback handler"), str(rollback.get("handler"))
@@ -207,6 +207,7 @@ _PLAIN: Final[dict[str, tuple[str, ...]]] = {
     EntryKind.REMOVED: ("original",),
     EntryKind.COMPENSATE: ("reason", "handlers"),
     EntryKind.CHILD: ("child", "workflow", "deadline"),
+    EntryKind.MAP: ("workflow", "size", "at_once", "on_failure"),
 }
 _NAMES: Final[Mapping[str, StrPromise]] = {
     "iteration": pgettext_lazy("fact of an entry", "iteration"),
@@ -225,6 +226,9 @@ _NAMES: Final[Mapping[str, StrPromise]] = {
     "handlers": pgettext_lazy("fact of an entry", "handlers"),
     "child": pgettext_lazy("fact of an entry", "child"),
     "workflow": pgettext_lazy("fact of an entry", "workflow"),
+    "size": pgettext_lazy("fact of an entry", "children"),
+    "at_once": pgettext_lazy("fact of an entry", "at once"),
+    "on_failure": pgettext_lazy("fact of an entry", "on failure"),
 }
 
 

@@ -42,6 +42,7 @@ _SPANS: Final = {
     EntryKind.SLEEP: "sleep",
     EntryKind.MESSAGE: "wait",
     EntryKind.CHILD: "wait",
+    EntryKind.MAP: "wait",
     EntryKind.COMPENSATE: "rollback",
 }
 _TIMED: Final = frozenset(EntryKind) - {EntryKind.LOOP, EntryKind.JOIN, EntryKind.RACE}

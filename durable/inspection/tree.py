@@ -22,6 +22,7 @@ from durable.inspection.activities import RunningStep
 from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.given_note import given_note
 from durable.inspection.loop_note import loop_note
+from durable.inspection.map_note import map_note
 from durable.inspection.tree_window import Row, Window, read_rows, read_window
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
@@ -388,5 +389,7 @@ def _fill(page: Sequence[TreeNode]) -> None:
             node.note = given_note(entry.data["given"])
         elif entry.kind == EntryKind.CHILD:
             node.note = str(entry.data.get("child") or "")
+        elif entry.kind == EntryKind.MAP:
+            node.note = map_note(entry.data)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))

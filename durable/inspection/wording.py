@@ -74,6 +74,7 @@ _KINDS: Final[Mapping[str, StrPromise]] = {
     "rollback_checkpoint": pgettext_lazy("kind of entry", "rollback checkpoint"),
     "compensate": pgettext_lazy("kind of entry", "compensate"),
     "child": pgettext_lazy("kind of entry", "child"),
+    "map": pgettext_lazy("kind of entry", "map"),
     "iteration": pgettext_lazy("kind of entry", "iteration"),
     "branch": pgettext_lazy("kind of entry", "branch"),
     "block": pgettext_lazy("kind of entry", "block"),

@@ -9,6 +9,7 @@ from durable.models.alerts import AlertState
 from durable.models.audit import OperatorAction
 from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.children import Cascade, Child, ChildReader
+from durable.models.groups import ChildGroup, GroupTally, Turn
 from durable.models.history import Attempt, Entry, EntryMetadata
 from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
@@ -33,10 +34,12 @@ __all__ = [
     "Cause",
     "CauseBuild",
     "Child",
+    "ChildGroup",
     "ChildReader",
     "Entry",
     "EntryMetadata",
     "Failure",
+    "GroupTally",
     "HeldStart",
     "Hold",
     "IdempotencyKey",
@@ -56,5 +59,6 @@ __all__ = [
     "SlotNote",
     "StepSave",
     "Tick",
+    "Turn",
     "WorkerProcess",
 ]

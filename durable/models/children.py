@@ -8,6 +8,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from durable.core.ids import MAX_ID
 from durable.core.records import ChildRecord, WhenParentEnds
 from durable.models.fields import NameField, choices
 from durable.models.run import Run
@@ -35,6 +36,9 @@ class Child(models.Model):
     group = NameField[str | None, str | None](max_length=1024, null=True, blank=True)
     position = models.BigIntegerField()
     is_dropped = models.BooleanField(default=False)
+    #: The id of the group (`ChildGroup`) that counts the child; None for a child of its own, and for one whose place
+    #: another child has taken.
+    member_of = NameField[str | None, str | None](max_length=MAX_ID, null=True, blank=True)
 
     class Meta:
         verbose_name_plural = "children"
@@ -60,6 +64,7 @@ class Child(models.Model):
             when_parent_ends=self.when_parent_ends,
             group=self.group,
             position=self.position,
+            member_of=self.member_of,
         )
 
 

@@ -22,9 +22,11 @@ from durable.core.records import (
     Committed,
     EntryRecord,
     FailureRecord,
+    GroupRecord,
     Hold,
     HoldKind,
     KeyRecord,
+    Member,
     Message,
     OutgoingMessage,
     RunChange,
@@ -238,6 +240,18 @@ class Store(Protocol):
     def readers_of(self, child_id: str) -> list[str]:
         """Return the replays that have not ended and may read this child, apart from its parent."""
 
+    def group(self, group_id: str) -> GroupRecord | None:
+        """Return a group of children with its counts, or None; one query."""
+
+    def groups_of(self, parent_id: str) -> list[GroupRecord]:
+        """Return the groups of a run's children, in the order of their starts; one query."""
+
+    def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
+        """Return the children of a group behind this position, in order, at most `count`; one query.
+
+        With `is_lost`, those alone that were cancelled, or that somebody has asked to end.
+        """
+
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         """Go on with the children of a parent whose end has left some of them: the first one behind `after`, by id.
 
@@ -304,7 +318,7 @@ class Store(Protocol):
         one of the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises LeaseLost, and writes
         nothing, if the run has a newer fence. Its children are started as `create` starts runs; one that was started
         before stays as it is. Raises ChildIdTaken, and writes nothing, if a child's id is taken by a run that is not
-        this run's child.
+        this run's child. The changes of groups come last, with statements of their own; their tallies are locked first.
         """
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:

@@ -26,10 +26,13 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     ChildRecord,
+    Committed,
     EntryRecord,
     FailureRecord,
+    GroupRecord,
     HoldKind,
     KeyRecord,
+    Member,
     Message,
     RunChange,
     RunRecord,
@@ -54,7 +57,7 @@ from durable.models import (
     Run,
     RunLimit,
 )
-from durable.store import activities, endings, keys, outline_rows, row_rules, saves, slots
+from durable.store import activities, endings, groups, keys, outline_rows, row_rules, saves, slots
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -100,6 +103,10 @@ class DatabaseStore(ABC):
         """Cancel these children of a locked run, which goes on without them."""
 
     @abstractmethod
+    def _end_dropped(self, run: RunRecord, at: datetime) -> None:
+        """Cancel the dropped children of a locked run, and those of dropped groups, as far as nobody has them locked."""
+
+    @abstractmethod
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...
 
     @abstractmethod
@@ -139,6 +146,8 @@ class DatabaseStore(ABC):
                 raise RunNotFoundError(run_id)
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
+            if run.parent_id is not None:
+                after = groups.held_back(self.alias, run, after, after.created_at)
             self._write_change(run, after, change)
             if row_rules.is_reopened(run, after):
                 self._reopened(run)
@@ -146,6 +155,10 @@ class DatabaseStore(ABC):
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
+            for group_change in row_rules.group_changes(change):
+                groups.mark(self.alias, group_change)
+            if change.dropped_groups:
+                self._end_dropped(after, after.wake_at or after.created_at)
             if change.deleted:
                 saves.forget(self.alias, run_id, change.deleted)
                 slots.forget(self.alias, run_id, change.deleted)
@@ -156,6 +169,28 @@ class DatabaseStore(ABC):
             if change.action is not None:
                 self.log([change.action])
             return row_rules.copied(after)
+
+    def group(self, group_id: str) -> GroupRecord | None:
+        return groups.get(self.alias, group_id)
+
+    def groups_of(self, parent_id: str) -> list[GroupRecord]:
+        return groups.of_parent(self.alias, parent_id)
+
+    def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
+        return groups.members(self.alias, group_id, after, count, is_lost=is_lost)
+
+    def _change_groups(self, batch: Batch, committed: Committed) -> Committed:
+        """Make what a commit changes of groups of children; the tallies and then the run's row are locked."""
+        queues = committed.queues_to_notify
+        for change in batch.groups:
+            queues |= groups.apply(self.alias, change, self.create, batch.now)
+        run = Run.objects.using(self.alias).filter(id=batch.run_id)
+        if any(change.is_dropped for change in batch.groups):
+            self._end_dropped(next(iter(self.get_many([batch.run_id]).values())), batch.now)
+        if batch.awaited_groups and groups.is_one_settled(self.alias, batch.awaited_groups):
+            run.filter(finished_at__isnull=True).update(wake_at=batch.now)
+            queues |= set(run.values_list("queue", flat=True))
+        return Committed(request=committed.request, queues_to_notify=queues)
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
         found = Child.objects.using(self.alias).filter(run_id__in=run_ids) if run_ids else ()

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
+from django.db import connections
 from django.db.models import Q, QuerySet
 
 from durable.core.child_entries import divided
 from durable.core.records import ENDED, RunRecord, WhenParentEnds
-from durable.models import Cascade, Child, Run
+from durable.models import Cascade, Child, ChildGroup, Run
 from durable.models.run import RunQuerySet
-from durable.store import keys, row_rules, slots
+from durable.store import groups, keys, row_rules, slots
 from durable.store.rows import RUN
 
-__all__ = ["cascaded", "drop", "ended", "started_below"]
+__all__ = ["cascaded", "drop", "end_dropped", "ended", "started_below"]
 
 #: Locks runs for this transaction; with `skip`, those that nobody else has locked.
 Locking = Callable[..., RunQuerySet]
@@ -32,15 +33,22 @@ def ended(alias: str, run: RunRecord, locking: Locking) -> None:
     children = Child.objects.using(alias)
     found = set(children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).values_list("parent_id", flat=True)[:2])
     if run.parent_id in found:
-        _wake_parent(alias, run, locking)
+        _count(alias, run, locking)
     if run.id in found:
         _end_children(alias, run, row_rules.end_of(run), locking)
 
 
-def _wake_parent(alias: str, child: RunRecord, locking: Locking) -> None:
+def _count(alias: str, child: RunRecord, locking: Locking) -> None:
+    """Count the end of a child in its group, if it is in one; wake the parent that waits for the one or the other."""
+    is_member, settled = groups.ended(alias, child, row_rules.end_of(child))
+    if is_member and settled is None:
+        return
     for parent in _records(locking(Run.objects.using(alias).filter(id=child.parent_id))):
-        changed = row_rules.changed_columns(parent, row_rules.after_child(parent, child))
-        if changed:
+        if settled is None:
+            after = row_rules.after_child(parent, child)
+        else:
+            after = row_rules.after_group(parent, settled, row_rules.end_of(child))
+        if changed := row_rules.changed_columns(parent, after):
             Run.objects.using(alias).filter(id=parent.id).update(**changed)
 
 
@@ -52,7 +60,9 @@ def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) ->
     number = 0
     parents: Mapping[str, RunRecord] = {run.id: run}
     while parents:
-        open_ones = _cancellable(alias, parents)
+        # the rows of the parents are locked: do not wait for a tally
+        free = Q(member_of__isnull=True) | Q(member_of__in=groups.lock_free(alias, parents))
+        open_ones = _cancellable(alias, parents).filter(free)
         parent_of = dict(open_ones.order_by("position").values_list("run_id", "parent_id")[: _AT_ONCE - number])
         # the conditions again: a row may have changed before it was locked
         rows = locking(Run.objects.using(alias).with_ids(list(parent_of)), skip=True)
@@ -68,6 +78,8 @@ def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) ->
                 gone[child.id] = after
                 keys.close(alias, child.id)
                 slots.note_end(alias, child.id)
+                if not _counts_by_itself(alias):
+                    groups.ended(alias, after, at)
         _note(alias, parents, set(_cancellable(alias, parents).values_list("parent_id", flat=True).distinct()), at)
         parents = gone
     return number
@@ -79,6 +91,7 @@ def cascaded(alias: str, after: str, at: datetime, locking: Locking) -> tuple[st
     run_id = waiting.values_list("run_id", flat=True).first()
     if run_id is None:
         return None
+    groups.lock_of_parent(alias, run_id)
     for run in _records(locking(Run.objects.using(alias).filter(id=run_id), skip=True)):
         return run_id, _end_children(alias, run, at, locking)
     return run_id, 0
@@ -96,7 +109,17 @@ def drop(alias: str, run: RunRecord, children: Sequence[str], at: datetime, lock
     if not every:
         dropped = dropped.filter(when_parent_ends=WhenParentEnds.CANCEL.value)
     if dropped.update(is_dropped=True):
-        _end_children(alias, run, at, locking)
+        end_dropped(alias, run, at, locking)
+
+
+def end_dropped(alias: str, run: RunRecord, at: datetime, locking: Locking) -> None:
+    """Cancel the dropped children of a run that goes on, and those of dropped groups."""
+    _end_children(alias, run, at, locking)
+
+
+def _counts_by_itself(alias: str) -> bool:
+    """Whether functions of the database count the end of a child."""
+    return connections[alias].vendor == "postgresql"
 
 
 def started_below(alias: str, parent_id: str, places: tuple[str, ...]) -> list[str]:
@@ -111,7 +134,12 @@ def _cancellable(alias: str, parents: Mapping[str, RunRecord]) -> QuerySet[Child
     asked = Q(run__pending_request__in=row_rules.CANCELLING)
     ending = Q(run__state__in=[each.value for each in row_rules.ENDING]) | ~Q(run__state_after_rollback="") | asked
     ended = [run.id for run in parents.values() if run.state in ENDED]
-    wanted = Q(is_dropped=True) | Q(parent_id__in=ended, when_parent_ends=WhenParentEnds.CANCEL.value)
+    dropped = ChildGroup.objects.using(alias).filter(parent_id__in=list(parents), is_dropped=True).values("id")
+    wanted = (
+        Q(is_dropped=True)
+        | Q(member_of__in=dropped)
+        | Q(parent_id__in=ended, when_parent_ends=WhenParentEnds.CANCEL.value)
+    )
     return Child.objects.using(alias).filter(wanted, parent_id__in=list(parents)).exclude(ending)
 
 

@@ -29,9 +29,12 @@ from durable.core.records import (
     Committed,
     EntryRecord,
     FailureRecord,
+    GroupChange,
+    GroupRecord,
     Hold,
     HoldKind,
     KeyRecord,
+    Member,
     Message,
     MessageState,
     OutgoingMessage,
@@ -43,7 +46,7 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.transitions import moved
 from durable.store import lines, row_rules
-from durable.store.base import Claimed, DuePoint, Renewed
+from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.memory_activities import MemoryActivities
 from durable.store.memory_children import MemoryChildren, due_for_children
 from durable.store.memory_holds import MemoryHolds
@@ -168,7 +171,11 @@ class MemoryStore:
     def _ended(self, run: RunRecord) -> None:
         parent = self._children.parent_of(self._runs, run)
         if parent is not None:
-            self._put(row_rules.after_child(parent, run))
+            child = self._children.of_runs([run])[run.id]
+            if child.member_of is None:
+                self._put(row_rules.after_child(parent, run))
+            elif self._children.groups.ended(self._runs, child, run, row_rules.end_of(run)):
+                self._put(row_rules.after_group(self._runs[parent.id], child.member_of, row_rules.end_of(run)))
         self._children.end(self._runs, run, row_rules.end_of(run))
 
     def _reopened(self, run: RunRecord) -> None:
@@ -194,6 +201,18 @@ class MemoryStore:
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         with self._lock:
             return self._children.cascade(self._runs, after, now)
+
+    def group(self, group_id: str) -> GroupRecord | None:
+        with self._lock:
+            return self._children.groups.get(group_id)
+
+    def groups_of(self, parent_id: str) -> list[GroupRecord]:
+        with self._lock:
+            return self._children.groups.of_parent(parent_id)
+
+    def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
+        with self._lock:
+            return self._children.groups.members(self._runs, group_id, after, count, is_lost=is_lost)
 
     def get(self, run_id: str) -> RunRecord | None:
         with self._lock:
@@ -285,12 +304,17 @@ class MemoryStore:
                 raise RunNotFoundError(run_id)
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
+            if run.parent_id is not None:
+                child = self._children.of_runs([run]).get(run.id)
+                after = self._children.groups.held_back(child, run, after, after.created_at)
             self._put(row_rules.copied(after))
             limits = self._limits.get(run_id)
             if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
                 self._limits[run_id] = limits.renewed(after.wake_at)
             at = after.wake_at or after.created_at
             self._children.drop(self._runs, run_id, change.dropped_children, at, every=True)
+            for group_change in row_rules.group_changes(change):
+                self._children.change_group(self._runs, run_id, group_change, at)
             for location in change.deleted:
                 self._saved.pop((run_id, location), None)
             if change.deleted:
@@ -445,7 +469,9 @@ class MemoryStore:
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, batch.sends) | self._start(batch.starts) | self._woken_parent(batch)
-            due = due_for_children(self._runs, batch)
+            for change in batch.groups:
+                queues |= self._change_group(run.id, change, batch.now)
+            due = due_for_children(self._runs, batch, self._children.groups)
             if due is not None:
                 overruled = True
                 self._runs[run.id] = due
@@ -493,6 +519,24 @@ class MemoryStore:
             self._runs[run.id] = replace(self._runs[run.id], wake_at=batch.now)
             queues.add(run.queue)
         return frozenset(queues)
+
+    def _change_group(self, run_id: str, change: GroupChange, now: datetime) -> frozenset[str]:
+        """Make what a commit changes of a group of children; return the queues to notify."""
+        groups = self._children.groups
+        groups.made(change)
+        starts = []
+        for place in groups.let_go(self._runs, change) if change.starts else ():
+            run, child = change.starts[place]
+            if run.id in self._runs:
+                raise ChildIdTaken(run.id)
+            due_at = run.wake_at or run.created_at
+            if not groups.add(child, due_at):
+                deadline = run.limits.deadline if isinstance(run, NewRun) and run.limits is not None else None
+                run = replace(run, wake_at=deadline)
+            starts.append(ChildStart(run, child))
+        queues = self._start(starts)
+        self._children.change_group(self._runs, run_id, change, now)
+        return queues
 
     def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
         """Create the children of a commit; return the queues to notify."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from durable.core.child_entries import divided
-from durable.core.records import ENDED, Batch, ChildRecord, RunRecord, WhenParentEnds
+from durable.core.records import ENDED, Batch, ChildRecord, GroupChange, RunRecord, WhenParentEnds
 from durable.store import row_rules
 from durable.store.base import ChildIdTaken
+from durable.store.memory_groups import MemoryGroups
 
 __all__ = ["MemoryChildren", "due_for_children"]
 
@@ -28,12 +29,13 @@ class MemoryChildren:
     _dropped: set[str] = field(default_factory=set)
     _cascades: dict[str, datetime] = field(default_factory=dict)  # by parent: since when
     _readers: dict[str, set[str]] = field(default_factory=dict)  # by child: replays of its parent that may read it
+    groups: MemoryGroups = field(default_factory=MemoryGroups)
 
     def copied(self) -> MemoryChildren:
         """Return a copy for a snapshot. Records are replaced, never changed."""
         children = {parent: dict(each) for parent, each in self._children.items()}
         readers = {child: set(each) for child, each in self._readers.items()}
-        return MemoryChildren(children, set(self._dropped), dict(self._cascades), readers)
+        return MemoryChildren(children, set(self._dropped), dict(self._cascades), readers, self.groups.copied())
 
     def add(self, child: ChildRecord, *, is_new: bool) -> None:
         """Note a child. Raises ChildIdTaken for a run that is there already and is no child of this parent."""
@@ -74,6 +76,7 @@ class MemoryChildren:
                 runs[child.id] = after = row_rules.after_parent(child, parent, at)
                 if after.state in ENDED:
                     parents.append(after)
+                    self.groups.ended(runs, self._children[parent.id][child.id], after, at)
             if self._cancellable(runs, parent):
                 self._cascades.setdefault(parent.id, at)
             else:
@@ -104,6 +107,14 @@ class MemoryChildren:
         found = self._readers.get(child_id, ())
         return sorted(each for each in found if each in runs and runs[each].state not in ENDED)
 
+    def change_group(self, runs: Runs, run_id: str, change: GroupChange, now: datetime) -> None:
+        """Mark what the parent has decided about a group; let children begin, or cancel them."""
+        self.groups.mark(change)
+        if change.is_dropped:
+            self.end(runs, runs[run_id], now)
+        elif self.groups.get(change.id) is not None:
+            self.groups.next_turns(runs, change.id, now)
+
     def cascade(self, runs: Runs, after: str, now: datetime) -> tuple[str, int] | None:
         """Go on with the first parent behind `after` that has children left (`Store.cascade`)."""
         found = min((each for each in self._cascades if each > after), default=None)
@@ -115,6 +126,7 @@ class MemoryChildren:
             runs[each.run_id]
             for each in self._in_order(parent.id)
             if each.run_id in self._dropped
+            or self.groups.is_dropped(each)
             or (parent.state in ENDED and each.when_parent_ends == WhenParentEnds.CANCEL)
         ]
         return [each for each in wanted if not row_rules.is_ending(each)]
@@ -123,9 +135,13 @@ class MemoryChildren:
         return sorted(self._children.get(parent_id, {}).values(), key=lambda each: each.position)
 
 
-def due_for_children(runs: Mapping[str, RunRecord], batch: Batch) -> RunRecord | None:
-    """Return a run that parks for a child which has ended or is gone, due at once; None for any other."""
+def due_for_children(runs: Mapping[str, RunRecord], batch: Batch, groups: MemoryGroups) -> RunRecord | None:
+    """Return a run that parks for a child which has ended or is gone, or for a group that is settled, due at once.
+
+    None for any other.
+    """
     run = runs[batch.run_id]
     found = (runs.get(each) for each in batch.awaited_children)
-    is_due = run.state not in ENDED and any(child is None or child.state in ENDED for child in found)
+    has_ended = any(child is None or child.state in ENDED for child in found)
+    is_due = run.state not in ENDED and (has_ended or groups.is_one_settled(batch.awaited_groups))
     return replace(run, wake_at=batch.now) if is_due else None

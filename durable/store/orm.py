@@ -54,7 +54,7 @@ from durable.models import (
     StepSave,
 )
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, lines, row_rules, slots
+from durable.store import activities, endings, groups, lines, row_rules, slots
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
@@ -167,6 +167,9 @@ class OrmStore(DatabaseStore):
 
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
         endings.drop(self.alias, run, children, at, self._with_locks, every=True)
+
+    def _end_dropped(self, run: RunRecord, at: datetime) -> None:
+        endings.end_dropped(self.alias, run, at, self._with_locks)
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         with transaction.atomic(using=self.alias):
@@ -361,6 +364,9 @@ class OrmStore(DatabaseStore):
 
     def commit(self, batch: Batch) -> Committed:
         with transaction.atomic(using=self.alias):
+            if batch.groups:
+                self._begin_to_write()
+                groups.lock(self.alias, [each.id for each in batch.groups])
             parent = [batch.parent_id] if batch.sends and batch.parent_id is not None else []
             runs = self._locked([batch.run_id, *(each.to for each in batch.sends), *parent])
             run = runs.pop(batch.run_id, None)
@@ -387,7 +393,8 @@ class OrmStore(DatabaseStore):
             queues |= self._change_slots(after, batch)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}
-            return Committed(request=after.pending_request, queues_to_notify=queues)
+            committed = Committed(request=after.pending_request, queues_to_notify=queues)
+            return self._change_groups(batch, committed) if batch.groups or batch.awaited_groups else committed
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         with transaction.atomic(using=self.alias):

@@ -34,7 +34,7 @@ from durable.core.records import (
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models.fields import pack, unpack
-from durable.store import libpq, patience, row_rules, sessions, sql, sql_functions
+from durable.store import groups, libpq, patience, row_rules, sessions, sql, sql_functions
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import text
@@ -212,11 +212,17 @@ class PostgresStore(DatabaseStore):
         ]
 
     def commit(self, batch: Batch) -> Committed:
-        if batch.worked is None and not batch.saved and not batch.forgotten and batch.slots is None:
+        has_groups = bool(batch.groups or batch.awaited_groups)
+        has_more = batch.worked is not None or batch.saved or batch.forgotten or batch.slots is not None
+        if not has_more and not has_groups:
             return self._committed(batch)
         with transaction.atomic(using=self.alias):
+            if has_groups:
+                groups.lock(self.alias, [each.id for each in batch.groups])
             committed = self._committed(batch)
             self._write_beside(batch)
+            if has_groups:
+                committed = self._change_groups(batch, committed)
             if batch.slots is not None and (queues := self._change_slots(batch, batch.slots)):
                 return replace(committed, queues_to_notify=committed.queues_to_notify | queues)
             return committed
@@ -354,6 +360,9 @@ class PostgresStore(DatabaseStore):
 
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
         self._rows(sql.DROP_CHILDREN, {"run": pack(run.id), "children": [pack(each) for each in children], "now": at})
+
+    def _end_dropped(self, run: RunRecord, at: datetime) -> None:
+        self._rows(sql.END_DROPPED, {"run": pack(run.id), "now": at})
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         parent, number = sql_functions.CASCADE(self.alias, [pack(after), text(now)])

@@ -19,6 +19,7 @@ from durable.core.records import (
     ActionRecord,
     Batch,
     EntryRecord,
+    GroupChange,
     Hold,
     Message,
     MessageState,
@@ -40,6 +41,7 @@ __all__ = [
     "after_change",
     "after_child",
     "after_commit",
+    "after_group",
     "after_messages",
     "after_parent",
     "changed_columns",
@@ -50,6 +52,7 @@ __all__ = [
     "copied",
     "end_of",
     "entries_to_write",
+    "group_changes",
     "has_ended",
     "held_summary",
     "is_due",
@@ -220,6 +223,18 @@ def after_child(parent: RunRecord, child: RunRecord) -> RunRecord:
     if parent.state in ENDED or not is_awaited(parent.waiting_for, child_token(child.id)):
         return parent
     return replace(parent, **transitions.child_ended(parent, at=end_of(child)))
+
+
+def after_group(parent: RunRecord, group_id: str, at: datetime) -> RunRecord:
+    """Return the parent after a group of its children is settled: due, if it waits for that."""
+    if parent.state in ENDED or not is_awaited(parent.waiting_for, child_token(group_id)):
+        return parent
+    return replace(parent, **transitions.child_ended(parent, at=at))
+
+
+def group_changes(change: RunChange) -> list[GroupChange]:
+    """Return what a verb does to groups of the run's children."""
+    return [GroupChange(id=each, is_read=True, is_dropped=True) for each in change.dropped_groups]
 
 
 def is_ending(child: RunRecord) -> bool:

@@ -37,6 +37,7 @@ __all__ = [
     "DROP_CHILDREN",
     "DUE_QUEUES",
     "DUE_QUEUES_OF",
+    "END_DROPPED",
     "GET_MESSAGE",
     "GET_RUNS",
     "LIST_MESSAGES",
@@ -273,6 +274,9 @@ WHERE run_id = %(run)s AND state = '{MessageState.PENDING.value}'{queue}{sent_at
 
 #: Parameters: run, children, now. Cancels these children of a run that goes on, locked by the caller.
 DROP_CHILDREN: Final = "SELECT durable_drop_children_1(%(run)s, %(children)s::text[], %(now)s, true)"
+
+#: Parameters: run, now. Cancels the dropped children of a run that goes on, locked by the caller.
+END_DROPPED: Final = "SELECT durable_end_children_1(%(run)s, %(now)s, '')"
 
 # -- timer and sweep
 

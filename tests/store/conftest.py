@@ -20,10 +20,12 @@ from durable.models import (
     Cause,
     CauseBuild,
     Child,
+    ChildGroup,
     ChildReader,
     Entry,
     EntryMetadata,
     Failure,
+    GroupTally,
     HeldStart,
     Hold,
     Limit,
@@ -36,6 +38,7 @@ from durable.models import (
     Slot,
     SlotNote,
     StepSave,
+    Turn,
 )
 from durable.store import Store
 from durable.store.memory import MemoryStore
@@ -52,7 +55,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(Limit, LimitKey, Slot, SlotNote),
+        *(Limit, LimitKey, Slot, SlotNote, Turn, GroupTally, ChildGroup),
         *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, Run),
     )
 ]

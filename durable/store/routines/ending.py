@@ -1,7 +1,8 @@
 """The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
 
-What must happen with every end happens here: the key of the run is free again, its slots of limits are given up, the parent that waits for the run is
-woken, and the run's open children are cancelled. For a run without a key that is no child and has none it is one look at
+What must happen with every end happens here: the key of the run is free again, its slots of limits are given up, the
+parent that waits for the run is woken, or the run's group counts it (`durable.store.routines.groups`), and the run's open
+children are cancelled. For a run without a key that is no child and has none it is one look at
 an index for each, and nothing is written.
 
 A child's end holds the child's row and then locks the parent's, which may wait. The end of a parent holds the parent's
@@ -26,7 +27,9 @@ _ENDED: Final = ", ".join(f"'{each}'" for each in sorted(ENDED))
 #: A child that is to be cancelled: dropped, or left by a parent that has ended. It is not ending already, and is not
 #: being compensated.
 _CANCELLABLE: Final = f"""c.parent_id = of_parent
-      AND (c.is_dropped OR (parent_state <> '' AND c.when_parent_ends = '{WhenParentEnds.CANCEL.value}'))
+      AND (c.is_dropped
+        OR EXISTS (SELECT 1 FROM durable_childgroup AS g WHERE g.id = c.member_of AND g.is_dropped)
+        OR (parent_state <> '' AND c.when_parent_ends = '{WhenParentEnds.CANCEL.value}'))
       AND r.state NOT IN ({_ENDED}, '{RunState.ROLLING_BACK}') AND r.state_after_rollback = ''
       AND r.pending_request NOT IN ('{Request.CANCEL}', '{Request.CANCEL_ROLLBACK}')"""
 
@@ -67,11 +70,14 @@ DECLARE
   why text := {_WHY};
   how text := {_SUMMARY};
   one record;
+  -- the caller has the parent's row locked, and so must not wait for a tally
+  groups text[] := ARRAY(SELECT t.group_id FROM durable_childgroup AS g JOIN durable_grouptally AS t ON t.group_id = g.id
+    WHERE g.parent_id = of_parent FOR NO KEY UPDATE OF t SKIP LOCKED);
 BEGIN
   FOR one IN
     SELECT r.id, COALESCE(r.lease_expires_at > at, false) AS is_held
     FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
-    WHERE {_CANCELLABLE}
+    WHERE {_CANCELLABLE} AND (c.member_of IS NULL OR c.member_of = ANY(groups))
     ORDER BY c.position LIMIT {CASCADED_AT_ONCE} - before FOR NO KEY UPDATE OF r SKIP LOCKED
   LOOP
     before := COALESCE(NULLIF(current_setting('durable.cascaded', true), '')::integer, 0);
@@ -125,19 +131,25 @@ END $$
 """),
     # Go on with the children of the first parent behind this one whose end has left some. Returns that parent and how
     # many were cancelled or asked to end; NULL if there is none. Others lock the parent's row first and this row then, so
-    # this does not wait for the parent's.
+    # this does not wait for the parent's. The tallies of the groups come before both, as in a commit.
     Function.of("""
 CREATE FUNCTION durable_cascade_1(after text, at timestamptz, OUT of_parent text, OUT number integer)
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
   p record;
 BEGIN
-  SELECT run_id INTO of_parent FROM durable_cascade WHERE run_id > after ORDER BY run_id LIMIT 1
-  FOR UPDATE SKIP LOCKED;
+  SELECT run_id INTO of_parent FROM durable_cascade WHERE run_id > after ORDER BY run_id LIMIT 1;
   IF NOT FOUND THEN
     RETURN;
   END IF;
   number := 0;
+  PERFORM 1 FROM durable_grouptally
+  WHERE group_id = ANY(ARRAY(SELECT id FROM durable_childgroup WHERE parent_id = of_parent))
+  ORDER BY group_id FOR NO KEY UPDATE;
+  PERFORM 1 FROM durable_cascade WHERE run_id = of_parent FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
   SELECT CASE WHEN finished_at IS NULL THEN '' ELSE state END AS parent_state INTO p
   FROM durable_run WHERE id = of_parent FOR NO KEY UPDATE SKIP LOCKED;
   IF FOUND THEN
@@ -228,9 +240,20 @@ DECLARE
   is_parent boolean;
   has_key boolean;
   has_slot boolean;
+  of_group text;
+  woken text;
 BEGIN
   IF TG_OP = 'DELETE' THEN
-    PERFORM durable_wake_parent_1(OLD.id, OLD.parent_id, now());
+    SELECT member_of INTO of_group FROM durable_child WHERE run_id = OLD.id;
+    IF of_group IS NULL THEN
+      PERFORM durable_wake_parent_1(OLD.id, OLD.parent_id, now());
+    ELSE
+      woken := durable_member_ended_1(OLD.id, of_group, 'cancelled', now());
+      UPDATE durable_child SET member_of = NULL WHERE run_id = OLD.id; -- counted
+      IF woken IS NOT NULL THEN
+        PERFORM durable_wake_parent_1(woken, OLD.parent_id, now());
+      END IF;
+    END IF;
     RETURN NULL;
   END IF;
   SELECT NEW.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM durable_child WHERE run_id = NEW.id),
@@ -245,7 +268,15 @@ BEGIN
     INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, NEW.id FROM gone;
   END IF;
   IF is_child THEN
-    PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);
+    SELECT member_of INTO of_group FROM durable_child WHERE run_id = NEW.id;
+    IF of_group IS NULL THEN
+      PERFORM durable_wake_parent_1(NEW.id, NEW.parent_id, NEW.finished_at);
+    ELSE
+      woken := durable_member_ended_1(NEW.id, of_group, NEW.state, NEW.finished_at);
+      IF woken IS NOT NULL THEN
+        PERFORM durable_wake_parent_1(woken, NEW.parent_id, NEW.finished_at);
+      END IF;
+    END IF;
   END IF;
   IF is_parent THEN
     PERFORM durable_end_children_1(NEW.id, NEW.finished_at, NEW.state);

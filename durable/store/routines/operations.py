@@ -14,6 +14,7 @@ from django.db.models import CheckConstraint
 from durable.store.routines.definitions import Routine
 from durable.store.routines.ending import ENDING, ENDING_TRIGGERS
 from durable.store.routines.functions import FUNCTIONS
+from durable.store.routines.groups import GROUP_TRIGGERS, GROUPS
 from durable.store.routines.guards import GUARDED, GUARDS, REFERENCES, TRIGGERS
 from durable.store.routines.keys import KEYS
 from durable.store.routines.slots import SLOTS
@@ -22,7 +23,8 @@ __all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines
 
 #: All functions and triggers by name, in the order in which they can be created.
 ROUTINES: Final[dict[str, Routine]] = {
-    each.name: each for each in (*FUNCTIONS, *KEYS, *SLOTS, *ENDING, *GUARDS, *TRIGGERS, *ENDING_TRIGGERS)
+    each.name: each
+    for each in (*FUNCTIONS, *KEYS, *SLOTS, *ENDING, *GROUPS, *GUARDS, *TRIGGERS, *ENDING_TRIGGERS, *GROUP_TRIGGERS)
 }
 
 

@@ -1,0 +1,56 @@
+"""The entries of maps, as far as the journal and the verbs have to know them; `durable.core.maps` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
+
+__all__ = ["ANEW", "group_of", "lost_children", "open_group", "open_maps", "started_anew", "waiting_again"]
+
+#: Marks the entry of a map whose cancelled children the next pass starts anew.
+ANEW: Final = "anew"
+
+
+def group_of(entry: EntryRecord) -> str | None:
+    """Return the id of the group that the entry of a map has made, if it has."""
+    found: str | None = entry.data.get("group") if entry.kind == EntryKind.MAP else None
+    return found
+
+
+def open_group(entry: EntryRecord) -> str | None:
+    """Return the group that goes with the entry if the operation is taken back: its results have not been read."""
+    is_left = entry.data.get("when_parent_ends") == WhenParentEnds.LEAVE
+    return None if is_left or entry.status in (EntryStatus.COMPLETED, EntryStatus.EXHAUSTED) else group_of(entry)
+
+
+def open_maps(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
+    """Return the maps whose groups have been made and whose results have not been read."""
+    return [
+        entry
+        for entry in entries
+        if group_of(entry) is not None and entry.status not in (EntryStatus.COMPLETED, EntryStatus.EXHAUSTED)
+    ]
+
+
+def lost_children(entry: EntryRecord) -> list[str]:
+    """Return the children whose failures or cancellations have made the map fail."""
+    return [each[1] for each in entry.data.get("failed", ())]
+
+
+def started_anew(entry: EntryRecord, *, in_another_run: bool) -> EntryRecord:
+    """Return the entry of an open map as one whose cancelled children are started anew; or all, in another run."""
+    data: dict[str, Any] = {**entry.data, ANEW: True}
+    if in_another_run:
+        for name in ("group", "created", "ids", ANEW):
+            data.pop(name, None)
+    return replace(entry, data=data)
+
+
+def waiting_again(entry: EntryRecord) -> EntryRecord:
+    """Return the entry of a map that has failed as that of one that goes on, and starts cancelled children anew."""
+    data = {name: value for name, value in entry.data.items() if name not in ("failure", "failed", "cancelled")}
+    data[ANEW] = True
+    return replace(entry, status=EntryStatus.PENDING, error=None, last_attempt_at=None, data=data)

@@ -1,0 +1,25 @@
+"""The note of a map in a history: how many children it has, and how they have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from durable.inspection.humanize import thousands
+
+__all__ = ["map_note"]
+
+
+def map_note(data: Mapping[str, Any]) -> str:
+    """Return what is recorded of the children, in words; while they run, `child_counts` knows more."""
+    size = data.get("size", 0)
+    note = ngettext("%(number)s child", "%(number)s children", size) % {"number": thousands(size)}
+    ended: Mapping[str, int] = data.get("ended", {})
+    if failed := ended.get("failed", 0):
+        note += ", " + ngettext("%(number)s failed", "%(number)s failed", failed) % {"number": thousands(failed)}
+    if cancelled := ended.get("cancelled", 0):
+        note += ", " + _("%(number)s cancelled") % {"number": thousands(cancelled)}
+    return note

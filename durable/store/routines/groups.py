@@ -1,0 +1,97 @@
+"""The end of a child of a group on PostgreSQL: it is counted, and the next child begins, in the commit of that end.
+
+The rules are those of `durable.store.group_rules`.
+"""
+
+# ruff: noqa: S608 - texts are made of the engine's own words alone
+
+from __future__ import annotations
+
+from typing import Final
+
+from durable.core.records import OnFailure, RunState, WhenParentEnds
+from durable.store.routines.definitions import Function, Trigger
+
+__all__ = ["GROUPS", "GROUP_TRIGGERS"]
+
+GROUPS: Final = (
+    # Count the end of a child in its group, and let the next children begin, unless a failure has stopped them, or their
+    # parent has ended. Returns the group if its parent is to be woken: all have ended, or the first one has failed. The
+    # caller has the child's row locked; the rows of others that somebody has locked are passed over.
+    Function.of(f"""
+CREATE FUNCTION durable_member_ended_1(of_child text, of_group text, how text, at timestamptz) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  t record;
+  g record;
+  one record;
+  had_turn boolean;
+  begun integer := 0;
+  room integer;
+  stops boolean;
+BEGIN
+  SELECT * INTO t FROM durable_grouptally WHERE group_id = of_group FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  PERFORM 1 FROM durable_child WHERE run_id = of_child AND member_of IS DISTINCT FROM of_group;
+  IF FOUND THEN -- another child has taken its place meanwhile
+    RETURN NULL;
+  END IF;
+  DELETE FROM durable_turn WHERE run_id = of_child;
+  had_turn := NOT FOUND;
+  SELECT * INTO g FROM durable_childgroup WHERE id = of_group;
+  stops := t.is_stopped OR (how <> '{RunState.COMPLETED}' AND g.on_failure = '{OnFailure.STOP}');
+  t.running := t.running - had_turn::integer;
+  t.waiting := t.waiting - (NOT had_turn)::integer;
+  IF t.waiting > 0 AND NOT stops AND NOT g.is_over THEN
+    room := LEAST(t.waiting, COALESCE(g.at_once, t.waiting + t.running) - t.running);
+    IF room > 0 AND (g.when_parent_ends <> '{WhenParentEnds.CANCEL}' OR EXISTS (
+      SELECT 1 FROM durable_run WHERE id = g.parent_id AND finished_at IS NULL
+    )) THEN
+      FOR one IN
+        SELECT w.run_id, w.due_at FROM durable_turn AS w JOIN durable_run AS r ON r.id = w.run_id
+        WHERE w.group_id = of_group ORDER BY w.position LIMIT room FOR NO KEY UPDATE OF r SKIP LOCKED
+      LOOP
+        UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at))
+        WHERE id = one.run_id AND state = '{RunState.PENDING}';
+        DELETE FROM durable_turn WHERE run_id = one.run_id;
+        begun := begun + 1;
+      END LOOP;
+    END IF;
+  END IF;
+  UPDATE durable_grouptally SET waiting = t.waiting - begun, running = t.running + begun,
+    completed = completed + (how = '{RunState.COMPLETED}')::integer,
+    failed = failed + (how = '{RunState.FAILED}')::integer,
+    cancelled = cancelled + (how = '{RunState.CANCELLED}')::integer, is_stopped = stops
+  WHERE group_id = of_group;
+  IF NOT g.is_over AND NOT t.is_stopped AND (stops
+    OR (t.created = g.size AND t.completed + t.failed + t.cancelled + 1 = g.size)) THEN
+    RETURN of_group;
+  END IF;
+  RETURN NULL;
+END $$
+"""),
+    # The row of a child is deleted: where its run has not ended, it counts as cancelled.
+    Function.of(f"""
+CREATE FUNCTION durable_member_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  woken text;
+BEGIN
+  IF EXISTS (SELECT 1 FROM durable_run WHERE id = OLD.run_id AND finished_at IS NULL) THEN
+    woken := durable_member_ended_1(OLD.run_id, OLD.member_of, '{RunState.CANCELLED}', now());
+    IF woken IS NOT NULL THEN
+      PERFORM durable_wake_parent_1(woken, OLD.parent_id, now());
+    END IF;
+  END IF;
+  RETURN NULL;
+END $$
+"""),
+)
+
+GROUP_TRIGGERS: Final = (
+    Trigger.of(
+        "CREATE TRIGGER durable_member_gone AFTER DELETE ON durable_child FOR EACH ROW "
+        "WHEN (OLD.member_of IS NOT NULL) EXECUTE FUNCTION durable_member_gone_1()"
+    ),
+)

@@ -1,0 +1,279 @@
+"""Groups of children: their counts equal a recount, and their turns come, whatever happens to the children."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from durable.core import transitions
+from durable.core.errors import ErrorInfo
+from durable.core.location import child_token
+from durable.core.records import (
+    ENDED,
+    Batch,
+    ChildRecord,
+    ChildStart,
+    GroupChange,
+    GroupRecord,
+    GroupSpec,
+    OnFailure,
+    RunChange,
+    RunRecord,
+    RunState,
+    WhenParentEnds,
+)
+from durable.store import Store
+from tests.store.family import finish
+from tests.store.making import LEASE, NOW, park, started, the
+
+GROUP = "parent:bills"
+
+
+def spec(size: int, **columns: Any) -> GroupSpec:
+    given = {"at_once": 2, "on_failure": OnFailure.FINISH, **columns}
+    return GroupSpec(id=GROUP, parent_id="parent", location="bills", size=size, position=10, **given)
+
+
+def a_member(number: int, generation: int = 0, when_parent_ends: str = WhenParentEnds.CANCEL) -> ChildStart:
+    child_id = f"{GROUP}:{number}" + (f"~{generation}" if generation else "")
+    run = RunRecord(id=child_id, workflow="w", queue="q", input="[]", created_at=NOW, wake_at=NOW, parent_id="parent")
+    child = ChildRecord(
+        run_id=child_id,
+        parent_id="parent",
+        location="bills",
+        position=10 + number,
+        generation=generation,
+        group="bills",
+        member_of=GROUP,
+        when_parent_ends=when_parent_ends,
+    )
+    return ChildStart(run, child)
+
+
+def change(store: Store, held: RunRecord, **columns: Any) -> None:
+    store.commit(Batch(run_id=held.id, fence=held.fence, now=NOW, groups=[GroupChange(id=GROUP, **columns)]))
+
+
+def grouped(store: Store, size: int, **columns: Any) -> RunRecord:
+    """A parent that has made a group of that many children and waits for it."""
+    held = started(store, "parent")
+    leaves = columns.get("when_parent_ends", WhenParentEnds.CANCEL)
+    members = [a_member(number, when_parent_ends=leaves) for number in range(size)]
+    change(store, held, new=spec(size, **columns), starts=members[:3], created=min(3, size))
+    if size > 3:
+        change(store, held, starts=members[3:], created=size)
+    park(store, held, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    return held
+
+
+def counts(store: Store) -> GroupRecord:
+    """The counts of the group, which equal a recount of its children."""
+    group = store.group(GROUP)
+    assert group is not None
+    members = store.members(GROUP, -1, 1000)
+    found = Counter(each.state for each in members)
+    open_ones = [each for each in members if each.state not in ENDED]
+    due = [each for each in open_ones if the(store, each.run_id).wake_at is not None or each.state != RunState.PENDING]
+    assert group.created == len(members)
+    assert (group.completed, group.failed, group.cancelled) == (
+        found[RunState.COMPLETED],
+        found[RunState.FAILED],
+        found[RunState.CANCELLED],
+    )
+    assert group.running == len(due)
+    assert group.waiting == len(open_ones) - len(due)
+    if group.spec.at_once is not None:
+        assert group.running <= group.spec.at_once
+    return group
+
+
+def due(store: Store) -> list[int]:
+    members = store.members(GROUP, -1, 1000)
+    return [each.position - 10 for each in members if the(store, each.run_id).wake_at is not None]
+
+
+def end(store: Store, number: int, state: str = RunState.COMPLETED) -> None:
+    run_id = f"{GROUP}:{number}"
+    if state == RunState.CANCELLED:
+        store.change(
+            run_id,
+            lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=NOW, reason="why", summary="")),
+        )
+        return
+    if state == RunState.COMPLETED:
+        finish(store, run_id)
+        return
+    held = store.claim_run(run_id, now=NOW, lease_until=NOW + LEASE, worker="w") or the(store, run_id)
+    patch = transitions.failed(held, now=NOW, error=ErrorInfo("E", "no"), origins=[])
+    store.commit(Batch(run_id=run_id, fence=held.fence, now=NOW, run=patch, parent_id="parent"))
+
+
+def parent_is_due(store: Store) -> bool:
+    return the(store, "parent").wake_at is not None
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5, 9, None])
+def test_as_many_as_may_run_at_once_are_due(store: Store, at_once: int | None) -> None:
+    grouped(store, 7, at_once=at_once)
+    assert due(store) == list(range(min(7, at_once or 7)))
+    counts(store)
+
+
+def test_the_end_of_one_releases_the_next_and_the_last_wakes_the_parent(store: Store) -> None:
+    grouped(store, 5)
+    for number, left in ((1, [0, 2]), (0, [2, 3]), (3, [2, 4]), (4, [2])):
+        end(store, number)
+        assert due(store) == left
+        counts(store)
+        assert not parent_is_due(store)
+    end(store, 2)
+    assert parent_is_due(store)
+    assert counts(store).completed == 5
+
+
+def test_a_child_that_is_cancelled_while_it_waits_releases_none(store: Store) -> None:
+    grouped(store, 4)
+    end(store, 3, RunState.CANCELLED)
+    assert due(store) == [0, 1]
+    assert counts(store).waiting == 1
+
+
+def test_the_first_failure_stops_and_wakes_the_parent_once(store: Store) -> None:
+    grouped(store, 6, on_failure=OnFailure.STOP)
+    end(store, 0)
+    assert due(store) == [1, 2]
+    end(store, 1, RunState.FAILED)
+    assert due(store) == [2]
+    assert parent_is_due(store)
+    group = counts(store)
+    assert group.is_stopped
+    held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert held is not None
+    change(store, held, is_read=True, is_dropped=True)
+    group = counts(store)
+    assert (group.completed, group.failed, group.cancelled, group.is_over) == (1, 1, 4, True)
+
+
+def test_a_group_that_is_settled_before_the_parent_parks(store: Store) -> None:
+    held = started(store, "parent")
+    change(store, held, new=spec(1), starts=[a_member(0)], created=1)
+    end(store, 0)
+    park(store, held, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    assert parent_is_due(store)
+
+
+def test_a_commit_that_is_made_twice_starts_each_child_once(store: Store) -> None:
+    held = started(store, "parent")
+    for _ in range(2):
+        change(store, held, new=spec(3), starts=[a_member(number) for number in range(3)], created=3)
+    assert counts(store).created == 3
+
+
+def test_the_end_of_the_parent_cancels_those_that_run_and_those_that_wait(store: Store) -> None:
+    held = grouped(store, 5)
+    end(store, 0)
+    store.change(
+        "parent", lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=NOW, reason="", summary=""))
+    )
+    group = counts(store)
+    assert (group.completed, group.cancelled, group.running, group.waiting) == (1, 4, 0, 0)
+    assert held.id == "parent"
+
+
+def test_children_that_are_left_have_their_turns_after_the_end_of_the_parent(store: Store) -> None:
+    grouped(store, 4, when_parent_ends=WhenParentEnds.LEAVE)
+    store.change(
+        "parent", lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=NOW, reason="", summary=""))
+    )
+    assert due(store) == [0, 1]
+    end(store, 0)
+    end(store, 1)
+    assert due(store) == [2, 3]
+    counts(store)
+
+
+def test_no_verb_lets_a_child_begin_before_its_turn(store: Store) -> None:
+    grouped(store, 4)
+    waiting = f"{GROUP}:3"
+    store.change(waiting, lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
+    store.change(waiting, lambda run, _: RunChange(run=transitions.paused_at_once(run, summary="")))
+    store.change(waiting, lambda run, _: RunChange(run=transitions.resumed(run, now=NOW, summary="")))
+    assert due(store) == [0, 1]
+    counts(store)
+
+
+def test_a_child_that_is_paused_when_its_turn_comes_keeps_it(store: Store) -> None:
+    grouped(store, 3, at_once=1)
+    waiting = f"{GROUP}:1"
+    store.change(waiting, lambda run, _: RunChange(run=transitions.paused_at_once(run, summary="")))
+    end(store, 0)
+    assert due(store) == []
+    store.change(waiting, lambda run, _: RunChange(run=transitions.resumed(run, now=NOW, summary="")))
+    assert due(store) == [1]
+    end(store, 1)
+    assert due(store) == [2]
+
+
+def test_a_failed_child_that_is_recovered_waits_for_its_turn(store: Store) -> None:
+    grouped(store, 4)
+    end(store, 0, RunState.FAILED)
+    store.change(
+        f"{GROUP}:0",
+        lambda run, _: RunChange(run=transitions.recovered(run, now=NOW, generations={}, summary="")),
+    )
+    assert due(store) == [1, 2]
+    assert counts(store).waiting == 2
+    end(store, 1)
+    assert due(store) == [0, 2]
+
+
+def test_cancelled_children_are_replaced(store: Store) -> None:
+    grouped(store, 4)
+    end(store, 0)
+    end(store, 1, RunState.CANCELLED)
+    end(store, 3, RunState.CANCELLED)
+    [first, second] = store.members(GROUP, -1, 10, is_lost=True)
+    store.change("parent", lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
+    held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert held is not None
+    for _ in range(2):  # a commit that is made again
+        starts = [a_member(1, 1), a_member(3, 1)]
+        change(store, held, starts=starts, renewed=[first.run_id, second.run_id], is_continued=True)
+        assert due(store) == [1, 2]
+        assert counts(store).waiting == 1
+    assert not store.members(GROUP, -1, 10, is_lost=True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_whatever_happens_the_counts_equal_a_recount_and_no_place_stays_free(store: Store, seed: int) -> None:
+    dice = random.Random(seed)
+    grouped(store, 12, at_once=dice.choice([1, 3, 5]))
+    for _ in range(80):
+        members = store.members(GROUP, -1, 100)
+        member = dice.choice(members)
+        number, state = member.position - 10, member.state
+        if state in (RunState.FAILED, RunState.CANCELLED):
+            if state == RunState.FAILED and dice.random() < 0.4:
+                store.change(
+                    member.run_id,
+                    lambda run, _: RunChange(run=transitions.recovered(run, now=NOW, generations={}, summary="")),
+                )
+        elif state == RunState.PAUSED:
+            store.change(member.run_id, lambda run, _: RunChange(run=transitions.resumed(run, now=NOW, summary="")))
+        elif state == RunState.PENDING:
+            what = dice.random()
+            if the(store, member.run_id).wake_at is None or what < 0.2:
+                patch = dice.choice([transitions.woken, transitions.paused_at_once])
+                given: dict[str, Any] = {"now": NOW} if patch is transitions.woken else {"summary": ""}
+                store.change(member.run_id, lambda run, _, p=patch, g=given: RunChange(run=p(run, **g)))  # type: ignore[misc]
+            else:
+                end(store, number, dice.choice([RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED]))
+        group = store.group(GROUP)
+        assert group is not None
+        assert group.running + group.waiting + group.completed + group.failed + group.cancelled == 12
+        assert group.waiting == 0 or group.running == group.spec.at_once
+        ended = [each for each in store.members(GROUP, -1, 100) if each.state in ENDED]
+        assert group.completed + group.failed + group.cancelled == len(ended)
