@@ -15,7 +15,9 @@ from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.operations.async_calls import run_sync
+from durable.operations.bulk import BulkReport
 from durable.operations.comparison import HistoryDifference, differences
+from durable.operations.families import recover_children
 from durable.operations.history import HistoryEntry
 from durable.operations.replay_plan import ReplayPlan
 from durable.operations.run_info import RunInfo
@@ -162,6 +164,13 @@ class Handle(Generic[R_co]):
         """Continue a failed run: the operation that made it fail is tried again."""
         operations.recover(self.id)
 
+    def recover_children(self, group: str | None = None) -> BulkReport:
+        """Recover the failed children, of one group or all, and then the run if it has failed too, as one bulk.
+
+        More than 100 runs are recovered in the background: `report.run_id` is the run that does it.
+        """
+        return recover_children(self.id, group)
+
     def restart(self, *, id: str | None = None, changes: Mapping[str, Any] | None = None) -> Handle[R_co]:
         """Start a new run of the same workflow with the same input. With an `id` for it, a second call starts nothing.
 
@@ -296,6 +305,10 @@ class Handle(Generic[R_co]):
     async def arecover(self) -> None:
         """`recover`, from async code."""
         await run_sync(self.recover)
+
+    async def arecover_children(self, group: str | None = None) -> BulkReport:
+        """`recover_children`, from async code."""
+        return await run_sync(self.recover_children, group)
 
     async def arestart(self, *, id: str | None = None, changes: Mapping[str, Any] | None = None) -> Handle[R_co]:
         """`restart`, from async code."""

@@ -41,6 +41,7 @@ from durable.inspection.keys import key_note, key_of
 from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
 from durable.inspection.run_logs import newest_line
+from durable.inspection.schedules import tick_of
 from durable.inspection.shell_command import command
 from durable.inspection.wording import display_location
 from durable.instrumentation.tracing import trace_id_of
@@ -128,6 +129,7 @@ def _context(
         "order": order_words(bulk.order) if bulk is not None and has_order else "",
         "limits": limits,
         "key": key,
+        "tick": tick_of(run.id),
         "key_note": "" if key is None else key_note(key, now),
         "work": "" if limits is None else work_words(limits),
         "wall": wall,

@@ -23,6 +23,7 @@ from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulksView, BulkView
 from durable.api.views.causes import CausesView
+from durable.api.views.children import ChildrenView
 from durable.api.views.comparison import ComparisonView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
 from durable.api.views.holds import HoldView, PauseQueueView, ReleaseView, ResumeQueueView
@@ -69,6 +70,7 @@ urlpatterns = [
     path("runs/<str:run_id>/timeline", TimelineView.as_view(), name="timeline"),
     path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
     path("runs/<str:run_id>/running", ActivitiesOfRunView.as_view(), name="running-of-run"),
+    path("runs/<str:run_id>/children", ChildrenView.as_view(), name="children"),
     path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),
     path("runs/<str:run_id>/messages/<str:message_id>", MessageView.as_view(), name="message"),
     path("runs/<str:run_id>/ask", AskView.as_view(), name="ask"),

@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from durable.cli.arguments import add_format, add_ids, duration, given_ids
+from durable.cli.children import counted
 from durable.cli.exit_codes import Exit
 from durable.cli.follow import follow
 from durable.cli.output import Cell, Output
@@ -39,7 +40,9 @@ from durable.inspection import (
     work_words,
     written,
 )
+from durable.inspection.family import count_children, family_data, list_parents
 from durable.inspection.humanize import plural, span, until
+from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.shell_command import command
 from durable.models import Run
 
@@ -85,6 +88,9 @@ def _show(options: Namespace, output: Output) -> int:
 
 def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool) -> dict[str, Any]:
     data = {**run_data(run, now), **limits_data(run), **key_data(run), "why": explain_fully(run, now).text}
+    data["parents"] = [each.id for each in list_parents(run)]
+    data["children"] = family_data(count_children(run.id))
+    data["schedule"] = tick_data(tick_of(run.id))
     if with_payloads:
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
         data["output"] = payload(run.workflow, "output", run.output, Place(run.id, "output"))
@@ -107,6 +113,7 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
 def _print_run(output: Output, run: Run, now: datetime) -> None:
     explanation = explain_fully(run, now)
     limits, key = limits_of(run), key_of(run)
+    tick, parents = tick_of(run.id), list_parents(run)
     output.facts(
         {
             "run": run.id,
@@ -121,7 +128,9 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "deadline": limits and limits.deadline and until(limits.deadline, now),
             "work limit": limits and work_words(limits),
             "key": key and f"{key.key}: {key_note(key, now)}",
-            "parent": run.parent_id,
+            "parent": " > ".join(each.id for each in parents) or run.parent_id,
+            "children": counted(count_children(run.id)),
+            "schedule": tick and f"{tick.schedule.name}, {until(tick.moment, now)}",
             "replay of": run.replay_of_id,
         }
     )
@@ -236,6 +245,7 @@ def _why_data(run: Run, explanation: Explanation) -> dict[str, Any]:
         "detail": explanation.detail,
         "needs_attention": explanation.needs_attention,
         "location": explanation.location,
+        "schedule": tick_data(tick_of(run.id)),
         "remedies": _remedies(run, explanation),
     }
 

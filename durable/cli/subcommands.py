@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from durable.cli.bulks import BULK
 from durable.cli.cause_list import CAUSES
+from durable.cli.children import CHILDREN
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
 from durable.cli.holds import HOLDS, QUEUES
@@ -26,7 +27,7 @@ from durable.cli.worker_list import WORKERS
 __all__ = ["SUBCOMMANDS"]
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    *(LIST, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
+    *(LIST, CHILDREN, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
     *(START, SEND, ASK),
     *VERBS,
     BULK,

@@ -31,9 +31,10 @@ from durable.cli.arguments import (
 from durable.cli.bulks import add_canary, is_slow, start_bulk
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
-from durable.cli.subcommand import Subcommand
+from durable.cli.subcommand import Subcommand, found_run
 from durable.core.errors import BulkCountError
 from durable.inspection import Filtered, RunCriteria
+from durable.inspection.family import FailedChildren
 from durable.inspection.undone import Undone, undone_steps
 from durable.operations import bulk
 from durable.operations.audit import acting_as, bulk_id
@@ -48,7 +49,7 @@ _IN_BULK = {"replay-failed": "replay"}  # the names of verbs that a bulk has und
 
 
 def _configure(verb: str, add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
-    takes_causes = add_options in (add_cause, _restart_options)  # those of recover, restart and replay-failed
+    takes_causes = add_options in (add_cause, _recover_options, _restart_options)
     add_ids(parser, may_be_none=takes_causes)
     add_options(parser)
     add_acting(parser)
@@ -110,27 +111,36 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
 
 def _chosen(options: Namespace) -> Iterable[str]:
     """Return the ids given, or those of the failed runs of a cause."""
-    wanted = _wanted(options)
-    if wanted.is_empty == (not options.ids):
-        raise CommandError("give the ids of runs, or --cause or --place, and not both", returncode=Exit.USAGE)
-    if not wanted.is_empty:
-        return _of_causes(wanted)
+    selection = _filtered(options)
+    if (selection is None) == (not options.ids):
+        which = ", or --children-of, and only one of them" if hasattr(options, "children_of") else ", and not both"
+        raise CommandError(f"give the ids of runs, or --cause or --place{which}", returncode=Exit.USAGE)
+    if selection is not None:
+        return _read(selection)
     found = given_ids(options.ids)
     return found if "-" in options.ids else list(found)
 
 
-def _selection(options: Namespace, ids: Iterable[str]) -> Filtered | list[str]:
-    """Return the runs of a bulk in the background: the filter by cause itself, or the ids."""
-    wanted = _wanted(options)
-    return list(ids) if wanted.is_empty else Filtered(wanted)
+def _selection(options: Namespace, ids: Iterable[str]) -> bulk.Selection | list[str]:
+    """Return the runs of a bulk in the background: the selection itself, or the ids."""
+    selection = _filtered(options)
+    return list(ids) if selection is None else selection
 
 
-def _wanted(options: Namespace) -> RunCriteria:
-    return RunCriteria(cause=getattr(options, "cause", ""), place=getattr(options, "place", ""))
+def _filtered(options: Namespace) -> bulk.Selection | None:
+    """Return the runs that the options select; None if they select none."""
+    wanted = RunCriteria(cause=getattr(options, "cause", ""), place=getattr(options, "place", ""))
+    parent, group = getattr(options, "children_of", ""), getattr(options, "group", None)
+    if bool(parent) + (not wanted.is_empty) > 1 or (group is not None and not parent):
+        problem = "--children-of goes with neither --cause nor --place, and --group goes with it"
+        raise CommandError(problem, returncode=Exit.USAGE)
+    if parent:
+        return FailedChildren(found_run(parent).id, group)
+    return None if wanted.is_empty else Filtered(wanted)
 
 
-def _of_causes(wanted: RunCriteria) -> Iterator[str]:
-    selection, cursor = Filtered(wanted), None
+def _read(selection: bulk.Selection) -> Iterator[str]:
+    cursor: str | None = None
     while True:
         ids, cursor = selection.page(cursor, PAGE)
         yield from ids
@@ -202,6 +212,17 @@ def _wake_options(parser: ArgumentParser) -> None:
     parser.add_argument("--end-sleeps", action="store_true", help="end its sleeps too")
 
 
+def _recover_options(parser: ArgumentParser) -> None:
+    add_cause(parser)
+    parser.add_argument(
+        "--children-of",
+        default="",
+        metavar="ID",
+        help="the failed children of this run, and then the run itself if it has failed too",
+    )
+    parser.add_argument("--group", metavar="LOCATION", help="with --children-of: the children of this group alone")
+
+
 def _restart_options(parser: ArgumentParser) -> None:
     add_cause(parser)
     parser.add_argument(
@@ -239,7 +260,7 @@ VERBS = (
         lambda run_id, _: operations.recover(run_id),
         past="recovered",
         alias="retry",
-        options=add_cause,
+        options=_recover_options,
     ),
     _verb(
         "cancel",

@@ -26,6 +26,8 @@ __all__ = [
     "gone_schedules",
     "late_schedules",
     "list_schedules",
+    "tick_data",
+    "tick_of",
     "ticks_of",
     "troubled_ticks",
 ]
@@ -36,6 +38,22 @@ MOST: Final = 100
 CAP: Final = 1_000
 _MOMENTS: Final = 5
 _DOTS: Final = 20
+
+
+def tick_of(run_id: str) -> Tick | None:
+    """Return the tick that has started the run, with its schedule; None if none has, or it is no longer kept.
+
+    One look at an index.
+    """
+    found = Tick.objects.using(conf.DATABASE).filter(run_id=run_id).exclude(run_id="")
+    return found.select_related("schedule").order_by("pk").first()
+
+
+def tick_data(tick: Tick | None) -> dict[str, Any] | None:
+    """Return the schedule that has started a run, and the moment, as data."""
+    if tick is None:
+        return None
+    return {"name": tick.schedule.name, "moment": tick.moment.isoformat(), "kind": tick.kind}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,15 @@ import json
 from collections.abc import Callable
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.test import Client
 
+from durable import get_run
 from durable.inspection import Filtered, RunCriteria, list_runs
 from durable.inspection.family import FailedChildren, list_children
-from durable.models import Child, Failure, Run
+from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
 from durable.operations import bulk
+from durable.operations.families import ChildrenFirst
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, traces, url
@@ -220,3 +222,83 @@ def test_the_overview_leads_to_the_recovery_of_a_parent_with_its_children(family
     page = operator.get(url("overview"))
     [verb] = [verb for row in page.context["rows"] for verb in row.verbs if "children" in verb.title]
     assert operator.get(verb.url).context["eligibility"].count == 3
+
+
+# -- the command line, and Python
+
+
+def told(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("durable", *arguments, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def test_the_command_line_lists_children_and_tells_of_families(family: Stage) -> None:
+    assert told("children", "billing-1", "-o", "ids").split("\n")[:-1] == CHILDREN
+    assert told("children", "billing-1", "-s", "failed", "-o", "ids").split("\n")[:-1] == CHILDREN[1:3]
+    first = json.loads(told("children", "billing-1", "-n", "1", "-o", "json"))
+    assert (first["id"], first["parent"], first["location"], first["group"]) == (
+        CHILDREN[0],
+        "billing-1",
+        "bill 0",
+        None,
+    )
+    assert "4: 2 completed, 2 failed" in told("children", "billing-1")
+    assert "4: 2 completed, 2 failed" in told("show", "billing-1")
+    assert json.loads(told("show", "billing-1", "-o", "json"))["children"]["states"] == {"completed": 2, "failed": 2}
+    assert json.loads(told("show", CHILDREN[0], "-o", "json"))["parents"] == ["billing-1"]
+    with pytest.raises(CommandError, match='there is no run "nothing"'):
+        told("children", "nothing")
+
+
+def test_the_command_line_recovers_failed_children(family: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", False)
+    with pytest.raises(CommandError, match="goes with neither"):
+        told("recover", "--group", "bills", "a")
+    assert told("recover", "--children-of", "billing-1", "--dry-run").count("yes, it is failed") == 3
+    assert "3 recovered" in told("recover", "--children-of", "billing-1", "--reason", "the bank is back", "--yes")
+    rows = OperatorAction.objects.filter(action="recover").exclude(bulk_id="").order_by("id")
+    assert [row.run_id for row in rows] == [*CHILDREN[1:3], "billing-1"]
+    for run_id in [*CHILDREN[1:3], "billing-1"]:
+        family.settle(run_id)
+    assert Run.objects.get(pk="billing-1").state == "completed"
+
+
+def test_a_handle_recovers_failed_children_and_then_their_parent(
+    family: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", False)
+    report = get_run("billing-1").recover_children()
+    assert [(each.run_id, each.outcome) for each in report.results] == [
+        *((child, "done") for child in CHILDREN[1:3]),
+        ("billing-1", "done"),
+    ]
+    for child in CHILDREN[1:3]:
+        family.settle(child)
+    assert family.settle("billing-1").state == "completed"
+
+
+def test_in_the_background_a_parent_comes_after_all_of_its_children(family: Stage) -> None:
+    selection = ChildrenFirst(("b", "c", "d"), "a")
+    pages, cursor = [], None
+    while True:
+        ids, cursor = selection.page(cursor, 2)
+        pages.append(list(ids))
+        if cursor is None:
+            break
+    assert (pages, selection.total) == ([["b", "c"], ["d"], ["a"]], 4)
+    report = bulk.apply("recover", ChildrenFirst(tuple(CHILDREN[1:3]), "billing-1"), in_background=True)
+    assert report.run_id is not None
+    assert family.settle(report.run_id).state == "completed"
+    assert Run.objects.get(pk="billing-1").state != "failed"
+
+
+def test_a_run_links_to_the_schedule_that_has_started_it(family: Stage, operator: Client) -> None:
+    schedule = Schedule.objects.create(name="nightly", workflow="tests.billing", rule="every 6 hours")
+    moment = family.now
+    Tick.objects.create(
+        schedule=schedule, number=1, moment=moment, outcome="started", run_id="alone", decided_at=moment
+    )
+    assert f'href="{url("schedule", "nightly")}"' in text_of(operator.get(url("change", "alone")))
+    assert "nightly" in told("show", "alone")
+    assert json.loads(told("why", "alone", "-o", "json"))["schedule"]["name"] == "nightly"

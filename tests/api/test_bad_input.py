@@ -136,6 +136,8 @@ def test_forms_of_actions(api: Api, path: str, body: Any) -> None:
         "/runs/a/entries?payloads=1",
         "/runs/a/tree?start=-1",
         "/runs/a/timeline?after=x",
+        "/runs/a/children?state=odd",
+        "/runs/a/children?colour=red",
         "/runs/a/timeline?opened=x",
         "/runs/a/result?wait=inf",
         "/runs/a/replay-plan",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from django.test import override_settings
 from django.utils import timezone
 
-from durable.models import Child, Run
-from tests.api.conftest import Api
+from durable import get_run
+from durable.models import Child, Run, Schedule, Tick
+from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
 
@@ -52,3 +55,86 @@ def test_lists_have_roots_and_children_when_they_are_asked_for(api: Api, family:
     assert listed(api, "?state=failed&children=true") == set(family[1:3])
     assert listed(api, "?id_prefix=ada-1:bill") == set(family)
     assert listed(api, "?attention=true") == set(family[1:3])
+
+
+def test_the_children_of_a_run_are_listed_by_state_and_group_and_page_by_page(api: Api, family: list[str]) -> None:
+    def children(query: str = "") -> tuple[list[str], str | None]:
+        page = api.get(f"/runs/ada-1/children{query}").json()
+        return [each["run"]["id"] for each in page["results"]], page["next_cursor"]
+
+    assert children() == (family, None)
+    assert children("?state=failed") == (family[1:3], None)
+    assert children("?state=failed&state=completed&group=bills") == (family[1:3], None)
+    first, cursor = children("?limit=3")
+    assert first == family[:3]
+    assert children(f"?limit=3&cursor={cursor}") == (family[3:], None)
+    [one] = api.get("/runs/ada-1/children?state=completed").json()["results"]
+    assert (one["location"], one["group"], one["run"]["parent"]) == ("bills", None, "ada-1")
+    assert children("?group=nothing") == ([], None)
+    problem(api.get("/runs/ada-1/children?cursor=odd"), 400, "invalid-cursor")
+    problem(api.get("/runs/nothing/children"), 404, "run-not-found")
+
+
+def test_a_run_has_its_parents_and_the_numbers_of_its_children(api: Api, family: list[str]) -> None:
+    parent, child = api.get("/runs/ada-1").json(), api.get(f"/runs/{family[1]}").json()
+    assert parent["parents"] == []
+    assert parent["children"] == {
+        "total": 4,
+        "is_capped": False,
+        "states": {"sleeping": 1, "completed": 1, "failed": 2},
+        "groups": [
+            {"group": None, "states": {"completed": 1}},
+            {"group": "bills", "states": {"failed": 2, "sleeping": 1}},
+        ],
+    }
+    assert child["parents"] == [{"id": "ada-1", "workflow": "parent", "state": "sleeping"}]
+    assert child["children"]["total"] == 0
+
+
+def test_a_run_names_the_schedule_that_has_started_it(api: Api, family: list[str]) -> None:
+    now = timezone.now()
+    schedule = Schedule.objects.create(name="nightly", workflow="parent", rule="every 6 hours")
+    Tick.objects.create(schedule=schedule, number=1, moment=now, outcome="started", run_id="ada-1", decided_at=now)
+    found = api.get("/runs/ada-1").json()["schedule"]
+    assert (found["name"], found["kind"]) == ("nightly", "tick")
+    assert api.get(f"/runs/{family[0]}").json()["schedule"] is None
+
+
+def test_reading_children_needs_the_permission_to_see_runs(make_api: MakeApi, family: list[str]) -> None:
+    problem(make_api("operate_run").get("/runs/ada-1/children"), 403, "permission-denied")
+    problem(Api(None).get("/runs/ada-1/children"), 401, "not-authenticated")
+
+
+def test_a_child_that_a_user_may_not_see_is_neither_listed_nor_counted(make_api: MakeApi, family: list[str]) -> None:
+    ada = make_api(*ALL, name="ada")
+    Run.objects.create(id="bob-1", workflow="parent", queue="q", input="{}", created_at=timezone.now())
+    Run.objects.filter(pk="ada-1").update(parent_id="bob-1")
+    hidden = Run.objects.create(
+        id="bob-1:bill", workflow="child", queue="q", input="{}", created_at=timezone.now(), parent_id="ada-1"
+    )
+    Child.objects.create(run=hidden, parent_id="ada-1", location="bills", when_parent_ends="cancel", position=9)
+    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+        detail = ada.get("/runs/ada-1").json()
+        assert (detail["children"]["total"], detail["children"]["states"].get("pending")) == (4, None)
+        assert (detail["parent"], detail["parents"]) == (None, [])
+        listed = ada.get("/runs/ada-1/children?limit=200").json()["results"]
+        assert [each["run"]["id"] for each in listed] == family
+        problem(ada.get("/runs/bob-1/children"), 404, "run-not-found")
+        refused = ada.post("/bulks", {"verb": "recover", "children_of": "ada-1"})
+        assert refused.status_code == 403
+    assert ada.get("/runs/ada-1").json()["children"]["states"]["pending"] == 1
+
+
+def test_the_failed_children_of_a_run_are_recovered_as_one_bulk(api: Api, make_api: MakeApi, family: list[str]) -> None:
+    body = {"verb": "recover", "children_of": "ada-1", "reason": "the bank is back"}
+    problem(make_api("view_run").post("/bulks", body), 403, "permission-denied")
+    problem(api.post("/bulks", {**body, "verb": "cancel"}), 400, "invalid-request")
+    problem(api.post("/bulks", {**body, "ids": ["ada-1"]}), 400, "invalid-request")
+    problem(api.post("/bulks", {"verb": "recover", "ids": ["a"], "group": "bills"}), 400, "invalid-request")
+    problem(api.post("/bulks", {**body, "children_of": "nothing"}), 404, "run-not-found")
+    problem(api.post("/bulks", {**body, "expected": 3}), 409, "refused")
+    answer = api.post("/bulks", {**body, "expected": 2})
+    assert (answer.status_code, answer.json()["total"]) == (202, 2)
+    bulk = get_run(answer.json()["id"])
+    pass_once(bulk)
+    assert set(Run.objects.filter(pk__in=family[1:3]).values_list("state", flat=True)) == {"pending"}

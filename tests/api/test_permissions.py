@@ -31,6 +31,7 @@ READS = [
     "/runs/a/entries",
     "/runs/a/entries/rest",
     "/runs/a/timeline",
+    "/runs/a/children",
     "/runs/a/tree",
     "/runs/a/events",
     "/runs/a/messages",

@@ -44,6 +44,7 @@ READS = [
     "/entries",
     "/entries/rest",
     "/timeline",
+    "/children",
     "/tree",
     "/events",
     "/messages",

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from durable import Context, get_run, runtime, workflow
 from durable.core.records import ENDED
+from durable.models import Schedule
 from durable.testing import Harness
 from tests.docs.playing import Play
 from tests.support.stores import in_force, passed
@@ -83,6 +84,7 @@ def _served(_: Play, __: Namespace) -> Iterator[None]:
     with override_settings(PASSWORD_HASHERS=hashers):
         User.objects.create_superuser("ada", password="…")
     server = Client()
+    Schedule.objects.create(name="nightly", workflow="shop.fulfil", rule="every 24 hours", args=[1])
 
     with (
         in_force("chosen") as at,

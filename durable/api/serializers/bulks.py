@@ -65,11 +65,15 @@ class CanaryForm(Form):
 
 
 class BulkForm(Form):
-    """One verb on many runs: those with the `ids`, or those that match the `filter`."""
+    """One verb on many runs: those with the `ids`, those that match the `filter`, or the failed children of a run."""
 
     verb = serializers.ChoiceField(choices=_VERBS)
     ids = serializers.ListField(child=Id(), required=False, min_length=1, max_length=_MOST_IDS)
     filter = BulkFilterForm(required=False)
+    children_of = Id(
+        required=False, help_text="Of recover: the failed children of this run, and then the run if it has failed too."
+    )
+    group = Text(required=False, max_length=1024, help_text="With `children_of`: the children of this group alone.")
     id = Id(required=False, help_text="Of the bulk. A bulk in the background with this id is not started again.")
     expected = serializers.IntegerField(
         required=False, min_value=0, help_text="Do nothing unless so many of the runs allow the verb."
@@ -82,8 +86,12 @@ class BulkForm(Form):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Raise ValidationError unless the runs are chosen in one way, by options that the verb has."""
-        if ("ids" in attrs) == ("filter" in attrs):
-            raise ValidationError({"ids": "Give ids or a filter, and not both."})
+        if sum(name in attrs for name in ("ids", "filter", "children_of")) != 1:
+            raise ValidationError({"ids": "Give ids, a filter or children_of, and not more than one."})
+        if "children_of" in attrs and attrs["verb"] != "recover":
+            raise ValidationError({"children_of": "This is for recover."})
+        if "group" in attrs and "children_of" not in attrs:
+            raise ValidationError({"group": "This goes with children_of."})
         for name, verb in (("rollback", "cancel"), ("end_sleeps", "wake")):
             if attrs[name] and attrs["verb"] != verb:
                 raise ValidationError({name: f"This is an option of {verb}."})

@@ -29,6 +29,8 @@ from durable.inspection import (
     possible_verbs,
     redacted,
 )
+from durable.inspection.family import count_children, family_data, list_parents
+from durable.inspection.schedules import tick_data, tick_of
 from durable.models import Run
 from durable.operations.audit import revision
 
@@ -173,6 +175,33 @@ def _payload(run: Run, field: str, text: str | None) -> Any:
     return payload(run.workflow, field, text, Place(run.id, field))
 
 
+@extend_schema_serializer(component_name="GroupCounts")
+class GroupCountsSerializer(serializers.Serializer[Any]):
+    """The children of a group by state."""
+
+    group = serializers.CharField(allow_null=True, help_text="Its location; null for children that belong to none.")
+    states = serializers.DictField(child=serializers.IntegerField())
+
+
+@extend_schema_serializer(component_name="ChildCounts")
+class ChildCountsSerializer(serializers.Serializer[Any]):
+    """The number of a run's children, by state, and by group and state. With `is_capped` there are more."""
+
+    total = serializers.IntegerField()
+    is_capped = serializers.BooleanField()
+    states = serializers.DictField(child=serializers.IntegerField())
+    groups = GroupCountsSerializer(many=True)
+
+
+@extend_schema_serializer(component_name="Scheduled")
+class ScheduledSerializer(serializers.Serializer[Any]):
+    """A moment of a schedule."""
+
+    name = serializers.CharField()
+    moment = Moment()
+    kind = serializers.CharField(help_text="tick, catch_up, run_now or backfill.")
+
+
 @extend_schema_serializer(component_name="RunDetail")
 class RunDetailSerializer(RunSerializer):
     """A run, with the requested expansions."""
@@ -187,6 +216,13 @@ class RunDetailSerializer(RunSerializer):
     key = serializers.SerializerMethodField(
         help_text="With which it was started: no other open run of its workflow has it. Null without one."
     )
+    parents = serializers.SerializerMethodField(
+        help_text="The chain of its parents, the root first; it begins below the first one that you may not see."
+    )
+    children = serializers.SerializerMethodField(
+        help_text="The children that you may see, by state and group; the first 10,000 are counted."
+    )
+    schedule = serializers.SerializerMethodField(help_text="The schedule that has started it, and the moment; or null.")
     input = serializers.SerializerMethodField(help_text="With `expand=input`: its `args` and `kwargs`. Else null.")
     output = serializers.SerializerMethodField(help_text="With `expand=output`: what the workflow returned. Else null.")
 
@@ -215,6 +251,25 @@ class RunDetailSerializer(RunSerializer):
         """Return the text of the run's key."""
         key = key_of(run)
         return None if key is None else key.key
+
+    @extend_schema_field(RunReferenceSerializer(many=True))
+    def get_parents(self, run: Run) -> Any:
+        """Return the parents."""
+        return [
+            {"id": each.id, "workflow": each.workflow, "state": each.state}
+            for each in list_parents(run, self.context["within"])
+        ]
+
+    @extend_schema_field(ChildCountsSerializer)
+    def get_children(self, run: Run) -> Any:
+        """Return the numbers."""
+        return family_data(count_children(run.id, self.context["within"]))
+
+    @extend_schema_field(ScheduledSerializer(allow_null=True))
+    def get_schedule(self, run: Run) -> Any:
+        """Return the schedule's name, and which of its moments."""
+        tick = tick_of(run.id)
+        return None if tick is None else {**(tick_data(tick) or {}), "moment": Moment().to_representation(tick.moment)}
 
     @extend_schema_field(serializers.JSONField(allow_null=True))
     def get_input(self, run: Run) -> Any:

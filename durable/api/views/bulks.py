@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.access import actor_of, admit, existing, is_limited
+from durable.api.access import actor_of, admit, existing, is_limited, visible_run
 from durable.api.idempotent import Done, answered
 from durable.api.problems import ProblemError
 from durable.api.schema import described
@@ -19,6 +19,7 @@ from durable.api.views.base import View
 from durable.core.errors import RunNotFoundError
 from durable.inspection import Count, Filtered
 from durable.inspection.bulks import BulkSummary, Refusals, find_bulk, refusals, refusals_of
+from durable.inspection.family import FailedChildren
 from durable.operations import bulk
 from durable.operations.audit import acting_as
 
@@ -96,6 +97,8 @@ def _selection(request: Request, given: dict[str, Any]) -> Any:
         if is_limited():
             detail = "You may see some runs only, so give the runs of a bulk by their ids."
             raise ProblemError("permission-denied", 403, detail)
+        if "children_of" in given:
+            return FailedChildren(visible_run(request, given["children_of"]).id, given.get("group"))
         return Filtered(BulkFilterForm.criteria(given["filter"]))
     seen = existing(request, given["ids"])
     for run_id in given["ids"]:

@@ -113,7 +113,8 @@ class RunView(View):
         if expand:
             self.require(request, "view_payload", "Seeing inputs and outputs")
         run = visible_run(request, run_id)
-        context = {**self.context_for(request, [run]), "expand": expand}
+        within = visible_runs(request) if is_limited() else None
+        context = {**self.context_for(request, [run]), "expand": expand, "within": within}
         return Response(RunDetailSerializer(run, context=context).data)
 
 

@@ -278,6 +278,7 @@ def _interface() -> dict[str, list[Asked]]:
             to("tree", DEEP, only_failed="true"),
             to("tree", LONG, start=40_000),
         ],
+        "children": [to("children", LONG), to("children", LONG, state="failed")],
         "running-of-run": [to("running-of-run", LONG)],
         "messages": [to("messages", LONG), to("messages", LONG, limit=200)],
         "message": [to("message", LONG, f"{LONG} 50000")],
