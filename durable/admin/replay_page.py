@@ -27,8 +27,6 @@ from durable.templatetags.durable_admin import location_query
 
 __all__ = ["show", "show_giving"]
 
-_SHOWN = 50  # locations of each list
-
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the preview, or replay."""
@@ -109,20 +107,21 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
 def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
     """Return the parts of the preview: a CSS word, a title, locations, and how many more there are."""
     returned = [(each.queue, each.wait) for each in plan.messages]
-    parts: list[tuple[str, str, Sequence[Any]]] = [
-        ("again", _("Steps that run again"), plan.reruns),
-        ("again", _("Messages that are sent again"), plan.resends),
-        ("back", _("Messages that return to the queue"), returned),
-        ("grave", _("Children that a replay in place cancels"), plan.children),
-        ("grave", _("Done, with a rollback handler that is not run"), plan.not_compensated),
-        ("gone", _("Records that a new run does not get"), plan.removed),
-        ("stays", _("Branches beside it that stay"), plan.siblings),
-        ("stays", _("Records that stay"), plan.kept),
+    counts = plan.counts
+    parts: list[tuple[str, str, Sequence[Any], int]] = [
+        ("again", _("Steps that run again"), plan.reruns, counts.reruns),
+        ("again", _("Messages that are sent again"), plan.resends, counts.resends),
+        ("back", _("Messages that return to the queue"), returned, counts.messages),
+        ("grave", _("Children that a replay in place cancels"), plan.children, counts.children),
+        ("grave", _("Done, with a rollback handler that is not run"), plan.not_compensated, counts.not_compensated),
+        ("gone", _("Records that a new run does not get"), plan.removed, counts.removed),
+        ("stays", _("Branches beside it that stay"), plan.siblings, counts.siblings),
+        ("stays", _("Records that stay"), plan.kept, counts.kept),
     ]
     return [
-        (look, title, [_named(each) for each in found[:_SHOWN]], max(0, len(found) - _SHOWN))
-        for look, title, found in parts
-        if found
+        (look, title, [_named(each) for each in found], number - len(found))
+        for look, title, found, number in parts
+        if number
     ]
 
 

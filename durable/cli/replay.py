@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -107,21 +108,22 @@ def _print_plan(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:
 def _lines(plan: ReplayPlan, *, in_place: bool) -> list[str]:
     where = "in place" if in_place else "as a new run"
     lines = [f'run {plan.run_id} goes on from "{plan.boundary}", {where}', *plan.why, *plan.notes]
-    kinds = {
-        "steps that run again": plan.reruns,
-        "sends that are made again": plan.resends,
-        "kept": plan.kept,
-        "branches beside it that stay": plan.siblings,
-        "messages that return to the queue": [f"{each.queue} ({each.id})" for each in plan.messages],
-        "children that a replay in place cancels": plan.children,
-        "rollback handlers that are not run": plan.not_compensated,
-        "in the way": plan.refusals_of(in_place=in_place),
-    }
-    for name, entries in kinds.items():
-        if entries:
-            lines.append(f"{name}: {len(entries)}")
+    counts, refusals = plan.counts, plan.refusals_of(in_place=in_place)
+    kinds: list[tuple[str, Sequence[str], int]] = [
+        ("steps that run again", plan.reruns, counts.reruns),
+        ("sends that are made again", plan.resends, counts.resends),
+        ("kept", plan.kept, counts.kept),
+        ("branches beside it that stay", plan.siblings, counts.siblings),
+        ("messages that return to the queue", [f"{m.queue} ({m.id})" for m in plan.messages], counts.messages),
+        ("children that a replay in place cancels", plan.children, counts.children),
+        ("rollback handlers that are not run", plan.not_compensated, counts.not_compensated),
+        ("in the way", refusals, len(refusals)),
+    ]
+    for name, entries, number in kinds:
+        if number:
+            lines.append(f"{name}: {number}")
             lines += [f"  {each}" for each in entries[:SHOWN]]
-            lines += ["  ..."] if len(entries) > SHOWN else []
+            lines += ["  ..."] if number > SHOWN else []
     return [*lines, f"plan {plan.hash}"]
 
 

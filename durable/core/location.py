@@ -107,11 +107,15 @@ def _displayed(segment: str, words: Words) -> str:
     return words.gettext(ITERATION).format(number=words.number(int(number)))
 
 
-def listed(locations: Iterable[str]) -> str:
-    """Return the first locations in quotes, and how many more there are, for the text of an error."""
+def listed(locations: Iterable[str], number: int | None = None) -> str:
+    """Return the first locations in quotes, and how many more there are, for the text of an error.
+
+    `number` is how many there are if `locations` are only the first ones.
+    """
     every = list(locations)
-    shown = ", ".join(f'"{each}"' for each in every[:_MAX_LISTED])
-    return shown + (f" and {len(every) - _MAX_LISTED} more" if len(every) > _MAX_LISTED else "")
+    shown = every[:_MAX_LISTED]
+    more = (len(every) if number is None else number) - len(shown)
+    return ", ".join(f'"{each}"' for each in shown) + (f" and {more} more" if more else "")
 
 
 def parent(location: str) -> str:

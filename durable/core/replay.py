@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from durable.core.steps import ATOMIC
 from durable.core.summary import Summary, SummaryKind
 from durable.core.words import Sentence, gettext_noop
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "nearest"]
 
 _ITERATION = re.compile(r"~(\d+)")
 
@@ -38,7 +38,7 @@ class Replay:
     """
 
     def __init__(
-        self, run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Message], target: str
+        self, run: RunRecord, entries: Iterable[EntryRecord], messages: Sequence[Message], target: str
     ) -> None:
         self.run = run
         self.target = target
@@ -74,8 +74,7 @@ class Replay:
         if around is not None and _has_place(around, segment):
             return target, around.ordinal
         locations = [each.location for each in self.history]
-        nearest = difflib.get_close_matches(target, locations[:2_000], n=3)
-        raise EntryNotFoundError(self.run.id, target, nearest)
+        raise EntryNotFoundError(self.run.id, target, nearest(target, locations[:2_000]))
 
     def _rewind(self, location: str, ordinal: int) -> str:
         """Go back to the location, or to the loop or race that is restarted whole; return where the run continues."""
@@ -223,6 +222,11 @@ class Replay:
                 copy = replace(copy, state=str(MessageState.PENDING), received_by="", response=None)
             inbox.append(copy)
         return [moved_entry(entry, self.run.id, run_id, ids, copied) for entry in self.history], inbox
+
+
+def nearest(target: str, locations: Sequence[str]) -> list[str]:
+    """Return the locations that look most like the requested one, for the text of an error."""
+    return difflib.get_close_matches(target, locations, n=3)
 
 
 def _has_place(around: EntryRecord, segment: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from durable.core.child_entries import dropped_with, started_children
-from durable.core.location import escape, is_within, parent
+from durable.core.location import escape, parent
 from durable.core.records import (
     EntryKind,
     EntryRecord,
@@ -21,6 +21,7 @@ from durable.core.records import (
     RunPatch,
     RunRecord,
 )
+from durable.core.regions import Region
 
 __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try"]
 
@@ -41,12 +42,17 @@ def first_try(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 class Rewind:
-    """A run's entries, with the changed and deleted ones. Iterates in the order in which they began."""
+    """A run's entries, with the changed and deleted ones. Iterates in the order in which they began.
+
+    `regions` have all that is deleted, and nothing else: with the entries around a place, they are the same whatever other
+    entries were given.
+    """
 
     def __init__(self, entries: Iterable[EntryRecord]) -> None:
         self.kept = {entry.location: entry for entry in entries}
         self.changed: dict[str, EntryRecord] = {}
         self.deleted: dict[str, EntryRecord] = {}
+        self.regions: list[Region] = []
 
     def __iter__(self) -> Iterator[EntryRecord]:
         return iter(list(self.kept.values()))
@@ -133,21 +139,18 @@ class Rewind:
             around = self.kept.get(scope)
             if around is not None and around.kind in FORKS:
                 continue
-            prefix = f"{scope}/" if scope else ""
-            path = "/".join(segments[: depth + 1])
-            for other in self:  # what is inside an entry began after it, and so is deleted with it
-                if (
-                    other.ordinal > ordinal
-                    and other.location.startswith(prefix)
-                    and not is_within(other.location, path)
-                ):
-                    self._forget(other.location)
+            # what is inside an entry began after it, and so is deleted with it
+            self._drop(Region(scope, ordinal, "/".join(segments[: depth + 1])))
 
     def delete(self, location: str) -> None:
         """Delete all at `location` and below."""
-        for other in list(self.kept):
-            if is_within(other, location):
-                self._forget(other)
+        self._drop(Region(location))
+
+    def _drop(self, region: Region) -> None:
+        self.regions.append(region)
+        for entry in self:
+            if region.covers(entry.location, entry.ordinal):
+                self._forget(entry.location)
 
     def _forget(self, location: str) -> None:
         self.deleted[location] = self.kept.pop(location)

@@ -11,7 +11,8 @@ from durable.operations.keys import Debounce, KeyOptions, key_options, open_run
 from durable.operations.lifecycle import ALLOWED, abandon, cancel, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, send
 from durable.operations.queries import aresult, children, history, infos, output, parent, record, result, waiting_for
-from durable.operations.replay import give_output, plan_replay, replay
+from durable.operations.replay import give_output, replay
+from durable.operations.replay_preview import plan_replay
 from durable.operations.start import Started, StartRequest, restart, start
 from durable.operations.start_or_send import start_or_send
 

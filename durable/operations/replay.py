@@ -1,27 +1,29 @@
-"""Replaying runs: make the plan, and perform it."""
+"""Replay runs, as `durable.operations.replay_preview` has told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from durable import runtime
 from durable.core.causes import failed_at
-from durable.core.child_entries import divided, unread_children
+from durable.core.child_entries import unread_children
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.places import Place
-from durable.core.records import ENDED, EntryRecord, RunChange, RunRecord, RunState
+from durable.core.records import EntryRecord, RunChange, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
-from durable.operations.common import announce, cancelled_children, check_not_an_order, require_step, send_run_changed
+from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
-from durable.operations.replay_plan import Family, ReplayPlan, build_plan
+from durable.operations.replay_plan import hash_of, in_place_refusals_of, refusals_of, running_steps
+from durable.operations.replay_preview import family_of
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
+from durable.store.surveys import mark_of
 
-__all__ = ["give_output", "plan_replay", "replay", "replay_failed"]
+__all__ = ["give_output", "replay", "replay_failed"]
 
 _REASON = 300  # characters of a reason that an entry keeps; the audit log has it whole
 
@@ -31,18 +33,6 @@ class _Given:
     """The output that a person gives for a step."""
 
     value: Any
-
-
-def plan_replay(run_id: str, location: str, *, with_output: bool = False) -> ReplayPlan:
-    """Return the plan of a replay from `location`; changes nothing. Raises RunNotFoundError, EntryNotFoundError.
-
-    `with_output`: the plan of `give_output`.
-    """
-    at = runtime.current()
-    run = record(run_id)
-    entries, messages = at.store.outline(run_id)
-    going_back = Replay(run, entries, messages, location)
-    return build_plan(going_back, entries, at.now(), _family(at, going_back), is_given=with_output)
 
 
 def replay(
@@ -222,13 +212,14 @@ def _planned(
         if plan_hash is None:
             raise
         raise StalePlanError(run.id, location) from None  # the location existed when the plan was made
-    family = _family(at, replay)
-    plan = build_plan(replay, entries, at.now(), family)
-    if plan_hash is not None and plan_hash != plan.hash:
+    if plan_hash is not None and plan_hash != hash_of(run, location, mark_of(entries)):
         raise StalePlanError(run.id, location)
-    refusals = plan.refusals_of(in_place=in_place)
+    family, now = family_of(at, replay), at.now()
+    refusals = refusals_of(replay, family, running_steps(replay.history), now)
+    if in_place:
+        refusals += in_place_refusals_of(replay, family, now)
     if given is not None:
-        refusals = (*replay.refusals_of_giving(), *refusals)
+        refusals = [*replay.refusals_of_giving(), *refusals]
     if refusals:
         raise ReplayRefusedError(run.id, location, refusals)
     replay.history.start_anew(family.lost)
@@ -238,24 +229,6 @@ def _planned(
         what = f'the output of step "{location}"'
         replay.give(at.encode(given.value, what, Place(run.id, "output", location)), who, at.now())
     return replay
-
-
-def _family(at: Runtime, replay: Replay) -> Family:
-    """Return the runs around the one that is replayed; without a query if it is no child and has none."""
-    run, history = replay.run, replay.history
-    staying, (dropped, places) = unread_children(history), divided(history.dropped_children())
-    if places:
-        dropped = list(dict.fromkeys([*dropped, *at.store.open_children_below(run.id, places)]))
-    rows = at.store.get_many([*staying, *dropped]) if staying or dropped else {}
-    lost = cancelled_children(at, history)
-    parent = at.store.get(run.parent_id) if run.parent_id is not None and run.state == RunState.COMPLETED else None
-    is_awaited = parent is not None and parent.state not in ENDED and run.id in at.store.children([run.id])
-    is_awaited |= run.state == RunState.COMPLETED and bool(at.store.readers_of(run.id))
-
-    def are_open(children: Sequence[str]) -> tuple[str, ...]:
-        return tuple(each for each in children if each in rows and rows[each].state not in ENDED and each not in lost)
-
-    return Family(open=are_open(staying), lost=tuple(sorted(lost)), dropped=are_open(dropped), is_awaited=is_awaited)
 
 
 def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:

@@ -10,13 +10,31 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from durable.core.location import listed
-from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, RunState
+from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.core.words import Sentence, gettext_noop
+from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
 
-__all__ = ["Family", "ReplayPlan", "ReturnedMessage", "build_plan"]
+__all__ = [
+    "SHOWN",
+    "Family",
+    "Outlook",
+    "PlanCounts",
+    "ReplayPlan",
+    "ReturnedMessage",
+    "build_plan",
+    "hash_of",
+    "in_place_refusals_of",
+    "is_held",
+    "outlook_of",
+    "refusals_of",
+    "running_steps",
+]
+
+SHOWN: Final = 50  # of each list of a plan
 
 _STARTS_AGAIN = {
     "loop": gettext_noop('"{place}" is in the loop "{around}", which starts again: its iterations build on each other'),
@@ -52,12 +70,43 @@ class Family:
     is_awaited: bool = False
 
 
-_ALONE = Family()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCounts:
+    """How many there are of each list of a plan."""
+
+    removed: int
+    reruns: int
+    resends: int
+    kept: int
+    siblings: int
+    messages: int
+    children: int
+    not_compensated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a plan is made of: a run gone back, and what that means for its history, its inbox and its children.
+
+    `running` are the steps that stay and run now; `returned` the first messages that return to the queue, of `messages`.
+    `not_given` says why the output of the target cannot be given by hand.
+    """
+
+    replay: Replay
+    survey: Survey
+    family: Family
+    returned: Sequence[Message]
+    messages: int
+    running: Sequence[str]
+    hash: str
+    not_given: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """The effects of a replay. Locations are those of the history, in the order in which their entries began.
+
+    Each list has the first 50; `counts` says how many there are.
 
     - `target` is the requested location; the run continues from `boundary`, and `why` gives the reasons if they differ.
     - `removed` entries are deleted. Of these, `reruns` are the steps that had begun and run again when the code reaches
@@ -69,7 +118,7 @@ class ReplayPlan:
     - `refusals` prevent a replay as a new run, `in_place_refusals` a replay in place. An empty tuple: the replay is
       possible.
     - `notes` are sentences that an operator should read.
-    - `hash` differs for each history. Pass it to `replay`, which refuses a stale one.
+    - `hash` differs for each history, and after each verb and each pass. Pass it to `replay`, which refuses a stale one.
     """
 
     run_id: str
@@ -87,6 +136,7 @@ class ReplayPlan:
     refusals: tuple[str, ...]
     in_place_refusals: tuple[str, ...]
     notes: tuple[str, ...]
+    counts: PlanCounts
     hash: str
 
     def refusals_of(self, *, in_place: bool) -> tuple[str, ...]:
@@ -94,49 +144,90 @@ class ReplayPlan:
         return self.in_place_refusals if in_place else self.refusals
 
 
-def build_plan(
-    replay: Replay,
-    entries: Sequence[EntryRecord],
-    now: datetime,
-    family: Family = _ALONE,
-    *,
-    is_given: bool = False,
-) -> ReplayPlan:
-    """Return the plan of `replay`, which was built from these entries.
+def outlook_of(
+    replay: Replay, entries: Iterable[EntryRecord], family: Family, now: datetime, *, is_given: bool = False
+) -> Outlook:
+    """Return the outlook of a replay that was built from these entries, which are the whole history.
 
     `is_given`: the output of the target is given by hand, so that the target stays.
     """
-    run = replay.run
     not_given = list(replay.refusals_of_giving()) if is_given else []
     if is_given and not not_given:
         replay.give(None, {}, now)
-    gone = sorted(replay.history.deleted.values(), key=lambda entry: entry.ordinal)
-    not_compensated = [entry.location for entry in gone if entry.is_compensable]
-    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
-    refusals = [*not_given, *_refusals(replay, is_held=is_held), *_of_open_children(family)]
-    in_place = [Sentence(_EXECUTING)] if is_held else []
-    if family.is_awaited:
-        in_place.append(Sentence(_AWAITED))
+    returned = replay.pending_again()
+    return Outlook(
+        replay=replay,
+        survey=survey_of(replay.history, SHOWN),
+        family=family,
+        returned=returned[:SHOWN],
+        messages=len(returned),
+        running=running_steps(replay.history),
+        hash=hash_of(replay.run, replay.target, mark_of(entries)),
+        not_given=not_given,
+    )
+
+
+def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
+    """Return the plan of a replay with this outlook."""
+    replay, survey, family = found.replay, found.survey, found.family
+    siblings = [name for name, _ in replay.siblings()]
+    refusals = [*found.not_given, *refusals_of(replay, family, found.running, now)]
     return ReplayPlan(
-        run_id=run.id,
+        run_id=replay.run.id,
         target=replay.target,
         boundary=replay.boundary,
         why=tuple(_why(replay)),
-        removed=tuple(entry.location for entry in gone),
-        reruns=tuple(entry.location for entry in gone if entry.kind == EntryKind.STEP),
-        resends=tuple(entry.location for entry in gone if entry.kind == EntryKind.SEND),
-        kept=tuple(entry.location for entry in replay.history),
-        siblings=tuple(name for name, _ in replay.siblings()),
-        messages=tuple(
-            ReturnedMessage(id=each.id, queue=each.queue, wait=each.received_by) for each in replay.pending_again()
-        ),
-        children=family.dropped,
-        not_compensated=tuple(not_compensated),
+        removed=tuple(survey.deleted.first),
+        reruns=tuple(survey.steps.first),
+        resends=tuple(survey.sends.first),
+        kept=tuple(survey.kept.first),
+        siblings=tuple(siblings[:SHOWN]),
+        messages=tuple(ReturnedMessage(id=each.id, queue=each.queue, wait=each.received_by) for each in found.returned),
+        children=family.dropped[:SHOWN],
+        not_compensated=tuple(survey.compensable.first),
         refusals=tuple(refusals),
-        in_place_refusals=(*refusals, *in_place),
-        notes=tuple(_notes(replay, not_compensated, family)),
-        hash=_hash_of(replay, entries),
+        in_place_refusals=(*refusals, *in_place_refusals_of(replay, family, now)),
+        notes=tuple(_notes(replay, survey.compensable, family)),
+        counts=PlanCounts(
+            removed=survey.deleted.number,
+            reruns=survey.steps.number,
+            resends=survey.sends.number,
+            kept=survey.kept.number,
+            siblings=len(siblings),
+            messages=found.messages,
+            children=len(family.dropped),
+            not_compensated=survey.compensable.number,
+        ),
+        hash=found.hash,
     )
+
+
+def refusals_of(replay: Replay, family: Family, running: Iterable[str], now: datetime) -> list[str]:
+    """Return what prevents a replay of either kind. `running` are the steps that stay and run now."""
+    run = replay.run
+    if run.state == RunState.ROLLING_BACK or (run.state_after_rollback and run.state not in ENDED):
+        found = [Sentence(gettext_noop("the run is being compensated: replay it once that has ended"))]
+    else:
+        found = _of_what_runs(replay, running) if is_held(run, now) else []
+    return [*found, *_of_open_children(family)]
+
+
+def in_place_refusals_of(replay: Replay, family: Family, now: datetime) -> Iterable[str]:
+    """Yield what prevents a replay in place, and no other."""
+    if is_held(replay.run, now):
+        yield Sentence(_EXECUTING)
+    if family.is_awaited:
+        yield Sentence(_AWAITED)
+
+
+def is_held(run: RunRecord, now: datetime) -> bool:
+    """Return True if a worker executes the run now."""
+    return run.lease_expires_at is not None and run.lease_expires_at > now
+
+
+def running_steps(history: Iterable[EntryRecord]) -> list[str]:
+    """Return the locations of the steps that run now."""
+    return [each.location for each in history if each.kind == EntryKind.STEP and each.status == EntryStatus.RUNNING]
 
 
 def _why(replay: Replay) -> Iterable[str]:
@@ -149,16 +240,8 @@ def _why(replay: Replay) -> Iterable[str]:
         yield Sentence(text, places=listed(compensated))
 
 
-def _refusals(replay: Replay, *, is_held: bool) -> list[str]:
-    run = replay.run
-    if run.state == RunState.ROLLING_BACK or (run.state_after_rollback and run.state not in ENDED):
-        return [Sentence(gettext_noop("the run is being compensated: replay it once that has ended"))]
-    if not is_held:
-        return []
-    running = [
-        each.location for each in replay.history if each.kind == EntryKind.STEP and each.status == EntryStatus.RUNNING
-    ]
-    running += [name for name, status in replay.siblings() if status in ("pending", "running")]
+def _of_what_runs(replay: Replay, running: Iterable[str]) -> list[Sentence]:
+    running = [*running, *(name for name, status in replay.siblings() if status in ("pending", "running"))]
     if not running:
         return []
     text = gettext_noop("{places} would stay and is being run now: pause the run, or wait until that has ended")
@@ -173,7 +256,7 @@ def _of_open_children(family: Family) -> Iterable[str]:
         yield Sentence(text, children=listed(family.open))
 
 
-def _notes(replay: Replay, not_compensated: Sequence[str], family: Family) -> Iterable[str]:
+def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[str]:
     if family.dropped:
         text = gettext_noop("a replay in place cancels the children {children}, which are started again")
         yield Sentence(text, children=listed(family.dropped))
@@ -184,31 +267,24 @@ def _notes(replay: Replay, not_compensated: Sequence[str], family: Family) -> It
     if failed:
         text = gettext_noop("{places} has failed and stays so: replay from there to have it run again")
         yield Sentence(text, places=listed(failed))
-    if not_compensated:
+    if not_compensated.number:
         text = gettext_noop(
             "the rollback handlers of {places} are not run: what these steps did stays, and is done again"
         )
-        yield Sentence(text, places=listed(not_compensated))
+        yield Sentence(text, places=listed(not_compensated.first, not_compensated.number))
     if replay.run.state not in ENDED:
         text = gettext_noop("this run is {state}: a new run goes on beside it, unless you cancel this one")
         yield Sentence(text, state=Sentence(replay.run.state))
 
 
-def _hash_of(replay: Replay, entries: Iterable[EntryRecord]) -> str:
-    """Return 32 hexadecimal digits for what an operator saw: the location, and the history behind the plan."""
-    history = [
-        [
-            entry.location,
-            entry.kind,
-            entry.status,
-            entry.attempts,
-            entry.ordinal,
-            entry.finished_ordinal,
-            entry.rollback_completed_at is not None,
-            entry.data.get("iteration"),
-        ]
-        for entry in sorted(entries, key=lambda entry: entry.ordinal)
-    ]
-    messages = [each.id for each in replay.returned]
-    text = json.dumps([replay.run.id, replay.target, replay.run.generations, history, messages])
+def hash_of(run: RunRecord, target: str, mark: Mark | None) -> str:
+    """Return 32 hexadecimal digits for what an operator saw: the location, and the history behind the plan.
+
+    A history changes in two ways. A pass writes it, and a pass begins with a claim, which raises the run's fence. A verb
+    or a message from outside raises `change_seq`. So these two stand for the history of a run that no worker has. While
+    one has it, its commits change neither: then the `mark` of the history is needed.
+    """
+    if run.lease_expires_at is None:
+        mark = None
+    text = json.dumps([run.id, target, run.state, run.fence, run.change_seq, mark])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

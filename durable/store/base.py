@@ -34,6 +34,7 @@ from durable.core.records import (
     SavedDetails,
 )
 from durable.core.slot_records import Admission, SlotRow, SlotWant
+from durable.store.surveys import Surveyor
 
 __all__ = ["ChildIdTaken", "Claimed", "DuePoint", "Renewed", "Store"]
 
@@ -147,6 +148,10 @@ class Store(Protocol):
 
     def messages(self, run_id: str) -> list[Message]:
         """Return the run's messages in order, in any state."""
+
+    def surveyor(self, run_id: str) -> Surveyor | None:
+        """Return what asks for parts of this run's history; None if the store has histories at hand."""
+        ...
 
     def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
         """Return `history` and `messages` without values: no outputs, arguments, errors, states, bodies and responses.

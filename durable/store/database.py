@@ -61,6 +61,7 @@ from durable.store import activities, endings, groups, keys, outline_rows, row_r
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
+from durable.store.survey_rows import RowSurveyor
 
 __all__ = ["DatabaseStore", "entry_keys"]
 
@@ -437,6 +438,9 @@ class DatabaseStore(ABC):
     def failure(self, run_id: str) -> FailureRecord | None:
         found = Failure.objects.using(self.alias).select_related("cause").filter(run_id=run_id).first()
         return None if found is None else found.record
+
+    def surveyor(self, run_id: str) -> RowSurveyor:
+        return RowSurveyor(self.alias, run_id)
 
     def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
         return outline_rows.read(self.alias, run_id)

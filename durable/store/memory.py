@@ -280,6 +280,9 @@ class MemoryStore:
     def _seen(self, outgoing: OutgoingMessage) -> Message | None:
         return self.sent_before(outgoing.to, outgoing.idempotency_id) if outgoing.idempotency_id is not None else None
 
+    def surveyor(self, run_id: str) -> None:
+        """No history is too long to be read."""
+
     def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
         with self._lock:
             return list(map(bare_entry, self.history(run_id))), list(map(bare_message, self.messages(run_id)))

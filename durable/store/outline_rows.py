@@ -10,17 +10,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any, Final
 
-from django.db.models import Case, F, TextField, When
+from django.db.models import Case, F, QuerySet, TextField, When
 from django.db.models.lookups import LessThanOrEqual
 
 from durable.core.records import EntryRecord, Message
 from durable.models import Entry, QueueMessage
 from durable.models.batches import ByteLength, in_batches
 from durable.models.fields import load_json
+from durable.models.history import EntryQuerySet
 from durable.store.outline import BARE_KINDS, bare_data
 from durable.store.rows import ENTRY, MESSAGE
 
-__all__ = ["long_data", "read", "short_data"]
+__all__ = ["entries_of", "long_data", "messages_of", "read", "short_data"]
 
 _SHORT: Final = 1_000  # characters of data that are read with the entry
 
@@ -32,7 +33,13 @@ _MESSAGE_NAMES: Final = [name for name in MESSAGE.names if name not in ("body", 
 
 def read(alias: str, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
     """Return the run's entries by ordinal and its messages in order, without values."""
-    return _entries(alias, run_id), _messages(alias, run_id)
+    entries = entries_of(alias, Entry.objects.using(alias).filter(run=run_id))
+    return entries, messages_of(QueueMessage.objects.using(alias).filter(run_id=run_id).order_by("order"))
+
+
+def messages_of(rows: QuerySet[QueueMessage]) -> list[Message]:
+    """Return these messages without values."""
+    return [Message(**row, body="") for row in rows.values(*_MESSAGE_NAMES)]
 
 
 def short_data(column: str = "data") -> Case:
@@ -48,8 +55,9 @@ def long_data(alias: str, weighed: Iterable[tuple[int, int]]) -> Iterator[tuple[
             yield key, bare_data(kind, data)
 
 
-def _entries(alias: str, run_id: str) -> list[EntryRecord]:
-    found = Entry.objects.using(alias).with_metadata_of(run_id).order_by("ordinal")
+def entries_of(alias: str, rows: EntryQuerySet) -> list[EntryRecord]:
+    """Return these entries by ordinal, without values."""
+    found = rows.with_metadata().order_by("ordinal")
     entries: list[EntryRecord] = []
     long: dict[int, EntryRecord] = {}
     weighed: list[tuple[int, int]] = []
@@ -64,8 +72,3 @@ def _entries(alias: str, run_id: str) -> list[EntryRecord]:
     for key, bare in long_data(alias, weighed):
         long[key].data = bare
     return entries
-
-
-def _messages(alias: str, run_id: str) -> list[Message]:
-    found = QueueMessage.objects.using(alias).filter(run_id=run_id).order_by("order")
-    return [Message(**row, body="") for row in found.values(*_MESSAGE_NAMES)]

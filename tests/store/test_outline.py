@@ -11,7 +11,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.replay import Replay
 from durable.models.batches import BATCH_BYTES
-from durable.operations.replay_plan import build_plan
+from durable.operations.replay_plan import Family, build_plan, outlook_of
 from durable.store import Store
 from tests.store.making import NOW, a_message, an_entry, at, commit, sent, started, the
 
@@ -71,7 +71,8 @@ def test_a_plan_made_of_it_is_the_plan(store: Store) -> None:
     whole = store.history("run"), store.messages("run")
     for target in [each.location for each in whole[0]] + ["l/~1", "j/two"]:
         plans = [
-            build_plan(Replay(run, entries, messages, target), entries, NOW) for entries, messages in (outline, whole)
+            build_plan(outlook_of(Replay(run, entries, messages, target), entries, Family(), NOW), NOW)
+            for entries, messages in (outline, whole)
         ]
         assert plans[0] == plans[1]
 

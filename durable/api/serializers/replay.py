@@ -33,9 +33,22 @@ class ReturnedMessageSerializer(serializers.Serializer[Any]):
     wait = serializers.CharField(help_text="The location of the wait that had received it.")
 
 
+class PlanCountsSerializer(serializers.Serializer[Any]):
+    """How many there are of each list of a plan."""
+
+    removed = serializers.IntegerField()
+    reruns = serializers.IntegerField()
+    resends = serializers.IntegerField()
+    kept = serializers.IntegerField()
+    siblings = serializers.IntegerField()
+    messages = serializers.IntegerField()
+    children = serializers.IntegerField()
+    not_compensated = serializers.IntegerField()
+
+
 @extend_schema_serializer(component_name="ReplayPlan")
 class PlanSerializer(serializers.Serializer[Any]):
-    """The effects of a replay."""
+    """The effects of a replay. Each list has the first 50."""
 
     run_id = serializers.CharField()
     target = serializers.CharField(help_text="What was asked for.")
@@ -52,4 +65,5 @@ class PlanSerializer(serializers.Serializer[Any]):
     refusals = _texts("What prevents a new run.")
     in_place_refusals = _texts("What prevents a replay in place.")
     notes = _texts("Further notes for the operator.")
+    counts = PlanCountsSerializer(help_text="How many there are of each list.")
     hash = serializers.CharField(help_text="To be given to the replay, which refuses a stale one.")

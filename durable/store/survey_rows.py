@@ -1,0 +1,269 @@
+"""Survey a run's history in a database (`durable.store.surveys`): regions become conditions, and the database counts.
+
+Statements return about as many rows as a page shows, but for the entries of children. The numbers come from one scan of the
+run's entries, the lists from another, without their metadata: only that of steps with a rollback handler is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any, Final, NamedTuple
+
+from django.db.models import (
+    BooleanField,
+    Case,
+    Count,
+    Exists,
+    ExpressionWrapper,
+    F,
+    Max,
+    Min,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    TextField,
+    Value,
+    When,
+)
+from django.db.models.functions import Coalesce, Greatest, StrIndex, Substr
+from django.db.models.lookups import Contains
+
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState
+from durable.core.regions import Region
+from durable.models import Child, Entry, EntryMetadata, QueueMessage
+from durable.models.fields import dump_json
+from durable.models.history import EntryQuerySet
+from durable.store import outline_rows
+from durable.store.surveys import Listed, Mark, Survey
+
+__all__ = ["RowSurveyor"]
+
+_HANDLER: Final = '"rollback":{'  # a key of a step's data; in a text inside it the quotes are escaped
+
+_WIDE: Final = 4  # times as many entries as a list has are read where they are expected to lie
+
+
+class RowSurveyor:
+    """A `Surveyor` of a run whose rows are in the database of this alias."""
+
+    def __init__(self, alias: str, run_id: str) -> None:
+        self.alias = alias
+        self.run_id = run_id
+
+    def short_history(self, most: int) -> list[EntryRecord]:
+        is_long = Exists(self._rows[most : most + 1])
+        return outline_rows.entries_of(self.alias, self._rows.filter(~is_long))
+
+    def messages(self) -> list[Message]:
+        return outline_rows.messages_of(self._inbox.order_by("order"))
+
+    def mark(self) -> Mark:
+        metadata = EntryMetadata.objects.using(self.alias).of_runs(self.run_id)
+        ended = metadata.aggregate(
+            attempts=Coalesce(Sum("attempts"), 0),
+            running=Count("entry_id", filter=Q(status=EntryStatus.RUNNING.value)),
+            ends=Count("finished_ordinal"),
+            last=Coalesce(Max("finished_ordinal"), 0),
+            undone=Count("rollback_completed_at"),
+        )
+        begun = self._rows.aggregate(number=Count("id"), newest=Coalesce(Max("ordinal"), 0))
+        return Mark((begun["number"], begun["newest"], *ended.values()))
+
+    def entries(self, locations: Collection[str]) -> list[EntryRecord]:
+        return outline_rows.entries_of(self.alias, self._rows.filter(location__in=sorted(locations)))
+
+    def first_within(self, location: str) -> EntryRecord | None:
+        first = self._rows.filter(_below(location)).order_by("ordinal").values_list("pk", flat=True)[:1]
+        found = outline_rows.entries_of(self.alias, self._rows.filter(pk__in=list(first)))
+        return found[0] if found else None
+
+    def first_locations(self, most: int) -> list[str]:
+        return list(self._rows.order_by("ordinal").values_list("location", flat=True)[:most])
+
+    def compensated(self, gone: Sequence[Region], most: int) -> list[EntryRecord]:
+        handled = self._rows.filter(_has_handler()).exclude(_in_any(gone))
+        done = EntryMetadata.objects.using(self.alias).filter(entry=OuterRef("pk"))
+        undone = Subquery(done.values("rollback_completed_at")[:1])
+        keys = handled.annotate(undone_at=undone).filter(undone_at__isnull=False).order_by("ordinal")
+        found = self._rows.filter(pk__in=list(keys.values_list("pk", flat=True)[:most]))
+        return outline_rows.entries_of(self.alias, found)
+
+    def running_steps(self, gone: Sequence[Region]) -> list[str]:
+        running = Entry.objects.using(self.alias).few_of(self.run_id, Q(status=EntryStatus.RUNNING.value))
+        staying = running.filter(run=self.run_id, kind=EntryKind.STEP.value).exclude(_in_any(gone))
+        return list(staying.order_by("ordinal").values_list("location", flat=True))
+
+    def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
+        is_gone = _in_any(gone) if kept is None else _in_any(gone) & ~Q(location=kept)
+        groups = self._groups(is_gone)
+        stays, steps, sends, races = (
+            ~is_gone,
+            *(is_gone & Q(kind=kind.value) for kind in (EntryKind.STEP, EntryKind.SEND, EntryKind.RACE)),
+        )
+        spans = {
+            "deleted": (is_gone, _Span.of(each for each in groups if each.is_gone)),
+            "steps": (steps, _Span.of(each for each in groups if each.is_gone and each.kind == EntryKind.STEP)),
+            "sends": (sends, _Span.of(each for each in groups if each.is_gone and each.kind == EntryKind.SEND)),
+            "races": (races, _Span.of(each for each in groups if each.is_gone and each.kind == EntryKind.RACE)),
+            "kept": (stays, _Span.of(each for each in groups if not each.is_gone)),
+        }
+        lists = self._lists(spans, most)
+        return Survey(
+            **lists,
+            compensable=self._compensable(is_gone, most)
+            if any(g.is_gone and g.is_handled for g in groups)
+            else Listed(),
+            has_receipts=any(
+                g.is_gone and g.kind in (EntryKind.MESSAGE, EntryKind.LOOP, EntryKind.RACE) for g in groups
+            ),
+            has_loops=any(g.is_gone and g.kind == EntryKind.LOOP for g in groups),
+            has_handlers=any(g.is_handled and not g.is_gone for g in groups),
+            has_children=any(g.kind == EntryKind.CHILD for g in groups),
+        )
+
+    def _groups(self, is_gone: Q) -> list[_Group]:
+        rows = self._rows.annotate(is_gone=_flag(is_gone), is_handled=_flag(_has_handler()))
+        grouped = rows.values("kind", "is_gone", "is_handled").annotate(
+            number=Count("id"), first=Min("ordinal"), last=Max("ordinal")
+        )
+        names = ("kind", "is_gone", "is_handled", "number", "first", "last")
+        return [
+            _Group(kind, bool(gone), bool(handled), *span) for kind, gone, handled, *span in grouped.values_list(*names)
+        ]
+
+    def _lists(self, spans: Mapping[str, tuple[Q, _Span]], most: int) -> dict[str, Listed]:
+        """Return the first of each kind: one statement if they lie where they would if they were evenly spread."""
+        wanted = {
+            name: Case(When(span.begins_within(most) & condition, then=Value(1)), default=Value(0))
+            for name, (condition, span) in spans.items()
+            if span.number
+        }
+        if not wanted:
+            return {}
+        rows = self._rows.annotate(**wanted).filter(reduce(or_, (Q(**{name: 1}) for name in wanted)))
+        found: dict[str, list[str]] = {name: [] for name in wanted}
+        for location, _ordinal, *flags in rows.order_by("ordinal").values_list("location", "ordinal", *wanted):
+            for name, flag in zip(wanted, flags, strict=True):
+                if flag and len(found[name]) < most:
+                    found[name].append(location)
+        for name, each in found.items():
+            condition, span = spans[name]
+            if len(each) < min(most, span.number):
+                in_order = self._rows.filter(condition).order_by("ordinal")
+                found[name] = list(in_order.values_list("location", flat=True)[:most])
+        return {name: Listed(tuple(each), spans[name][1].number) for name, each in found.items()}
+
+    def _compensable(self, is_gone: Q, most: int) -> Listed:
+        done = EntryMetadata.objects.using(self.alias).filter(entry=OuterRef("pk"), status=EntryStatus.COMPLETED.value)
+        rows = self._rows.filter(is_gone, _has_handler()).filter(
+            Exists(done.filter(rollback_completed_at__isnull=True))
+        )
+        first = list(rows.order_by("ordinal").values_list("location", flat=True)[: most + 1])
+        return Listed(tuple(first[:most]), len(first) if len(first) <= most else rows.count())
+
+    def own_sends(self, gone: Sequence[Region]) -> list[EntryRecord]:
+        to_itself = f'"to":{dump_json(self.run_id)}'
+        sends = self._rows.filter(_in_any(gone), _data_contains(to_itself), kind=EntryKind.SEND.value)
+        found = outline_rows.entries_of(self.alias, sends)
+        return [each for each in found if each.data["to"] == self.run_id]
+
+    def returned(
+        self, gone: Sequence[Region], races: Sequence[str], without: Collection[str], most: int
+    ) -> tuple[list[Message], int]:
+        received = self._inbox.exclude(state=MessageState.PENDING.value)
+        received = received.filter(self._is_returned(_in_any(gone), races))
+        found = received.exclude(id__in=sorted(without)).order_by("order")
+        first = outline_rows.messages_of(found[: most + 1])
+        return first[:most], len(first) if len(first) <= most else found.count()
+
+    def loops(self, gone: Sequence[Region]) -> list[EntryRecord]:
+        return outline_rows.entries_of(self.alias, self._rows.filter(_in_any(gone), kind=EntryKind.LOOP.value))
+
+    def has_children(self) -> bool:
+        return Child.objects.using(self.alias).filter(parent_id=self.run_id).exists()
+
+    def child_entries(self) -> list[EntryRecord]:
+        return outline_rows.entries_of(self.alias, self._rows.filter(kind=EntryKind.CHILD.value))
+
+    @property
+    def _rows(self) -> EntryQuerySet:
+        return Entry.objects.using(self.alias).filter(run_id=self.run_id).order_by()
+
+    @property
+    def _inbox(self) -> QuerySet[QueueMessage]:
+        return QueueMessage.objects.using(self.alias).filter(run_id=self.run_id)
+
+    def _is_returned(self, is_gone: Q, races: Sequence[str]) -> Q:
+        """Return the condition that the receipt of a message is deleted: a pruned one goes with its loop or race."""
+        own = self._rows.filter(location=OuterRef("received_by"))
+        length = Greatest(
+            StrIndex(OuterRef("received_by"), Value("/~")) - 1, Value(0)
+        )  # of the outermost loop around it
+        loop = self._rows.filter(location=Substr(OuterRef("received_by"), 1, length))
+        pruned = reduce(or_, (_below(each, "received_by") for each in races), Q(Exists(loop.filter(is_gone))))
+        return Exists(own.filter(is_gone)) | (~Exists(own) & pruned)
+
+
+class _Group(NamedTuple):
+    """Entries of one kind: how many, and the ordinals of the first and of the last."""
+
+    kind: str
+    is_gone: bool
+    is_handled: bool
+    number: int
+    first: int
+    last: int
+
+
+class _Span(NamedTuple):
+    """How many entries there are, and between which ordinals."""
+
+    number: int
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, groups: Iterable[_Group]) -> _Span:
+        found = list(groups)
+        numbers = sum(each.number for each in found)
+        return cls(numbers, min((g.first for g in found), default=0), max((g.last for g in found), default=0))
+
+    def begins_within(self, most: int) -> Q:
+        """Return the condition on ordinals among which so many of the first are expected, if all are evenly spread."""
+        end = self.first + (self.last - self.first + 1) * _WIDE * most // self.number
+        return Q(ordinal__gte=self.first, ordinal__lte=end)
+
+
+def _has_handler() -> Q:
+    return Q(_data_contains(_HANDLER), kind=EntryKind.STEP.value)
+
+
+def _data_contains(text: str) -> Contains:
+    return Contains(ExpressionWrapper(F("data"), TextField()), text)
+
+
+def _flag(condition: Q) -> ExpressionWrapper[Any]:
+    return ExpressionWrapper(condition, BooleanField())
+
+
+def _in_any(regions: Sequence[Region]) -> Q:
+    """Return the condition that an entry is in one of these regions."""
+    return reduce(or_, (_in(each) for each in dict.fromkeys(regions)), Q(pk__in=[]))
+
+
+def _in(region: Region) -> Q:
+    found = Q(location=region.within) | _below(region.within) if region.within else Q()
+    if region.after >= 0:
+        found &= Q(ordinal__gt=region.after)
+    if region.beside:
+        found &= ~(Q(location=region.beside) | _below(region.beside))
+    return found
+
+
+def _below(location: str, column: str = "location") -> Q:
+    """Return the condition that a location is inside this one. "0" follows "/"."""
+    return Q(**{f"{column}__gt": f"{location}/", f"{column}__lt": f"{location}0"})

@@ -1,0 +1,155 @@
+"""What a plan of a replay tells of a history without reading all of it.
+
+Owns the shapes. `durable.store.survey_rows` asks a database; `survey_of` counts in a history that is at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message
+from durable.core.regions import Region
+from durable.core.rewind import Rewind
+
+__all__ = ["Listed", "Mark", "Survey", "Surveyor", "listed", "mark_of", "survey_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The first locations of some entries, in the order in which they began, and how many there are in all."""
+
+    first: Sequence[str] = ()
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The entries that are deleted and the ones that stay.
+
+    Of those deleted, `steps` and `sends` are what their names say, and `compensable` are completed steps with a rollback
+    handler. `races` are the deleted races, and `has_receipts` is False if no deleted entry is of messages or of a loop.
+    `has_loops`: a loop is deleted. `has_handlers`: a step that stays has a rollback handler. `has_children`: some entry of
+    the history is of a child.
+    """
+
+    deleted: Listed = field(default_factory=Listed)
+    steps: Listed = field(default_factory=Listed)
+    sends: Listed = field(default_factory=Listed)
+    compensable: Listed = field(default_factory=Listed)
+    kept: Listed = field(default_factory=Listed)
+    races: Listed = field(default_factory=Listed)
+    has_receipts: bool = True
+    has_loops: bool = False
+    has_handlers: bool = False
+    has_children: bool = False
+
+
+class Mark(tuple[int, ...]):
+    """Numbers of a history that change with every entry that begins, ends, fails or is undone."""
+
+    __slots__ = ()
+
+
+class Surveyor(Protocol):
+    """Asks for parts of one run's history, without values (`durable.store.outline`). Each method is one statement or two."""
+
+    def short_history(self, most: int) -> list[EntryRecord]:
+        """Return all entries in the order in which they began if they are at most so many, and none if they are more."""
+        ...
+
+    def messages(self) -> list[Message]:
+        """Return all messages in order."""
+        ...
+
+    def mark(self) -> Mark:
+        """Return the mark of the history as it is now."""
+        ...
+
+    def entries(self, locations: Collection[str]) -> list[EntryRecord]:
+        """Return the entries at these locations."""
+        ...
+
+    def first_within(self, location: str) -> EntryRecord | None:
+        """Return what began first below this location."""
+        ...
+
+    def first_locations(self, most: int) -> list[str]:
+        """Return the locations of the entries that began first."""
+        ...
+
+    def compensated(self, gone: Sequence[Region], most: int) -> list[EntryRecord]:
+        """Return at most so many compensated steps outside these regions, in the order in which they began."""
+        ...
+
+    def running_steps(self, gone: Sequence[Region]) -> list[str]:
+        """Return the locations of steps outside these regions that have the status "running"."""
+        ...
+
+    def survey(self, gone: Sequence[Region], *, kept: str | None, most: int) -> Survey:
+        """Return what is in these regions and what is not, with at most so many locations of each.
+
+        The entry at `kept` stays all the same.
+        """
+        ...
+
+    def own_sends(self, gone: Sequence[Region]) -> list[EntryRecord]:
+        """Return the sends of the run to itself in these regions."""
+        ...
+
+    def returned(
+        self, gone: Sequence[Region], races: Sequence[str], without: Collection[str], most: int
+    ) -> tuple[list[Message], int]:
+        """Return the first messages whose receipts are in these regions, without the ids given, and how many there are.
+
+        `races` are all races in the regions.
+        """
+        ...
+
+    def loops(self, gone: Sequence[Region]) -> list[EntryRecord]:
+        """Return the loops in these regions."""
+        ...
+
+    def has_children(self) -> bool:
+        """Return True if the run has started children, even if no entry says so any more."""
+        ...
+
+    def child_entries(self) -> list[EntryRecord]:
+        """Return all entries of children, in the order in which they began."""
+        ...
+
+
+def mark_of(entries: Iterable[EntryRecord]) -> Mark:
+    """Return the mark of a history that is at hand."""
+    number = newest = attempts = ends = last = undone = running = 0
+    for each in entries:
+        number += 1
+        newest = max(newest, each.ordinal)
+        attempts += each.attempts
+        running += each.status == EntryStatus.RUNNING
+        undone += each.rollback_completed_at is not None
+        if each.finished_ordinal is not None:
+            ends += 1
+            last = max(last, each.finished_ordinal)
+    return Mark((number, newest, attempts, running, ends, last, undone))
+
+
+def survey_of(history: Rewind, most: int) -> Survey:
+    """Return the survey of a whole history that has gone back."""
+    gone, kept = (sorted(each, key=lambda entry: entry.ordinal) for each in (history.deleted.values(), history))
+    return Survey(
+        deleted=listed(gone, most),
+        steps=listed([each for each in gone if each.kind == EntryKind.STEP], most),
+        sends=listed([each for each in gone if each.kind == EntryKind.SEND], most),
+        compensable=listed([each for each in gone if each.is_compensable], most),
+        kept=listed(kept, most),
+        has_loops=any(each.kind == EntryKind.LOOP for each in gone),
+        has_handlers=any("rollback" in each.data for each in kept),
+        has_children=any(each.kind == EntryKind.CHILD for each in (*kept, *gone)),
+    )
+
+
+def listed(entries: Sequence[EntryRecord], most: int) -> Listed:
+    """Return the first of these entries, and their number."""
+    return Listed(tuple(each.location for each in entries[:most]), len(entries))
