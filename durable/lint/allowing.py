@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,40 +17,58 @@ _COMMENT: Final = re.compile(r"#.*?\bdurable:\s*allow\b\s*(?:\[(?P<ids>[^\]]*)\]
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """A comment. It speaks of its own line, and of the next line of code if it stands alone."""
+    """A comment. `lines` are those of the statement it stands beside; of the next one if it stands alone."""
 
     line: int
     ids: tuple[str, ...]
     reason: str
-    lines: frozenset[int]
+    lines: range
 
 
-def allowances(text: str) -> list[Allowance]:
+def allowances(text: str, tree: ast.Module) -> list[Allowance]:
     """Return the comments of a file that silence findings, those that lack something included."""
     if "durable:" not in text:
         return []
-    return list(_allowances(text))
+    return list(_allowances(text, sorted(_statements(tree))))
 
 
-def _allowances(text: str) -> Iterator[Allowance]:
-    lines = text.splitlines()
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type != tokenize.COMMENT or (found := _COMMENT.search(token.string)) is None:
-                continue
-            line = token.start[0]
-            spoken_of = {line}
-            if token.line[: token.start[1]].strip() == "":
-                spoken_of |= {_next_code(lines, line)}
-            ids = tuple(
-                each.strip().removeprefix("durable.") for each in (found["ids"] or "").split(",") if each.strip()
-            )
-            yield Allowance(line, ids, found["reason"].strip(" :-\t"), frozenset(spoken_of))
-    except (tokenize.TokenError, IndentationError, SyntaxError):
-        return  # the file is no Python: that is told
+def _allowances(text: str, statements: Sequence[tuple[int, int]]) -> Iterator[Allowance]:
+    lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT or (found := _COMMENT.search(token.string)) is None:
+            continue
+        line, column = token.start
+        is_alone = not lines[line - 1][:column].strip()
+        spoken_of = _lines_around(_next_code(lines, line) if is_alone else line, statements)
+        ids = tuple(each.strip().removeprefix("durable.") for each in (found["ids"] or "").split(",") if each.strip())
+        yield Allowance(line, ids, found["reason"].strip(" :-\t"), spoken_of)
 
 
-def _next_code(lines: list[str], line: int) -> int:
+def _statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of each statement; of one that has others in it, those of its head."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            continue
+        body = getattr(node, "body", None)
+        first = node.pattern.lineno if isinstance(node, ast.match_case) else node.lineno
+        if isinstance(body, list) and body:
+            yield first, max(first, body[0].lineno - 1)
+        elif not isinstance(node, ast.match_case):
+            yield first, node.end_lineno or first
+
+
+def _lines_around(line: int, statements: Sequence[tuple[int, int]]) -> range:
+    """Return the lines of the innermost statement that has the line."""
+    found = range(line, line + 1)
+    for first, last in statements:
+        if first > line:
+            break
+        if line <= last:
+            found = range(first, last + 1)
+    return found
+
+
+def _next_code(lines: Sequence[str], line: int) -> int:
     following = line + 1
     while following <= len(lines) and lines[following - 1].strip().startswith("#"):
         following += 1

@@ -157,11 +157,11 @@ def _allowed(
     known = {each.id for each in rules} | {each.id for each in RULES}
     for finding in found:
         if finding.path not in by_path:
-            by_path[finding.path] = allowances(project.text(finding.path))
+            by_path[finding.path] = _allowances(project.shown(finding.path))
         if not any(_covers(each, finding, known) for each in by_path[finding.path]):
             yield finding
     for module in modules:
-        for allowance in by_path.get(module.shown_path) or allowances(module.text):
+        for allowance in by_path.get(module.shown_path) or _allowances(module):
             problem = problem_of(allowance, known)
             if problem is not None:
                 yield Finding(
@@ -173,6 +173,10 @@ def _allowed(
                     message=problem,
                     fix="Write # durable: allow[W101] and the reason, on the line of the finding or above it.",
                 )
+
+
+def _allowances(module: Module | None) -> list[Allowance]:
+    return [] if module is None else allowances(module.text, module.tree)
 
 
 def _covers(allowance: Allowance, finding: Finding, known: set[str]) -> bool:

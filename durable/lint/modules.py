@@ -204,16 +204,10 @@ class Project:
             raise found
         return found
 
-    def text(self, shown_path: str) -> str:
-        """Return the text of a file that was read, by the path that findings show."""
-        return next(
-            (
-                each.text
-                for each in self._modules.values()
-                if isinstance(each, Module) and each.shown_path == shown_path
-            ),
-            "",
-        )
+    def shown(self, shown_path: str) -> Module | None:
+        """Return a module that was read, by the path that findings show."""
+        read = (each for each in self._modules.values() if isinstance(each, Module))
+        return next((each for each in read if each.shown_path == shown_path), None)
 
     def named(self, name: str, source: Module, hops: int = 0) -> Value:
         """Return what an absolute dotted name means to a module of the project."""

@@ -14,7 +14,6 @@ __all__ = [
     "QUEUE_METHODS",
     "START_METHODS",
     "STEPS",
-    "STEP_OPTIONS",
 ]
 
 CONTEXT_METHODS: Final = frozenset(
@@ -36,10 +35,4 @@ BODIES: Final = {"loop": "iteration", "try_block": "block", "join": "branch", "r
 #: Operations whose first argument is a name that is unique in its scope.
 NAMED: Final = (CONTEXT_METHODS - {"compensate"}) | {"next", "next_batch", "result"}
 
-STEP_OPTIONS: Final = frozenset(
-    {
-        *("max_retries", "retry_backoff_base", "retry_backoff_max", "backoff", "retry_jitter", "retry_if", "timeout"),
-        *("retry_on_timeout", "heartbeat", "ephemeral", "atomic", "rollback"),
-    }
-)
 START_METHODS: Final = frozenset({"start", "astart", "start_many", "astart_many", "start_or_send", "astart_or_send"})

@@ -140,6 +140,33 @@ def test_an_open_child_is_cancelled_with_its_parent(program: Callable[[str], End
     assert program(good).children == ["completed"]
 
 
+def test_a_cancelled_run_comes_to_no_operation_in_finally(
+    program: Callable[[str], Ended], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, said, good = section("W145")
+    assert "prints nothing" in said
+    assert program(bad).printed == program(good).printed == "tidy\n"
+    with Harness() as h:
+        workflow = registry.get("rules.tidies_in_finally")
+        assert isinstance(workflow, Workflow)
+        run = h.start(workflow)
+        assert h.run(run).state == "sleeping"
+        run.cancel()
+        assert h.finish(run).state == "cancelled"
+    assert capsys.readouterr().out == ""
+
+
+def test_swallowed_control_flow_is_taken_for_an_error(
+    program: Callable[[str], Ended], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, _, good = section("W144")
+    assert program(bad).state == "completed"
+    assert caplog.messages == ["something went wrong"]
+    caplog.clear()
+    assert program(good).state == "completed"
+    assert caplog.messages == []
+
+
 def test_an_id_is_one_runs_for_ever(program: Callable[[str], Ended]) -> None:
     bad, said, _ = section("W162")
     second = "\n".join(

@@ -18,6 +18,10 @@ CHOICES: Final = {
     "keep": ("last", "first"),
     "when_parent_ends": ("cancel", "leave"),
 }
+#: Operations that may take long enough for a child to end.
+_WAITS: Final = frozenset(
+    {"sleep", "sleep_until", "next", "next_batch", "child", "result", "join", "race", "loop", "map"}
+)
 _ABOUT_KEYS: Final = ("if_open", "debounce", "at_most", "keep")
 
 
@@ -138,11 +142,13 @@ class Forgotten(Rule):
     id = "W163"
     level = "hint"
     title = "A child is started, and nothing waits for it"
-    why = "When the parent ends, its open children are cancelled."
+    why = "When the parent ends, its open children are cancelled, and nothing here takes long enough for one to end."
     fix = 'Wait with child.result(name), or write using(when_parent_ends="leave") if the child shall go on.'
 
     def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
+        operations = list(facts.own())
+        waits = [position for position, each in enumerate(operations) if each.kind in _WAITS]
+        for operation in operations[max(waits, default=-1) + 1 :]:
             if operation.kind != "start_child" or operation.child is None or _has(operation.child, "when_parent_ends"):
                 continue
             here = operation.module.parents.get(operation.node)

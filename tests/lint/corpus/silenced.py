@@ -13,6 +13,22 @@ def right(ctx: Context):
     # durable: allow[W101] the reason is long,
     # so that it takes two lines
     time.time()
+    ctx.step(
+        "long",
+        print,
+        time.time(),
+        time.time(),
+    )  # durable: allow[W101] of no account
+    # durable: allow[W101] of no account either
+    ctx.step(
+        "also long",
+        print,
+        time.time(),
+    )
+    for _ in range(  # durable: allow[W101] the head of a loop
+        int(time.time())
+    ):
+        time.time()  # expect: W101
 
 
 @workflow(name="silenced.wrong")

@@ -62,9 +62,16 @@ def wrong_children(ctx: Context, order_id: int):
     ctx.child("a", bill.using(key="k"), order_id)  # expect: W161
     ctx.child("b", bill.using(on_conflict="error"), order_id)  # expect: W161
     ctx.child("c", bill.using(id="the bill"), order_id)  # expect: W162
-    ctx.start_child("d", bill, order_id)  # expect: W163
     ctx.child("e", bill.using(debounce=5, key="k"), order_id)  # expect: W161
     ctx.start_child("f", bill.using(when_parent_ends="abandon"), order_id)  # expect: W161
+    ctx.start_child("d", bill, order_id)  # expect: W163
+    ctx.step("done", work)
+
+
+@workflow(name="starts.child_of_a_long_parent")
+def child_of_a_long_parent(ctx: Context, order_id: int):
+    ctx.start_child("d", bill, order_id)
+    ctx.sleep("a while", "1 day")
 
 
 @workflow(name="starts.wrong_options")
