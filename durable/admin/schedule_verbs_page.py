@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -16,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from durable.admin import access, action_page, pages, schedules_page
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
-from durable.admin.forms import ActForm
+from durable.admin.named_verbs import NamedVerb, acting, answer
 from durable.admin.schedule_forms import (
     BackfillForm,
     CreateScheduleForm,
@@ -26,32 +24,16 @@ from durable.admin.schedule_forms import (
 )
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.core.errors import PayloadError, ScheduleError
-from durable.core.registry import UnknownWorkflowError
-from durable.inspection.refusals import told
-from durable.inspection.shell_command import command
+from durable.core.errors import PayloadError
 from durable.models import Schedule
-from durable.operations.audit import acting_as
 from durable.operations.schedules import verbs
 from durable.operations.schedules.rows import arguments_of
 from durable.schedules.rules import duration_text
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrPromise
+    pass
 
 __all__ = ["create", "show"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verb:
-    """A verb on a schedule. `call` gets the name and the form's values, and returns what was done in words."""
-
-    title: StrPromise
-    does: StrPromise
-    command: str
-    call: Callable[[str, dict[str, Any]], str]
-    form: type[forms.Form] = ActForm
-    is_grave: bool = False
 
 
 def _pause(name: str, _given: dict[str, Any]) -> str:
@@ -104,53 +86,61 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 _VERBS: Final = {
-    "pause": _Verb(
+    "pause": NamedVerb(
+        action=schedules_page.ACTIONS["pause"],
         title=_("Pause"),
         does=_("It starts nothing until it is resumed. Its runs go on. The moments of the pause are not made up for."),
         command="pause-schedule",
         call=_pause,
     ),
-    "resume": _Verb(
+    "resume": NamedVerb(
+        action=schedules_page.ACTIONS["resume"],
         title=_("Resume"),
         does=_("It ticks again, from its next moment on."),
         command="resume-schedule",
         call=_resume,
     ),
-    "run": _Verb(
+    "run": NamedVerb(
+        action=schedules_page.ACTIONS["run"],
         title=_("Run now"),
         does=_("A tick for the present time. Its next moment stays as it is."),
         command="run-schedule",
         call=_run,
         form=RunNowForm,
     ),
-    "backfill": _Verb(
+    "backfill": NamedVerb(
+        action=schedules_page.ACTIONS["backfill"],
         title=_("Backfill"),
         does=_("Start the run of each moment of a period in the past that has none. They begin at once."),
         command="backfill",
         call=_backfill,
         form=BackfillForm,
     ),
-    "edit": _Verb(
+    "edit": NamedVerb(
+        action=schedules_page.ACTIONS["edit"],
         title=_("Edit"),
         does=_("Its next moment follows from the new rule."),
         command="edit-schedule",
         call=_edit,
         form=EditScheduleForm,
     ),
-    "override": _Verb(
+    "override": NamedVerb(
+        action=schedules_page.ACTIONS["override"],
         title=_("Override the rule"),
         does=_("This rule is in force instead of the code's, after deploys too, until it is taken back."),
         command="override-schedule",
         call=_override,
         form=OverrideForm,
     ),
-    "take-back": _Verb(
+    "take-back": NamedVerb(
+        action=schedules_page.ACTIONS["take-back"],
         title=_("Take the override back"),
         does=_("The code's rule is in force again."),
         command="take-back-override",
         call=_take_back,
     ),
-    "delete": _Verb(
+    "delete": NamedVerb(
+        action=schedules_page.ACTIONS["delete"],
         title=_("Delete"),
         does=_("The schedule and its ticks are deleted for good. Its runs stay."),
         command="delete-schedule",
@@ -165,38 +155,16 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
     verb = _VERBS.get(name)
     if verb is None:
         raise Http404(action_page.no_verb(name, list(_VERBS)))
-    action_page.admit(request, schedules_page.ACTIONS[name], "")
+    action_page.admit(request, verb.action, "")
     of = as_id(key)
     row = schedules_page.find(of).schedule
-    is_posted = request.method == "POST"
-    form = verb.form(request.POST if is_posted else None, initial=_initial(verb, request, row))
-    problem, status, planned = "", 200, ""
-    if is_posted:
-        status = 422
-        if form.is_valid():
-            try:
-                planned = _plan(of, form) if name == "backfill" else ""
-                if not planned:
-                    done = _do(request, lambda: verb.call(of, form.cleaned_data), form.cleaned_data)
-                    messages.success(request, done)
-                    back = admin.url("schedules") if name == "delete" else admin.url("schedule", of)
-                    return HttpResponseRedirect(back)
-                status = 200
-            except Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-    context = {
-        "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": of},
-        "now": pages.now(),
-        "verb": verb,
-        "of": of,
-        "form": form,
-        "problem": problem,
-        "planned": planned,
-        "expected": verbs.revision_of(row),
-        "back": admin.url("schedule", of),
-        "command": command(verb.command, of),
-    }
-    return admin.page(request, "schedule_act", context, status=status)
+    plan = (lambda form: _plan(of, form)) if name == "backfill" else None
+    found = answer(request, verb, of, _initial(verb, request, row), plan)
+    if found.done:
+        messages.success(request, found.done)
+        return HttpResponseRedirect(admin.url("schedules") if name == "delete" else admin.url("schedule", of))
+    context = {**found.context(verb, of), "expected": verbs.revision_of(row), "back": admin.url("schedule", of)}
+    return admin.page(request, "schedule_act", context, status=found.status)
 
 
 def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -212,11 +180,8 @@ def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             given = form.cleaned_data
             args, kwargs = given["arguments"] or ([], {})
             try:
-                _do(
-                    request,
-                    lambda: verbs.create(given["name"], given["workflow"], args=args, kwargs=kwargs, **_options(given)),
-                    {**given, "expected": ""},
-                )
+                with acting(request, {**given, "expected": ""}):
+                    verbs.create(given["name"], given["workflow"], args=args, kwargs=kwargs, **_options(given))
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
             else:
@@ -235,17 +200,6 @@ def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     return admin.page(request, "schedule_act", context, status=status)
 
 
-def _do(request: HttpRequest, call: Callable[[], Any], given: dict[str, Any]) -> Any:
-    acting = acting_as(access.actor_of(request), reason=given["reason"], expected=given["expected"] or None)
-    with action_page.refusals(), acting:
-        try:
-            return call()
-        except (ScheduleError, UnknownWorkflowError) as error:
-            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
-        except TypeError as error:
-            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": error}, 422) from error
-
-
 def _plan(of: str, form: forms.Form) -> str:
     """Return what a backfill would start, in words; "" if the page has shown the number already."""
     given = form.cleaned_data
@@ -260,7 +214,7 @@ def _plan(of: str, form: forms.Form) -> str:
     return f"{said}; {more}."
 
 
-def _initial(verb: _Verb, request: HttpRequest, row: Schedule) -> dict[str, Any]:
+def _initial(verb: NamedVerb, request: HttpRequest, row: Schedule) -> dict[str, Any]:
     if verb.form is OverrideForm:
         return {"rule": row.rules.text, "zone": row.zone_in_force}
     if verb.form is not EditScheduleForm:

@@ -1,0 +1,103 @@
+"""A verb on something that is not a run and has a name: a queue, a workflow, a schedule. A form applies it once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.http import HttpRequest
+from django.utils.translation import gettext
+
+from durable.admin import access, action_page, pages
+from durable.admin.action_page import Refusal
+from durable.admin.forms import ActForm
+from durable.core.errors import HoldError, ScheduleError
+from durable.core.registry import UnknownWorkflowError
+from durable.inspection.refusals import told
+from durable.inspection.shell_command import command
+from durable.operations.audit import acting_as
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+__all__ = ["Answer", "NamedVerb", "acting", "answer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedVerb:
+    """A verb. `call` gets the name and the form's values, and returns in words what was done.
+
+    `action` is its name in the audit log, and `command` that of its shell command.
+    """
+
+    action: str
+    title: StrPromise
+    does: StrPromise
+    command: str
+    call: Callable[[str, dict[str, Any]], str]
+    form: type[forms.Form] = ActForm
+    is_grave: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a request: `done` in words, or a page with `form`, a `problem` or what is `planned`, and its status."""
+
+    form: forms.Form
+    done: str = ""
+    problem: str = ""
+    planned: str = ""
+    status: int = 200
+
+    def context(self, verb: NamedVerb, of: str) -> dict[str, Any]:
+        """Return what the page of the verb shows."""
+        return {
+            "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": of},
+            "now": pages.now(),
+            "verb": verb,
+            "of": of,
+            "form": self.form,
+            "problem": self.problem,
+            "planned": self.planned,
+            "command": command(verb.command, of),
+        }
+
+
+@contextmanager
+def acting(request: HttpRequest, given: Mapping[str, Any]) -> Iterator[None]:
+    """Act as the user for the reason of the form. Raises Refusal, and what `action_page.refusals` raises."""
+    as_seen = acting_as(access.actor_of(request), reason=given["reason"], expected=given["expected"] or None)
+    with action_page.refusals(), as_seen:
+        try:
+            yield
+        except (HoldError, ScheduleError, UnknownWorkflowError) as error:
+            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
+        except TypeError as error:
+            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": error}, 422) from error
+
+
+def answer(
+    request: HttpRequest,
+    verb: NamedVerb,
+    of: str,
+    initial: Mapping[str, Any] | None = None,
+    plan: Callable[[forms.Form], str] | None = None,
+) -> Answer:
+    """Return the empty form, or apply the verb. `plan` returns what has to be shown before, "" if it has been."""
+    is_posted = request.method == "POST"
+    form = verb.form(request.POST if is_posted else None, initial=dict(initial or {}))
+    if not is_posted:
+        return Answer(form=form)
+    if not form.is_valid():
+        return Answer(form=form, status=422)
+    try:
+        planned = "" if plan is None else plan(form)
+        if planned:
+            return Answer(form=form, planned=planned)
+        with acting(request, form.cleaned_data):
+            return Answer(form=form, done=verb.call(of, form.cleaned_data))
+    except Refusal as refusal:
+        return Answer(form=form, problem=refusal.why, status=refusal.status)
