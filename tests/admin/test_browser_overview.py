@@ -12,7 +12,9 @@ from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
+from durable import Actor, acting_as
 from durable.models import Failure, OperatorAction, Run
+from durable.operations import bulk
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
@@ -219,6 +221,8 @@ def test_pages_fit_on_a_telephone_with_names_of_any_length(
     operator_page: Page, live_server: LiveServer, incident: str, width: int
 ) -> None:
     complaints = complaints_of(operator_page)
+    with acting_as(Actor("cli", label="ada"), reason="x" * 300):
+        a_bulk = bulk.apply("pause", ["order-0"]).bulk_id
     operator_page.set_viewport_size({"width": width, "height": 800})
     for address in [
         *addresses(incident),
@@ -226,6 +230,9 @@ def test_pages_fit_on_a_telephone_with_names_of_any_length(
         url("change", LONG),
         url("act", LONG, "recover"),
         f"{url('bulk')}?verb=recover&all=on&filter=%3Fcause%3D{incident}",
+        f"{url('changelist')}?q=nothing-is-called-so",
+        f"{url('changelist')}?state=completed",
+        url("bulk_result", a_bulk),
     ]:
         operator_page.goto(live_server.url + address)
         wider = operator_page.evaluate(BEYOND)

@@ -19,6 +19,7 @@ function tellChosen() {
   all.checked = chosen > 0 && chosen === every.length;
   all.indeterminate = chosen > 0 && chosen < every.length;
   const words = document.querySelector("[data-durable-chosen]");
+  if (!words) return; // no run, or no verb
   const text = chosen ? words.dataset.durableChosen.replace("%s", chosen) : "";
   if (words.textContent !== text) words.textContent = text;
 }
