@@ -185,7 +185,7 @@ def chromium() -> Iterator["Browser"]:
 @pytest.fixture
 def page(chromium: "Browser") -> Iterator["Page"]:
     """A page in a browser context of its own: no cookies of another test."""
-    with chromium.new_context() as context:
+    with chromium.new_context(timezone_id="UTC") as context:
         context.set_default_timeout(120_000)  # milliseconds
         yield context.new_page()
 

@@ -29,6 +29,7 @@ from durable.admin import pages
 from durable.admin.access import may
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
+from durable.admin.zone import viewers_zone
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.inspection import StatementTimeoutError, reading
@@ -219,7 +220,7 @@ class OperatorActionAdmin(_ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list under its own name: there is nothing to select."""
         try:
-            with reading():
+            with reading(), viewers_zone(request):
                 response: Any = super().changelist_view(
                     request, {"title": gettext("Audit log"), **(extra_context or {})}
                 )
@@ -242,7 +243,7 @@ class OperatorActionAdmin(_ModelAdmin):
         if request.method == "POST" or not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            with reading():
+            with reading(), viewers_zone(request):
                 action = self.get_object(request, object_id)
                 if action is None:
                     why = gettext("There is no such action. The audit log may have been pruned since.")

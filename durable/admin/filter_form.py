@@ -14,6 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from durable.admin.zone import is_of_viewer
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
@@ -22,7 +23,7 @@ from durable.inspection import RunCriteria
 from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Cause
 
-__all__ = ["SINCE", "Chip", "FilterForm", "query_of"]
+__all__ = ["SINCE", "Chip", "FilterForm", "query_of", "with_offsets"]
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 
@@ -37,6 +38,9 @@ class Chip:
 
     title: str
     query: str
+
+
+_MOMENTS: Final = ("created_from", "created_until", "finished_from", "finished_until")
 
 
 class _MomentInput(forms.DateTimeInput):
@@ -207,6 +211,25 @@ def _local(moment: datetime) -> datetime:
         return timezone.localtime(moment)
     except OverflowError:
         return moment
+
+
+def with_offsets(given: QueryDict) -> str | None:
+    """Return the address' query with an offset from UTC in each moment, None if none is missing.
+
+    The browser's input has none. In the zone of one viewer it would mean another moment for others, who are sent the
+    address or open a saved view of it.
+    """
+    if not is_of_viewer():
+        return None
+    query, changed = given.copy(), False
+    for name in _MOMENTS:
+        try:
+            moment = parse_datetime(given.get(name, ""))
+            if moment is not None and timezone.is_naive(moment):
+                query[name], changed = timezone.make_aware(moment).isoformat(), True
+        except (ValueError, OverflowError):  # the form says what is wrong
+            continue
+    return f"?{query.urlencode()}" if changed else None
 
 
 def query_of(given: QueryDict, **changes: Any) -> str:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.admin import access, list_columns, pages
 from durable.admin.base import AdminPages
-from durable.admin.filter_form import FilterForm, query_of
+from durable.admin.filter_form import FilterForm, query_of, with_offsets
 from durable.admin.verbs import BULK, VERBS, Verb
 from durable.core import registry
 from durable.core.records import Hold, RunState
@@ -72,6 +72,8 @@ class ShownView:
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the list, or, for a page that refreshes itself, its table alone."""
     given, now = request.GET, pages.now()
+    if (exact := with_offsets(given)) is not None:
+        return HttpResponseRedirect(exact)
     form = FilterForm(given)
     form.is_valid()  # an invalid field shows its own error, and is ignored
     wanted = settle_roots(parse_search(form.search, form.wanted()))

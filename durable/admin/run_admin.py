@@ -42,6 +42,7 @@ from durable.admin import (
     workflows_page,
 )
 from durable.admin.base import AdminPages
+from durable.admin.zone import viewers_zone
 from durable.inspection.refusals import told
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.models import Run
@@ -165,6 +166,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
         def come(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):
                 messages.warning(request, _("Your session has ended. Nothing was done: log in, and do it again."))
-            return guarded(request, *args, **kwargs)
+            with viewers_zone(request):
+                return guarded(request, *args, **kwargs)
 
         return update_wrapper(come, view)

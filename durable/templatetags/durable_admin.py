@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
+from durable.admin.zone import viewers_zone
 from durable.core.ids import new_id
 from durable.core.records import ENDED, RunState
 from durable.inspection import StatementTimeoutError, humanize, is_undone, reading, state_word
@@ -91,8 +92,9 @@ _DIFFERENCES = {
 
 @register.simple_tag
 def browser_words() -> dict[str, str]:
-    """The texts that the page's modules write, in the language of the page."""
-    return {**humanize.browser_words(), "copy_of": gettext("Copy %(text)s") % {"text": "%s"}}
+    """The texts that the page's modules write, in the language of the page, and the zone of pages without a cookie."""
+    others = {"copy_of": gettext("Copy %(text)s") % {"text": "%s"}, "zone": timezone.get_default_timezone_name()}
+    return {**humanize.browser_words(), **others}
 
 
 @register.simple_tag
@@ -360,11 +362,12 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
     if not access.may(request, "view_run"):
         return ""
     try:
-        with reading():
+        with reading(), viewers_zone(request):
             found = overview.context(request, pages.now())
+            text = render_to_string("durable/admin/_overview.html", found, request)
     except StatementTimeoutError as error:
         return format_html('<p class="errornote">{}</p>', told(error))
-    return visible_text(render_to_string("durable/admin/_overview.html", found, request))
+    return visible_text(text)
 
 
 @register.simple_tag(takes_context=True)

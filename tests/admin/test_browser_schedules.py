@@ -113,3 +113,37 @@ def test_a_schedule_is_paused_and_resumed_by_hand(
     page.get_by_role("button", name="Resume", exact=True).click()
     page.get_by_text("The schedule is resumed.").wait_for(timeout=WAIT)
     assert not Schedule.objects.get(name="nightly").paused
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_moments_are_in_the_zone_of_the_browser(
+    operator_page: Page, live_server: LiveServer, schedules: None, zone: str
+) -> None:
+    """The first page is asked for once more, the others once."""
+    browser, cookies = operator_page.context.browser, operator_page.context.storage_state()
+    assert browser is not None
+    with browser.new_context(timezone_id=zone, storage_state=cookies) as context:
+        context.set_default_timeout(WAIT)
+        page = context.new_page()
+        complaints = complaints_of(page)
+        loads: list[str] = []
+        page.on("load", lambda loaded: loads.append(loaded.url))
+        page.goto(f"{live_server.url}{url('schedule', as_key('nightly'))}")
+        page.get_by_text(f"In the zone of this page, {zone}.").wait_for()
+        page.goto(f"{live_server.url}{url('schedules')}")
+        page.get_by_text(f"in the zone of this page, {zone};").wait_for()
+        assert page.locator("time[datetime]").first.is_visible()
+        assert [each.rsplit("/", 2)[-2] for each in loads].count("schedules") == 1
+        assert complaints == []
+
+
+def test_without_javascript_moments_are_in_the_zone_of_the_project(
+    operator_page: Page, live_server: LiveServer, schedules: None
+) -> None:
+    browser, cookies = operator_page.context.browser, operator_page.context.storage_state()
+    assert browser is not None
+    with browser.new_context(timezone_id="Asia/Tokyo", java_script_enabled=False, storage_state=cookies) as context:
+        context.set_default_timeout(WAIT)
+        page = context.new_page()
+        page.goto(f"{live_server.url}{url('schedules')}")
+        assert page.get_by_text("in the zone of this page, UTC;").is_visible()

@@ -268,6 +268,18 @@ addEventListener("pageshow", () => {
   for (const button of document.querySelectorAll("form[data-durable-once] input[type=submit]")) button.disabled = false;
 });
 
+// Moments are told in the zone of the browser. The server learns it from a cookie, so the first page is asked for once more.
+// A page that answers a POST has no data-zone: to ask for it once more would post again.
+function tellZone() {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const told = () => document.cookie.split("; ").find((each) => each.startsWith("durable_zone="))?.slice(13);
+  if (!zone || !words.zone || (told() ?? words.zone) === zone) return;
+  const secure = location.protocol === "https:" ? "; Secure" : "";
+  document.cookie = `durable_zone=${zone}; Path=${words.root}; Max-Age=31536000; SameSite=Lax${secure}`;
+  if (told() === zone) location.reload();
+}
+
+tellZone();
 document.querySelector("main")?.append(listener);
 addCopiers(document);
 for (const element of document.querySelectorAll("[data-durable-live]")) new Live(element);
