@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from psycopg import RawCursor
 from psycopg.types.string import TextBinaryLoader
 from redis import Redis
 
-from durable import AsyncContext, Break, Context, Continue, current_step, get_run, workflow
+from durable import AsyncContext, Break, Context, Continue, Limit, current_step, get_run, workflow
 from project.shop.models import Mail
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "forked_step",
     "haunted",
     "in_branches",
+    "limited",
     "mended",
     "overrunning",
     "patient",
@@ -133,6 +135,26 @@ def family(ctx: Context, children: int) -> list[str]:
 
     found = ctx.join("all", {f"b{number}": branch(number) for number in range(children)})
     return [*found.values(), last.result("last ended")]
+
+
+def call(url: str, what: str) -> str:
+    """What the service answers that counts its callers."""
+    with urllib.request.urlopen(f"{url}/{what}", timeout=60) as answer:  # the test's own server
+        return str(answer.read().decode())
+
+
+def of_tenant(_url: str, tenant: str) -> str:
+    """The key of `limited`: at most two runs of a tenant are passed at once."""
+    return tenant
+
+
+@workflow(name="faults.limited", limit=Limit("faults-tenant", at_once=2, key=of_tenant))
+def limited(ctx: Context, url: str, tenant: str) -> list[str]:
+    """Calls under the limit of its tenant, and then under one for all."""
+    first = ctx.step("first", call, url, f"{tenant}/first", max_retries=20, retry_backoff_max=1)
+    ctx.sleep("rest", 0.2)
+    second = ctx.step("second", call, url, f"{tenant}/second", limit="faults-all", max_retries=20, retry_backoff_max=1)
+    return [first, second]
 
 
 @workflow(name="faults.idle")
