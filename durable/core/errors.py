@@ -38,6 +38,7 @@ A project catches a middle class, or one of its children::
     │   ├── StalePlanError
     │   ├── UndiscoveredWorkflowError
     │   ├── UnknownLimitError
+    │   ├── StaleLimitError
     │   ├── BulkCountError
     │   ├── BulkNotStoppedError
     │   ├── BulkOrderError
@@ -103,6 +104,7 @@ __all__ = [
     "RunNotFoundError",
     "ScheduleError",
     "ScheduleNotFoundError",
+    "StaleLimitError",
     "StalePlanError",
     "StaleRunError",
     "StaleScheduleError",
@@ -602,6 +604,15 @@ class UnknownLimitError(OperationError):
             f'there is no limit "{name}": define it in DURABLE["LIMITS"] ({{"{name}": {{"at_once": 4}}}}), or with at_once= where a '
             "workflow names it"
         )
+
+
+class StaleLimitError(OperationError):
+    """The limit has changed since the actor looked at it; nothing was changed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        text = gettext_noop('the limit "{name}" has changed since this page was made; look at it again')
+        super().__init__(Sentence(text, name=name))
 
 
 class BulkCountError(OperationError):

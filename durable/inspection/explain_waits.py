@@ -226,9 +226,9 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
         holder = {
             "run": line.holder.id,
             "state": state_in_words(line.holder.state),
-            "when": relative(line.holder_since, facts.now),
+            "span": facts.since(line.holder_since),
         }
-        detail = _('Run "%(run)s" has held one since %(when)s; it is %(state)s') % holder
+        detail = _('Run "%(run)s" has held one for %(span)s; it is %(state)s') % holder
         if line.holder_kind == SlotKind.OPEN:
             detail += "; " + _('it holds it to its end (hold="open")')
     return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))

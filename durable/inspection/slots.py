@@ -11,9 +11,10 @@ from django.db.models import Count, Min, Q
 from durable.conf import conf
 from durable.models import Limit, Run, Slot
 
-__all__ = ["LimitKeySummary", "LimitSummary", "Line", "line_of", "list_limits"]
+__all__ = ["LimitKeySummary", "LimitSummary", "Line", "line_of", "list_limits", "slots_of"]
 
 _PLACES = 1_000  # of a line that are counted
+_SHOWN = 20  # slots of a key that are shown
 _KEYS = 100  # of a limit that are told
 
 
@@ -79,6 +80,14 @@ def list_limits(name: str = "") -> list[LimitSummary]:
     """Return the limits by name, or one of them; at most 100 keys of each."""
     limits = Limit.objects.using(conf.DATABASE).order_by("name")
     return [_summary(each) for each in (limits.filter(name=name) if name else limits)]
+
+
+def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
+    """Return the slots of a key: those held for the longest, and the first places of its line, with their runs."""
+    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit, key=key).select_related("run")
+    rows = rows.defer("run__input", "run__output")
+    held = rows.filter(is_held=True).order_by("since", "id")[:_SHOWN]
+    return list(held), list(rows.filter(is_held=False).order_by("place")[:_SHOWN])
 
 
 def _summary(limit: Limit) -> LimitSummary:

@@ -111,6 +111,8 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "resume_queue": pgettext_lazy("verb", "resume queue"),
     "hold_starts": pgettext_lazy("verb", "hold starts"),
     "release_starts": pgettext_lazy("verb", "release starts"),
+    "set_limit": pgettext_lazy("verb", "set limit"),
+    "take_back_limit": pgettext_lazy("verb", "take back limit"),
     "share": pgettext_lazy("verb", "share"),
     "go_on": pgettext_lazy("verb", "go on"),
     "stop_here": pgettext_lazy("verb", "stop here"),

@@ -302,6 +302,7 @@ _PLACES: Final = (
     ("durable_run_running", _("Running now")),
     ("durable_run_workflows", _("Workflows")),
     ("durable_run_schedules", _("Schedules")),
+    ("durable_run_limits", _("Limits")),
     ("durable_run_queues", _("Queues")),
     ("durable_run_workers", _("Workers")),
     ("durable_operatoraction_changelist", _("Audit log")),

@@ -10,7 +10,7 @@ from typing import Any
 from django.urls import reverse
 from django.utils import timezone
 
-from durable.models import Activity, Cause, OperatorAction, Run, SavedView, Schedule
+from durable.models import Activity, Cause, Limit, OperatorAction, Run, SavedView, Schedule
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.worker_rows import a_worker
@@ -46,6 +46,8 @@ PAGES: Mapping[str, Address] = {
     "running": Address(),
     "queues": Address(),
     "queue": Address(("default",)),
+    "limits": Address(),
+    "limit": Address(("carrier",)),
     "schedules": Address(),
     "schedule": Address(("nightly",)),
     "workers": Address(),
@@ -69,6 +71,7 @@ PAGES: Mapping[str, Address] = {
     "mark": Address(("{cause}", "mute"), get=_also("operate_run")),
     "queue_hold": Address(("default", "pause"), get=_also("pause_queue")),
     "workflow_hold": Address(("tests.switched", "hold"), get=_also("hold_workflow")),
+    "limit_act": Address(("carrier", "take-back"), get=_also("change_limit")),
     "schedule_create": Address(get=_also("add_schedule")),
     "schedule_act": Address(("nightly", "run"), get=_also("operate_schedule")),
     "workflow_start": Address(("tests.switched",), get=_also("start_run")),
@@ -97,6 +100,7 @@ def make_site(stage: Stage) -> dict[str, str]:
             created_at=now,
         )
     view = SavedView.objects.create(name="failed", owner_key="0", created_at=now, is_shared=True)
+    Limit.objects.create(name="carrier", at_once=4, override=2)
     Schedule.objects.create(name="nightly", workflow="tests.switched", rule="30 2 * * *")
     cause, action = Cause.objects.get(), OperatorAction.objects.get(bulk_id="many")
     return {"{cause}": cause.fingerprint, "{view}": str(view.pk), "{action}": str(action.pk)}

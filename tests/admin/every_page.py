@@ -19,11 +19,13 @@ from durable.models import (
     Attempt,
     Cause,
     Entry,
+    Limit,
     OperatorAction,
     QueueMessage,
     Run,
     SavedView,
     Schedule,
+    Slot,
     WorkerProcess,
 )
 from durable.operations import bulk, holds
@@ -127,6 +129,18 @@ def fill(stage: Stage, user: User) -> None:
         began_at=stage.now - timedelta(minutes=40),
         timeout=60.0,
     )
+    Limit.objects.create(name="zq", at_once=1, override=2)
+    for number, run in enumerate(("run-26", "run-1", "run-6")):
+        Slot.objects.create(
+            run_id=run,
+            location="prepare" if number == 1 else "",
+            limit="zq",
+            key="zq",
+            kind="open",
+            is_held=number < 2,
+            place=max(0, number - 1),
+            since=stage.now - timedelta(minutes=number),
+        )
     for name, rule in (("zq", "30 2 * * *"), ("run-27", "every 6 hours")):
         Schedule.objects.create(name=name, workflow="tests.quick", rule=rule)
     with acting_as(Actor("admin", user=user), reason="zq"):
@@ -184,6 +198,9 @@ def addresses() -> dict[str, list[str]]:
         "queue_hold": [url("queue_hold", "default", each) for each in ("pause", "resume", "none")],
         "workflow_hold": [url("workflow_hold", "tests.quick", each) for each in ("hold", "release")],
         "workflow_start": [url("workflow_start", "tests.quick"), url("workflow_start", "none")],
+        "limits": [url("limits")],
+        "limit": [url("limit", each) for each in ("zq", "none")],
+        "limit_act": [url("limit_act", "zq", each) for each in ("set", "take-back", "none")],
         "schedules": [url("schedules"), url("schedules") + "?after=zz"],
         "schedule": [url("schedule", each) for each in ("zq", "run-27", "none")],
         "schedule_create": [url("schedule_create")],

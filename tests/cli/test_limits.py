@@ -37,7 +37,7 @@ def test_who_holds_and_who_waits(shell: Shell, stage: Stage) -> None:
     told = shell("why", "second").out
     assert "Number 1 in line for limit cli-crm/acme" in told
     assert "(1 of 1 held)" in told
-    assert 'Run "first" has held one since' in told
+    assert 'Run "first" has held one for' in told
     assert 'hold="open"' in told
     data = shell("limits", "cli-crm", "-o", "json").json
     assert (data["at_once"], data["is_overridden"]) == (1, False)

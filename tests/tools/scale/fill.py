@@ -83,6 +83,14 @@ _OTHERS: Final = (
     FROM generate_series(0, 9999) AS n
     """,
     """
+    INSERT INTO durable_limit (name, at_once) VALUES ('carrier', 50)
+    """,
+    """
+    INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+    SELECT id, '', 'carrier', 'tenant ' || mod(n, 200), 'open', n <= 5000, greatest(0, n - 5000), created_at, '[]'
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run WHERE state = 'sleeping' LIMIT 20000) AS r
+    """,
+    """
     INSERT INTO durable_hold (kind, name, held_at, held_by, reason, summary)
     VALUES ('workflow', 'big.workflow_6', now(), 'ada', 'the bank is closed', '')
     """,

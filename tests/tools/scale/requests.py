@@ -17,7 +17,7 @@ from durable.admin.list_columns import COLUMNS, ORDERS
 from durable.admin.run_parts import PART_NAMES
 from durable.admin.url_keys import as_key
 from durable.inspection.names import KINDS
-from durable.models import Cause, OperatorAction, Run, SavedView, Schedule
+from durable.models import Cause, Limit, OperatorAction, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
 from tests.tools.scale import BULK, DEEP
@@ -101,6 +101,7 @@ def _admin() -> dict[str, list[Asked]]:
     log = "admin:durable_operatoraction_changelist"
     runs = (LONG, DEEP, _FAILED, _COMPLETED)
     schedules = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1])
+    limits = list(Limit.objects.order_by("name").values_list("name", flat=True)[:1])
     pages: dict[str, list[Asked]] = {
         "changelist": [*_lists(live=""), *_lists(live="1")],
         "names": [_page("names", kind, **query) for kind in KINDS for query in ({}, {"q": "3"}, {"q": "none"})],
@@ -110,6 +111,9 @@ def _admin() -> dict[str, list[Asked]]:
         "running": [_page("running")],
         "queues": [_page("queues")],
         "queue": [_page("queue", "default"), _page("queue", "high")],
+        "limits": [_page("limits")],
+        "limit": [_page("limit", each) for each in limits],
+        "limit_act": [_page("limit_act", each, "set") for each in limits],
         "schedules": [_page("schedules"), _page("schedules", after="m")],
         "schedule": [_page("schedule", each) for each in schedules],
         "schedule_create": [_page("schedule_create")],

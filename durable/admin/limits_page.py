@@ -1,0 +1,199 @@
+"""The limits: a page of all, one of each with who holds its slots and who waits, and the verbs that set its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from durable.admin import access, action_page, pages
+from durable.admin.action_page import Refusal
+from durable.admin.base import AdminPages
+from durable.admin.forms import ActForm
+from durable.admin.url_keys import as_id
+from durable.core.errors import StaleLimitError
+from durable.inspection.humanize import span
+from durable.inspection.refusals import told
+from durable.inspection.shell_command import command
+from durable.inspection.slots import LimitKeySummary, LimitSummary, list_limits, slots_of
+from durable.models import Slot
+from durable.operations import limits
+from durable.operations.audit import acting_as
+
+__all__ = ["show", "show_all", "show_verb"]
+
+_MOST: Final = 999_999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownKey:
+    """A key of a limit as pages show it. `oldest` is for how long the first in its line has waited, in words."""
+
+    limit: LimitSummary
+    key: LimitKeySummary | None
+    url: str
+    oldest: str
+    tint: str
+    word: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSlot:
+    """A slot as the page of its limit shows it: the run, and for how long it holds the slot or waits."""
+
+    slot: Slot
+    url: str
+    span: str
+
+
+class SetForm(ActForm):
+    """How many slots of each key a limit allows."""
+
+    at_once = forms.IntegerField(min_value=0, max_value=_MOST, label=_("Slots at once, of each key"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verb:
+    action: str
+    title: str | Promise
+    does: str | Promise
+    done: str | Promise
+    form: type[ActForm]
+    call: Callable[[str, dict[str, Any]], None]
+    command: Callable[[LimitSummary], str]
+
+
+_VERBS: Final = {
+    "set": _Verb(
+        action="set_limit",
+        title=_("Set the number"),
+        does=_(
+            "Runs that wait go on within about a second if there are more slots. With fewer, runs that hold a slot keep it. The "
+            "number survives deploys."
+        ),
+        done=_("The number is set."),
+        form=SetForm,
+        call=lambda name, given: limits.set_limit(name, given["at_once"]),
+        command=lambda limit: command("set-limit", limit.name, str(limit.at_once)),
+    ),
+    "take-back": _Verb(
+        action="take_back_limit",
+        title=_("Take the number back"),
+        does=_("The limit allows what the code says again."),
+        done=_("The limit allows what the code says."),
+        form=ActForm,
+        call=lambda name, _given: limits.take_back_limit(name),
+        command=lambda limit: command("take-back-limit", limit.name),
+    ),
+}
+
+
+def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
+    """Show the limits, a row for each key."""
+    now = pages.now()
+    rows = [row for limit in list_limits() for row in _rows(admin, limit, now)]
+    return admin.page(request, "limits", {"title": _("Limits"), "now": now, "rows": rows})
+
+
+def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show one limit, and of one key, given as `?key=`, who holds its slots and who waits."""
+    now, limit = pages.now(), _found(as_id(key))
+    chosen = request.GET.get("key", limit.keys[0].key if limit.keys else "")
+    held, waiting = slots_of(limit.name, chosen)
+    context = {
+        "title": limit.name,
+        "now": now,
+        "limit": limit,
+        "rows": _rows(admin, limit, now),
+        "key": chosen,
+        "held": [_slot(admin, each, now) for each in held],
+        "waiting": [_slot(admin, each, now) for each in waiting],
+        "set_url": admin.url("limit_act", limit.name, "set"),
+        "take_back_url": admin.url("limit_act", limit.name, "take-back"),
+        "may_change": access.may(request, "change_limit"),
+    }
+    return admin.page(request, "limit", context)
+
+
+def show_verb(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
+    """Show the form of a verb on a limit, or do it."""
+    verb = _VERBS.get(name)
+    if verb is None:
+        raise Http404(action_page.no_verb(name, list(_VERBS)))
+    action_page.admit(request, verb.action, "")
+    limit, problem, status = _found(as_id(key)), "", 200
+    back = admin.url("limit", limit.name)
+    form = verb.form(request.POST if request.method == "POST" else None, initial={"at_once": limit.at_once})
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                _do(request, verb, limit.name, form.cleaned_data)
+            except Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+            else:
+                messages.success(request, str(verb.done))
+                return HttpResponseRedirect(back)
+        limit = _found(limit.name)
+    context: dict[str, Any] = {
+        "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": limit.name},
+        "now": pages.now(),
+        "verb": verb,
+        "limit": limit,
+        "form": form,
+        "problem": problem,
+        "expected": limits.revision_of(limit.at_once),
+        "back": back,
+        "all_url": admin.url("limits"),
+        "command": verb.command(limit),
+    }
+    return admin.page(request, "limit_verb", context, status=status)
+
+
+def _do(request: HttpRequest, verb: _Verb, name: str, given: dict[str, Any]) -> None:
+    expected = given["expected"] or None
+    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"], expected=expected):
+        try:
+            verb.call(name, given)
+        except StaleLimitError as error:
+            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
+
+
+def _found(name: str) -> LimitSummary:
+    found = list_limits(name)
+    if not found:
+        raise Http404(
+            gettext('There is no limit "%(limit)s": one appears when a run first wants a slot of it.') % {"limit": name}
+        )
+    return found[0]
+
+
+def _rows(admin: AdminPages, limit: LimitSummary, now: datetime) -> list[ShownKey]:
+    url = admin.url("limit", limit.name)
+    if not limit.keys:
+        return [ShownKey(limit=limit, key=None, url=url, oldest="", tint="durable-idle", word=_("free"))]
+    return [_row(limit, each, url, now) for each in limit.keys]
+
+
+def _row(limit: LimitSummary, key: LimitKeySummary, url: str, now: datetime) -> ShownKey:
+    if key.waiting:
+        tint, word = "wait", _("runs wait")
+    elif key.held >= limit.at_once:
+        tint, word = "run", _("full")
+    else:
+        tint, word = "good", _("in use")
+    oldest = "" if key.oldest_at is None else span(max(0.0, (now - key.oldest_at).total_seconds()))
+    return ShownKey(limit=limit, key=key, url=url, oldest=oldest, tint=f"durable-{tint}", word=word)
+
+
+def _slot(admin: AdminPages, slot: Slot, now: datetime) -> ShownSlot:
+    since = max(0.0, (now - slot.since).total_seconds())
+    return ShownSlot(slot=slot, url=admin.url("change", slot.run_id), span=span(since))

@@ -1,0 +1,93 @@
+"""The pages of limits: what is full, who holds it, who waits; and how an operator sets a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from durable import Context, Limit, workflow
+from durable.conf import conf
+from durable.models import Limit as LimitRow
+from durable.models import OperatorAction
+from durable.store import store_for
+from tests.admin.conftest import Stage
+from tests.admin.pages import hidden, text_of, url
+
+pytestmark = [pytest.mark.django_db]
+
+
+@workflow(name="tests.one_at_a_time", limit=Limit("crm", at_once=1, key=lambda tenant: tenant, hold="open"))
+def one_at_a_time(ctx: Context, tenant: str) -> None:
+    """Waits for ever."""
+    ctx.queue.next("never")
+
+
+TENANT = "<b>acme</b>/\u202e 🎉"
+
+
+def two_runs(stage: Stage) -> None:
+    for name in ("first", "second"):
+        stage.start(one_at_a_time, TENANT.replace("\u202e", ""), id=name)
+
+
+def test_what_is_full_who_holds_it_and_who_waits(operator: Client, stage: Stage) -> None:
+    assert "There is no limit yet" in text_of(operator.get(url("limits")))
+    two_runs(stage)
+    page = text_of(operator.get(url("limits")))
+    for expected in (">crm<", "runs wait", "&lt;b&gt;acme&lt;/b&gt;/ 🎉"):
+        assert expected in page, expected
+    assert "<b>acme" not in page
+    page = text_of(operator.get(url("limit", "crm")))
+    for expected in (
+        "It allows 1 slot of each key at once.",
+        ">first<",
+        ">second<",
+        "number 1 in line",
+        "the workflow",
+    ):
+        assert expected in page, expected
+    assert url("limit_act", "crm", "set") not in page, "this operator may not"
+    assert "Number 1 in line for limit crm/" in text_of(operator.get(url("change", "second")))
+
+
+def test_an_operator_sets_a_number_and_takes_it_back(log_in: Callable[..., Client], stage: Stage) -> None:
+    client = log_in("view_run", "change_limit")
+    two_runs(stage)
+    address = url("limit_act", "crm", "set")
+    assert address in text_of(client.get(url("limit", "crm")))
+    form = hidden(client.get(address))
+    answer = client.post(address, {**form, "at_once": "2", "reason": "they bought more"}, follow=True)
+    assert "The number is set." in text_of(answer)
+    store_for(conf.DATABASE).sweep_slots(stage.now, 100)
+    page = text_of(client.get(url("limit", "crm")))
+    assert "An operator has set this number; the code says 1." in page
+    assert "in line" not in page
+    stale = client.post(address, {**form, "at_once": "3"})
+    assert "has changed since this page was made" in text_of(stale, 409)
+    wrong = client.post(address, {**hidden(client.get(address)), "at_once": "-1"})
+    assert "please correct" in text_of(wrong, 422)
+    back = url("limit_act", "crm", "take-back")
+    assert "what the code says." in text_of(client.post(back, hidden(client.get(back)), follow=True))
+    assert LimitRow.objects.get(name="crm").override is None
+    log = OperatorAction.objects.order_by("id").values_list("actor_label", "action", "outcome", "reason")
+    assert list(log) == [
+        ("ada", "set_limit", "done", "they bought more"),
+        ("ada", "set_limit", "refused", ""),
+        ("ada", "take_back_limit", "done", ""),
+    ]
+
+
+@pytest.mark.parametrize("verb", ["set", "take-back"])
+def test_a_verb_needs_its_permission(operator: Client, stage: Stage, verb: str) -> None:
+    two_runs(stage)
+    assert "durable.change_limit" in text_of(operator.get(url("limit_act", "crm", verb)), 403)
+    assert "durable.change_limit" in text_of(operator.post(url("limit_act", "crm", verb)), 403)
+    assert OperatorAction.objects.get().outcome == "denied"
+
+
+def test_a_limit_that_there_is_not(log_in: Callable[..., Client]) -> None:
+    client = log_in("view_run", "change_limit")
+    assert "There is no limit" in text_of(client.get(url("limit", "none")), 404)
+    assert "There is no limit" in text_of(client.get(url("limit_act", "none", "set")), 404)
