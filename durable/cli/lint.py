@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from pathlib import Path
@@ -46,7 +47,7 @@ def _lint(options: Namespace, output: Output) -> int:
 
 
 def _paths(given: list[str]) -> list[Path]:
-    missing = [each for each in given if not Path(each).exists() and not Path(each).is_symlink()]
+    missing = [each for each in given if not os.path.lexists(each)]
     if missing:
         raise CommandError(
             f"there is no file or directory {', '.join(missing)}: give paths that exist, or none for the files of all workflows",

@@ -35,7 +35,8 @@ def python_files(paths: Iterable[Path]) -> Iterator[Path]:
     """
     seen: set[str] = set()
     for path in paths:
-        for each in _below(path) if path.is_dir() else (path,):
+        is_directory = os.path.isdir(path)  # noqa: PTH112  # it raises nothing
+        for each in _below(path) if is_directory else (path,):
             real = os.path.realpath(each)
             if real not in seen:
                 seen.add(real)
@@ -43,21 +44,30 @@ def python_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    for parent, directories, names in os.walk(directory):
+    unreadable: list[Path] = []
+    for parent, directories, names in os.walk(directory, onerror=lambda error: unreadable.append(Path(error.filename))):
         directories[:] = sorted(
             each
             for each in directories
-            if each not in _PASSED_BY and not each.startswith(".") and not (Path(parent) / each / "pyvenv.cfg").exists()
+            if each not in _PASSED_BY and not each.startswith(".") and not _is_environment(Path(parent) / each)
         )
         for name in sorted(names):
-            path = Path(parent) / name
-            if name.endswith(".py") and (path.is_file() or path.is_symlink()):
-                yield path
+            if name.endswith(".py"):
+                yield Path(parent) / name
+    yield from unreadable
+
+
+def _is_environment(directory: Path) -> bool:
+    return os.path.exists(directory / "pyvenv.cfg")  # noqa: PTH110  # it raises nothing
 
 
 def text_of(path: Path) -> str:
     """Return the text of a file of Python, decoded as it declares. Raises UnreadableError."""
     try:
+        if path.is_dir():
+            raise UnreadableError(
+                "The directory cannot be read.", "Give the linter a directory that it may read, or leave it out."
+            )
         if not path.is_file():
             raise UnreadableError(
                 "This is not a file that can be read.", "Give a file of Python or a directory of them."

@@ -268,11 +268,8 @@ class Project:
 def _module_file(root: Path, name: str) -> Path | None:
     base = root.joinpath(*name.split("."))
     for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-        try:
-            if path.is_file() and not any(part in _LIBRARIES for part in path.parts):
-                return path
-        except OSError:
-            return None
+        if _is_file(path) and not any(part in _LIBRARIES for part in path.parts):
+            return path
     return None
 
 
@@ -281,10 +278,14 @@ def _root_and_name(path: Path) -> tuple[Path, str]:
     absolute = path.absolute()
     names = [] if absolute.name == "__init__.py" else [absolute.stem]
     parent = absolute.parent
-    while (parent / "__init__.py").is_file() and parent != parent.parent:
+    while _is_file(parent / "__init__.py") and parent != parent.parent:
         names.append(parent.name)
         parent = parent.parent
     return parent, ".".join(reversed(names))
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113  # it raises nothing
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:

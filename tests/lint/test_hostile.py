@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from durable.lint import UNREADABLE, Finding, lint
+from durable.lint.sarif import as_sarif
 
 WORKFLOW = """
 import time
@@ -63,6 +65,20 @@ def test_a_file_is_read_in_the_encoding_it_declares(tmp_path: Path, encoding: st
     declared = "" if encoding == "utf-8-sig" else f"# -*- coding: {encoding} -*-\n"
     path.write_bytes((declared + "NAME = 'é'\n" + WORKFLOW).encode(encoding))
     assert the_one(lint([path])).id == "W101"
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"work\xff\x1bflows.py")
+    path.write_text(WORKFLOW)
+    finding = the_one(lint([tmp_path]))
+    assert finding.path == str(path)
+    assert json.dumps(as_sarif([finding])).isascii()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_directory_that_may_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir(mode=0)
+    assert "directory cannot be read" in the_one(lint([tmp_path])).message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
