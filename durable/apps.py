@@ -26,10 +26,9 @@ class DurableConfig(AppConfig):
         silence.note_settings()
         self.autodiscover()
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
-        from durable import checks, lint_checks, schedule_checks  # noqa: F401
+        from durable import checks, database_checks, lint_checks, schedule_checks  # noqa: F401
         from durable.alerts.watch import look
         from durable.execution import connections  # noqa: F401
-        from durable.inspection import database_checks  # noqa: F401
         from durable.models import Schedule
         from durable.operations.schedules.rows import prepare
         from durable.operations.schedules.sync import synchronise_after_migrate

@@ -14,7 +14,7 @@ E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have the same workflow name
 E009    `RETENTION` has an entry that is not a time, state or workflow
 E010    the redaction hook cannot be imported or called
-E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.inspection.database_checks`) as the
+E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.database_checks`) as the
         server gives it
 E012    a workflow's list of mistakes has an entry that is not an exception class
 E013    `BIND_PAYLOADS` without a codec that binds
@@ -26,7 +26,7 @@ W083    `ATOMIC_REQUESTS` on another database than durable's
 W084    a database router sends durable's models elsewhere
 W085    `ENCRYPTION_KEYS` without a codec that uses them
 W086    `RETENTION` names an unknown workflow
-W087    functions or triggers of the database differ from the migrations' (`durable.inspection.database_checks`)
+W087    functions or triggers of the database differ from the migrations' (`durable.database_checks`)
 W088    SQLite, where transactions begin without the write lock
 W089    schedules of the code differ from their rows (`durable.schedule_checks`)
 W1xx    the code of a workflow breaks a rule (`durable.lint_checks`); docs/rules.md lists them

@@ -5,19 +5,38 @@ No finding is an error to Django: an error would keep `migrate` and `runserver` 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from django.core.checks import CheckMessage, Warning, register
 
-from durable.inspection.workflow_code import files_of_workflows
-from durable.lint import lint
+__all__ = ["check_code", "without_code"]
 
-__all__ = ["check_code"]
+_is_left_out: ContextVar[bool] = ContextVar("_is_left_out", default=False)
+
+
+@contextmanager
+def without_code() -> Iterator[None]:
+    """Within the block the checks leave the code out: a worker, and each of its processes, would read all of it at its
+    start, and the warnings would come once for each of them.
+    """
+    token = _is_left_out.set(True)
+    try:
+        yield
+    finally:
+        _is_left_out.reset(token)
 
 
 @register("durable")
 def check_code(**_: object) -> list[CheckMessage]:
     """Check the code of the workflows that this project brings itself."""
+    if _is_left_out.get():
+        return []
+    from durable.inspection.workflow_code import files_of_workflows
+    from durable.lint import lint
+
     return [
         Warning(f"{each.path}:{each.line}: {each.message} ({each.workflow})", hint=each.fix, id=f"durable.{each.id}")
         for each in lint(map(Path, files_of_workflows()))

@@ -73,6 +73,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "logs",
             "checks",
             "schedule_checks",
+            "database_checks",
             "lint_checks",
             "testing",
             "pytest_plugin",

@@ -94,3 +94,25 @@ def test_queues_speak_json_and_put_no_limit_on_a_job(name: str) -> None:
     queue = settings.RQ_QUEUES[name]
     assert resolve_serializer(str(queue["SERIALIZER"])) is JSONSerializer
     assert queue["DEFAULT_TIMEOUT"] == -1
+
+
+@pytest.mark.parametrize(("command", "has_pages"), [("durable_worker", False), ("durable", False), ("check", True)])
+def test_a_process_without_pages_starts_without_their_modules(command: str, has_pages: bool) -> None:
+    code = (
+        f"import sys; sys.argv = ['manage.py', {command!r}]; import django; django.setup();"
+        "print(*(each for each in ('durable.admin', 'durable.inspection', 'durable.lint') if each in sys.modules));"
+        "from django.urls import reverse; print(reverse('admin:durable_run_changelist'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
+    )
+    found, address = done.stdout.splitlines()
+    assert ("durable.admin" in found) is has_pages
+    if not has_pages:
+        assert found == ""
+    assert address == "/admin/durable/run/"

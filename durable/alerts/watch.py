@@ -10,7 +10,7 @@ import hashlib
 import logging
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
@@ -18,11 +18,12 @@ from django.utils import translation
 
 from durable.alerts.alert import Alert
 from durable.alerts.alert_run import send_alert
-from durable.alerts.conditions import Condition, look_for
 from durable.alerts.settings import AlertSettings, AlertSettingsError
 from durable.conf import conf
-from durable.inspection import reading
 from durable.models import AlertState
+
+if TYPE_CHECKING:
+    from durable.alerts.conditions import Condition
 
 __all__ = ["EVERY", "Watch", "look"]
 
@@ -52,6 +53,9 @@ class Watch:
         except AlertSettingsError as error:
             logger.error('no alert is sent, DURABLE["ALERTS"] cannot be read: %s. %s', error, error.hint)
             return
+        from durable.alerts.conditions import look_for  # a process that sends no alert does without these modules
+        from durable.inspection import reading
+
         alias = conf.DATABASE
         rows = AlertState.objects.using(alias).filter(ended_at__isnull=True, kind__in=settings.events)
         alerted = {row.key: row for row in rows.order_by("kind", "id")[:_MOST]}

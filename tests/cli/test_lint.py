@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from django.core.checks import run_checks
 
 from durable.core import registry
 from durable.lint import RULES
+from durable.management.commands.durable_worker import Command
 from tests.cli.conftest import Shell
 
 BAD = """\
@@ -130,6 +132,9 @@ def test_the_system_check_warns_and_keeps_nothing_from_starting(
         assert [each.id for each in found] == ["durable.W101", "durable.W123"]
         assert not any(each.is_serious() for each in found)
         assert all(each.hint for each in found)
+        worker = Command(stderr=io.StringIO())
+        worker.check(tags=["durable"])
+        assert "W101" not in worker.stderr.getvalue()  # it would read all code at each start of each of its processes
     finally:
         registry.registry.unregister(bad)  # type: ignore[arg-type]  # made by exec
     assert registry.all() == before

@@ -19,6 +19,7 @@ from django.db import Error, connections
 from durable.cli.reloader import CodeWatch
 from durable.conf import conf
 from durable.execution.connections import close_connections
+from durable.lint_checks import without_code
 from durable.metrics import is_installed
 from durable.notifier import redis_clients
 
@@ -64,6 +65,10 @@ class Command(BaseCommand):
             "--reload", action="store_true", help="start the workers again when the code changes; for development"
         )
         parser.add_argument("--as-child", action="store_true", help="for internal use: be one of the processes")
+
+    def check(self, *args: Any, **options: Any) -> None:
+        with without_code():
+            super().check(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
         from durable.cli import console

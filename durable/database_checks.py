@@ -1,6 +1,7 @@
 """Django system checks of durable's database: they query the server, so only `check --database` and `migrate` run them.
 
 `durable doctor` and the start of `durable_worker` report the same. `durable.checks` has the other checks, and the list.
+Every process registers them, and few run them, so what they ask is imported when they do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Sequence
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from durable.conf import conf
-from durable.inspection.pending_migrations import how_to_migrate, how_to_set_isolation, wrong_isolation, wrong_routines
 
 __all__ = ["check_routines", "check_server_isolation"]
 
@@ -18,6 +18,8 @@ __all__ = ["check_routines", "check_server_isolation"]
 @register("durable", Tags.database)
 def check_server_isolation(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that sessions begin with READ COMMITTED: statements outside transactions use the server's default."""
+    from durable.inspection.pending_migrations import how_to_set_isolation, wrong_isolation
+
     level = wrong_isolation() if conf.DATABASE in (databases or ()) else None
     if level is None:
         return []
@@ -28,6 +30,8 @@ def check_server_isolation(databases: Sequence[str] | None = None, **_: object) 
 @register("durable", Tags.database)
 def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that the database's functions and triggers are those of the migrations."""
+    from durable.inspection.pending_migrations import how_to_migrate, wrong_routines
+
     wrong = wrong_routines() if conf.DATABASE in (databases or ()) else []
     if not wrong:
         return []
