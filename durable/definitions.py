@@ -176,6 +176,7 @@ class Workflow(Generic[P, R_co]):
         at_most: Duration | None = None,
         keep: Keep | None = None,
         when_parent_ends: Literal["cancel", "leave"] | None = None,
+        rollback: bool | None = None,
     ) -> Workflow[P, R_co]:
         """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none), a key.
 
@@ -194,7 +195,9 @@ class Workflow(Generic[P, R_co]):
         that has the id comes first, then the key's, then the debounce.
 
         `when_parent_ends` is for `ctx.child` and `ctx.start_child`: what becomes of a child that is open when its parent
-        ends, whatever way. By default it is cancelled.
+        ends, whatever way. By default it is cancelled. With `rollback=True` the child is compensated when its parent is: a
+        completed one runs its rollback handlers, one that has not ended is cancelled with its rollback. The parent waits for
+        that. Such a child is started after a rollback checkpoint.
         """
         how = copy(self)
         how._start_options = self._start_options.changed(
@@ -210,6 +213,7 @@ class Workflow(Generic[P, R_co]):
             at_most=at_most,
             keep=keep,
             when_parent_ends=when_parent_ends,
+            rollback=rollback,
         )
         return how
 
@@ -238,12 +242,17 @@ class Workflow(Generic[P, R_co]):
             deadline=options.deadline,
             work_limit=options.work_limit,
             when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
+            rollback=bool(options.rollback),
         )
 
     def map_requests(self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]]) -> list[ChildRequest]:
         """Return how `ctx.map` starts a child of this workflow for each input. Raises what `child_request` raises."""
         if self._start_options.run_id is not None:
             raise TypeError("ctx.map starts several children, so they cannot share one id: leave using(id=...) out")
+        if self._start_options.rollback:
+            raise TypeError(
+                "the children of ctx.map are not compensated with their parent: leave using(rollback=True) out"
+            )
         return [self.child_request(args, kwargs) for args, kwargs in map(self._arguments, inputs)]
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
@@ -319,11 +328,12 @@ class Workflow(Generic[P, R_co]):
     def _request(self) -> operations.StartRequest:
         _check_is_discovered(self)
         options = self._start_options
-        if options.when_parent_ends is not None:
-            raise TypeError(
-                f"using(when_parent_ends=...) is for children: ctx.child and ctx.start_child take {self.name} with it, start "
-                "does not"
-            )
+        for name in ("when_parent_ends", "rollback"):
+            if getattr(options, name) is not None:
+                raise TypeError(
+                    f"using({name}=...) is for children: ctx.child and ctx.start_child take {self.name} with it, start "
+                    "does not"
+                )
         return operations.StartRequest(
             workflow=self.name,
             signature=self.signature,

@@ -166,7 +166,10 @@ VERBS: Final = {
                 Option(
                     name="rollback",
                     label=_("Compensate first"),
-                    help=_("The rollback handlers of its completed steps run, the newest first, before it ends."),
+                    help=_(
+                        "The rollback handlers of its completed steps run, the newest first, before it ends. Children that "
+                        "were started with rollback=True are compensated at their places; other completed children stay."
+                    ),
                 ),
                 Option(
                     name="interrupt",

@@ -198,7 +198,11 @@ def _nothing(_parser: ArgumentParser) -> None:
 
 
 def _cancel_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--rollback", action="store_true", help="undo what was done: compensate before it ends")
+    parser.add_argument(
+        "--rollback",
+        action="store_true",
+        help="undo what was done: compensate before it ends, and children that were started with rollback=True with it",
+    )
     parser.add_argument(
         "--interrupt", action="store_true", help="abandon the attempts of steps that run, instead of waiting for them"
     )

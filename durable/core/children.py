@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from durable.core.child_entries import CALL, RESULT, START, TIMEOUT
+from durable.core.child_rollback import LOOK_EVERY, POLICY
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
@@ -24,6 +25,7 @@ from durable.core.errors import (
     ChildTimeoutError,
     ErrorInfo,
     PayloadError,
+    RollbackCheckpointError,
     RunConflictError,
 )
 from durable.core.ids import MAX_ID, check_id
@@ -46,8 +48,6 @@ from durable.core.transitions import started
 
 __all__ = ["ChildRequest", "call_child", "child_result", "created_at", "ids_at", "start_child"]
 
-#: How often a replay looks at an open child of its original, which somebody has recovered.
-_LOOK_EVERY: Final = timedelta(minutes=1)
 _HASHED_PREFIX: Final = 150  # characters of the parent's id in an id that is hashed
 
 
@@ -65,10 +65,12 @@ class ChildRequest:
     deadline: timedelta | datetime | None = None
     work_limit: float | None = None
     when_parent_ends: str = WhenParentEnds.CANCEL
+    rollback: bool = False
 
 
 def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
     """Start a child and return its output. Raises ChildFailedError and ChildCancelledError."""
+    _check_checkpoint(scope, name, request)
     entry, is_new = _matched(scope, name, CALL, request.workflow)
     if entry.status == EntryStatus.EXHAUSTED:
         raise _failure(name, entry)
@@ -85,6 +87,7 @@ def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
 
 def start_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
     """Start a child; return the location of its start and its id."""
+    _check_checkpoint(scope, name, request)
     entry, _ = _matched(scope, name, START, request.workflow)
     if entry.data.get("child") is None:
         yield from _start(scope, entry, request)
@@ -110,6 +113,11 @@ def child_result(
             scope.journal.mark(entry, data={**entry.data, "of": of, "child": child_id})
         yield from _wait(scope, name, entry, timeout, is_new=is_new, is_started=False)
     return _ended(scope, name, entry)
+
+
+def _check_checkpoint(scope: Scope, name: str, request: ChildRequest) -> None:
+    if request.rollback and not scope.has_checkpoint:
+        raise RollbackCheckpointError(name)
 
 
 def _matched(scope: Scope, name: str, action: str, workflow: str) -> tuple[EntryRecord, bool]:
@@ -191,7 +199,8 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
     )
     taken_by = scope.journal.start_child(ChildStart(run, child))
     if taken_by is None:
-        scope.journal.mark(entry, data={**entry.data, "child": child_id})
+        data = {**entry.data, "child": child_id}
+        scope.journal.mark(entry, data={**data, "rollback": POLICY} if request.rollback else data)
     return taken_by
 
 
@@ -253,7 +262,7 @@ def _wait(
         if is_past:
             yield from _fail(scope, name, entry, TIMEOUT, ErrorInfo.of(ChildTimeoutError(name, child_id)))
         if found is not None and found.parent_id != scope.journal.run.id:  # its end does not wake this run
-            look_again = scope.environment.now() + _LOOK_EVERY
+            look_again = scope.environment.now() + LOOK_EVERY
             deadline = look_again if deadline is None else min(deadline, look_again)
     if (is_new or is_started) and scope.is_concurrent:
         yield SAVE  # another branch may run for long before this pass parks and commits

@@ -43,7 +43,8 @@ def compensate(scope: Scope, reason: str) -> Operation:
         try:
             yield from roll_back(journal, by=entry.location)
         except Park as park:
-            raise Park(park.deadline, doing=[compensating(entry.data["reason"])]) from None
+            doing = [compensating(entry.data["reason"])]
+            raise Park(park.deadline, doing=doing, children=park.children) from None
         except RollbackFailed as failed:
             scope.journal.stop(failed)
         journal.finish(entry)

@@ -35,6 +35,7 @@ Fork          the driver: a thread or a task for each branch
 PeekInbox     `Host.peek_inbox`: a query of the store
 GetRunState   `Host.get_run_state`: a query of the store
 PeekChild     `Host.peek_child`: a query of the store
+UndoChild     `Host.undo_child`: a change of the child, in the pass's own thread
 Acquire       `Host.acquire`: a statement of the store of its own
 PeekGroup     `Host.peek_group`: a query of the store; so are PeekMembers and PeekTaken
 ShortSleep    `Host.wait` or `Host.async_wait`
@@ -83,6 +84,7 @@ __all__ = [
     "Save",
     "ShortSleep",
     "StepInfo",
+    "UndoChild",
 ]
 
 
@@ -278,6 +280,13 @@ class PeekTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class UndoChild:
+    """Begin the compensation of a child (`durable.core.child_rollback.change_of`). Answer: its run then, None if it is gone."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShortSleep:
     """Wait in memory, because the time is too short to park. In seconds."""
 
@@ -291,6 +300,7 @@ Effect = (
     | Fork
     | PeekInbox
     | PeekChild
+    | UndoChild
     | PeekGroup
     | PeekMembers
     | PeekTaken

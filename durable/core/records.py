@@ -151,13 +151,14 @@ class EntryRecord:
 
     @property
     def is_compensable(self) -> bool:
-        """True for a completed step with a rollback handler that has not succeeded yet."""
-        return (
-            self.kind == EntryKind.STEP
-            and self.status == EntryStatus.COMPLETED
-            and "rollback" in self.data
-            and self.rollback_completed_at is None
-        )
+        """True for a completed step with a rollback handler that has not succeeded yet, and for the start of a child that
+        is compensated with its parent and is not known to have failed.
+        """
+        if "rollback" not in self.data or self.rollback_completed_at is not None:
+            return False
+        if self.kind == EntryKind.CHILD:
+            return self.data.get("child") is not None and self.status != EntryStatus.EXHAUSTED
+        return self.kind == EntryKind.STEP and self.status == EntryStatus.COMPLETED
 
     def copied(self) -> EntryRecord:
         """Return a copy that shares `data`, which is replaced and never changed.

@@ -61,11 +61,12 @@ def recover(
 def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
     """Return the children whose failures, cancellations or deletions made the run fail, in the order of their ids.
 
-    None, if the recovery goes on with a compensation.
+    If the recovery goes on with a compensation: those whose own compensations have stopped it.
     """
     known = {entry.location: entry for entry in entries}
     if run.state_after_rollback and any(entry.is_compensable for entry in known.values()):
-        return []
+        stuck = (each for each in known.values() if each.is_compensable and each.rollback_error is not None)
+        return sorted(each.data["child"] for each in stuck if each.kind == EntryKind.CHILD)
     found: set[str] = set()
     left = list(run.origins)
     while left:

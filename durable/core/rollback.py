@@ -1,4 +1,4 @@
-"""Compensation: run the recorded handlers of completed steps, the newest first.
+"""Compensation: run the recorded handlers of completed steps, the newest first, and compensate children between them.
 
 It needs neither the workflow's code nor the process that executed the steps. A handler is found by its recorded name,
 and gets the recorded arguments and output. Each handler's success is a commit of its own.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from durable.core.child_rollback import undo
 from durable.core.control_flow import ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
 from durable.core.options import RollbackContext, StepPolicy, resolve_name
-from durable.core.records import EntryRecord, Request
+from durable.core.records import EntryKind, EntryRecord, Request
 from durable.core.retries import FailedAttempt, retry_of
 
 __all__ = ["RollbackFailed", "compensable", "has_compensation", "roll_back"]
@@ -35,9 +36,14 @@ def has_compensation(journal: Journal) -> bool:
 
 
 def compensable(journal: Journal) -> list[EntryRecord]:
-    """Return the steps whose handlers are left to run, in the order of running: the newest first."""
+    """Return the steps whose handlers are left to run, and the children left to compensate, in this order: the newest first."""
     left = [entry for entry in journal.entries() if entry.is_compensable]
-    return sorted(left, key=lambda entry: entry.finished_ordinal or 0, reverse=True)
+    return sorted(left, key=_place, reverse=True)
+
+
+def _place(entry: EntryRecord) -> int:
+    """Return the place in the order: that of the end of the operation, or of its beginning if it has not ended."""
+    return entry.ordinal if entry.finished_ordinal is None else entry.finished_ordinal
 
 
 def roll_back(journal: Journal, by: str | None = None) -> Operation:
@@ -50,7 +56,20 @@ def roll_back(journal: Journal, by: str | None = None) -> Operation:
             raise Evicted
         if journal.request == Request.PAUSE:  # a request to cancel comes too late
             raise Evicted(journal.request)
-        yield from _compensate(journal, entry, by)
+        if entry.kind == EntryKind.CHILD:
+            yield from _undo_child(journal, entry, by)
+        else:
+            yield from _compensate(journal, entry, by)
+
+
+def _undo_child(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
+    """Let the child compensate what it has done. Its own handlers have their own attempts, and the child the errors."""
+    error = yield from undo(journal, entry, by)
+    if error is not None:
+        journal.mark(entry, rollback_error=error)
+        yield Save(is_failure=True)
+        _tell_failed(journal, entry, 1, None, error)
+        raise RollbackFailed(entry.location, error)
 
 
 def _compensate(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
@@ -110,17 +129,23 @@ def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation
     }
     journal.mark(entry, data={**entry.data, "rollback": recorded}, rollback_completed_at=None, rollback_error=info)
     yield Save(is_failure=True)
-    details = {
-        "location": entry.location,
-        "attempt": attempts,
-        "will_retry": retry_at is not None,
-        "retry_at": retry_at,
-        "error": info,
-    }
-    journal.environment.emit(Event("rollback_failed", details))
+    _tell_failed(journal, entry, attempts, retry_at, info)
     if retry_at is None:
         raise RollbackFailed(entry.location, info)
     raise Park(retry_at)
+
+
+def _tell_failed(
+    journal: Journal, entry: EntryRecord, attempt: int, retry_at: datetime | None, error: ErrorInfo
+) -> None:
+    details = {
+        "location": entry.location,
+        "attempt": attempt,
+        "will_retry": retry_at is not None,
+        "retry_at": retry_at,
+        "error": error,
+    }
+    journal.environment.emit(Event("rollback_failed", details))
 
 
 def _options(policy: dict[str, Any]) -> StepPolicy:

@@ -30,6 +30,7 @@ from durable.core.effects import (
     PeekTaken,
     Save,
     ShortSleep,
+    UndoChild,
 )
 from durable.core.scope import Scope
 from durable.core.tracebacks import is_readable, kind_of
@@ -224,6 +225,9 @@ class AsyncDriver:
     async def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return await self._owner.call(self.host.peek_group, effect)
 
+    async def _undo_child(self, effect: UndoChild) -> Any:
+        return await self._owner.call(self.host.undo_child, effect)
+
     async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
         if self.host.is_evicted():
@@ -330,6 +334,7 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     PeekGroup: AsyncDriver._peek_group,
     PeekMembers: AsyncDriver._peek_group,
     PeekTaken: AsyncDriver._peek_group,
+    UndoChild: AsyncDriver._undo_child,
     ShortSleep: AsyncDriver._short_sleep,
     Fork: AsyncDriver._fork,
 }

@@ -17,6 +17,7 @@ from durable.core.effects import (
     PeekMembers,
     PeekTaken,
     Save,
+    UndoChild,
 )
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
@@ -59,6 +60,9 @@ class Host(Protocol):
 
     def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         """Return a group of children, some of its children, or which ids are taken, as the effect says."""
+
+    def undo_child(self, effect: UndoChild) -> RunRecord | None:
+        """Begin the compensation of a child; return its run then, None if it is gone."""
 
     def wait(self, seconds: float) -> None:
         """Wait in memory; less if the pass is evicted meanwhile."""

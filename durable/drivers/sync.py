@@ -28,6 +28,7 @@ from durable.core.effects import (
     PeekTaken,
     Save,
     ShortSleep,
+    UndoChild,
 )
 from durable.core.scope import Scope
 from durable.drivers import branch_threads
@@ -120,6 +121,9 @@ class SyncDriver:
 
     def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return self.host.peek_group(effect)
+
+    def _undo_child(self, effect: UndoChild) -> Any:
+        return self.host.undo_child(effect)
 
     def _short_sleep(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
@@ -217,6 +221,7 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     PeekGroup: SyncDriver._peek_group,
     PeekMembers: SyncDriver._peek_group,
     PeekTaken: SyncDriver._peek_group,
+    UndoChild: SyncDriver._undo_child,
     ShortSleep: SyncDriver._short_sleep,
     Fork: SyncDriver._fork,
 }

@@ -15,12 +15,12 @@ from django.db import InternalError
 from django.db.transaction import TransactionManagementError
 
 from durable.conf import conf
-from durable.core import clock
+from durable.core import child_rollback, clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
-from durable.core.effects import Acquire, Call, Save
-from durable.core.errors import UnknownLimitError
+from durable.core.effects import Acquire, Call, Save, UndoChild
+from durable.core.errors import RunNotFoundError, UnknownLimitError
 from durable.core.journal import Journal
-from durable.core.records import Batch, Committed, RunPatch, RunState
+from durable.core.records import Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
 from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution import limits
@@ -120,6 +120,39 @@ class CommitSession:
             raise
         except Exception as error:  # whatever was taken belongs to the run: the next pass finds it
             raise pass_aborted(run, error) from error
+
+    def undo_child(self, effect: UndoChild) -> RunRecord | None:
+        """Begin the compensation of a child, in a transaction of its own, as long as this worker may write the run.
+
+        Return the child's run then, None if it is gone. It may be repeated: it changes nothing that has begun.
+        """
+        self.rollback_leftovers(already_failing=False)
+        return self._delegate.call(lambda: self._undo_child(effect.run_id))
+
+    def _undo_child(self, child_id: str) -> RunRecord | None:
+        run, now = self._journal.run, self._journal.environment.now()
+
+        def decide(child: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
+            parent = self._store.get(run.id)
+            if parent is None or parent.fence != run.fence:
+                raise LeaseLost
+            return child_rollback.change_of(child, entries, run.id, now)
+
+        try:
+            sessions.prepare_commit(conf.DATABASE)
+            child = self._store.change(child_id, decide)
+        except RunNotFoundError:
+            return None
+        except LeaseLost:
+            self._eviction.request(LEASE_LOST)
+            self._events.lease_lost()
+            raise
+        except Exception as error:
+            self._journal.is_lost = True
+            raise pass_aborted(run, error) from error
+        if child.wake_at is not None and child.wake_at <= now:
+            self._notify({child.queue})
+        return child
 
     def rollback_leftovers(self, *, already_failing: bool) -> None:
         """Roll back transactions that user code has left open, so that no commit is made inside one.

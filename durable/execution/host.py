@@ -25,6 +25,7 @@ from durable.core.effects import (
     PeekMembers,
     PeekTaken,
     Save,
+    UndoChild,
 )
 from durable.core.journal import Journal
 from durable.core.records import ChildRecord, Message, RunRecord
@@ -108,6 +109,10 @@ class PassHost:
     def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         self._origin.end_forked_child()
         return self._queries.group(effect)
+
+    def undo_child(self, effect: UndoChild) -> RunRecord | None:
+        self._origin.end_forked_child()
+        return self._commits.undo_child(effect)
 
     # -- time
 

@@ -12,7 +12,7 @@ from durable.core.child_entries import unread_children
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.places import Place
-from durable.core.records import EntryRecord, RunChange, RunRecord, RunState
+from durable.core.records import EntryKind, EntryRecord, RunChange, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
@@ -232,9 +232,14 @@ def _planned(
 
 
 def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
-    """Give the new run its history. Raises StalePlanError if a child that it may read was pruned meanwhile."""
+    """Give the new run its history, and keep the children for it that it may read or compensate.
+
+    Raises StalePlanError if one that it may read was pruned meanwhile.
+    """
     unread = unread_children(replay.history)
-    if unread and len(at.store.note_reader(new.id, unread)) < len(unread):
+    undoable = [each.data["child"] for each in replay.history if each.kind == EntryKind.CHILD and each.is_compensable]
+    needed = list(dict.fromkeys([*unread, *undoable]))
+    if needed and not set(unread).issubset(at.store.note_reader(new.id, needed)):
         raise StalePlanError(replay.run.id, replay.target)
     entries, messages = replay.history_of(new.id, new_id, at.copied)
     staying = {entry.location for entry in entries}

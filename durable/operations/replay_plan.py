@@ -269,7 +269,7 @@ def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[
         yield Sentence(text, places=listed(failed))
     if not_compensated.number:
         text = gettext_noop(
-            "the rollback handlers of {places} are not run: what these steps did stays, and is done again"
+            "the rollback handlers of {places} are not run: what these steps and children did stays, and is done again"
         )
         yield Sentence(text, places=listed(not_compensated.first, not_compensated.number))
     if replay.run.state not in ENDED:

@@ -51,6 +51,7 @@ OF_USING = frozenset(
         "deadline",
         "work_limit",
         "when_parent_ends",
+        "rollback",
         "key",
         "if_open",
         "debounce",

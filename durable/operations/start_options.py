@@ -27,6 +27,7 @@ class StartOptions:
     deadline: timedelta | datetime | None = None
     work_limit: float | None = None
     when_parent_ends: WhenParentEnds | None = None
+    rollback: bool | None = None
     key: str | None = None
     if_open: IfOpen | None = None
     debounce: float | None = None
@@ -48,6 +49,7 @@ class StartOptions:
         at_most: Duration | None,
         keep: Keep | None,
         when_parent_ends: Literal["cancel", "leave"] | None,
+        rollback: bool | None,
     ) -> StartOptions:
         """Return these options with those that are not None. Raises ValueError and TypeError for what none can be."""
         changes: dict[str, Any] = {
@@ -63,6 +65,7 @@ class StartOptions:
             "at_most": None if at_most is None else parse_remaining(at_most, "at_most").total_seconds(),
             "keep": None if keep is None else _one_of("keep", keep, Keep),
             "when_parent_ends": None if when_parent_ends is None else _parent_ends(when_parent_ends),
+            "rollback": rollback,
         }
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 

@@ -260,8 +260,9 @@ def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord
 
 
 def is_reopened(before: RunRecord, after: RunRecord) -> bool:
-    """Return True if a change lets an ended run continue."""
-    return before.state in ENDED and after.state not in ENDED
+    """Return True if a change lets an ended run continue; the compensation of a completed one is no continuation."""
+    is_undone = before.state == RunState.COMPLETED and after.state == RunState.ROLLING_BACK
+    return before.state in ENDED and after.state not in ENDED and not is_undone
 
 
 def held_summary(hold: Hold) -> Summary:

@@ -527,7 +527,7 @@ def test_handlers_of_what_goes_are_not_run_and_the_plan_says_so(h: Harness, flav
     plan = run.plan_replay("charge")
     assert plan.not_compensated == ("charge",)
     assert plan.notes == (
-        'the rollback handlers of "charge" are not run: what these steps did stays, and is done again',
+        'the rollback handlers of "charge" are not run: what these steps and children did stays, and is done again',
     )
     h.finish(run.replay("charge", in_place=in_place))
     assert undoing.undone == []

@@ -21,7 +21,7 @@ from psycopg import RawCursor
 from psycopg.types.string import TextBinaryLoader
 from redis import Redis
 
-from durable import AsyncContext, Break, Context, Continue, Limit, current_step, get_run, workflow
+from durable import AsyncContext, Break, Context, Continue, Limit, RollbackContext, current_step, get_run, workflow
 from project.shop.models import Mail
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "pooled",
     "shelved",
     "terminated",
+    "undone",
     "where_am_i",
 ]
 
@@ -155,6 +156,26 @@ def limited(ctx: Context, url: str, tenant: str) -> list[str]:
     ctx.sleep("rest", 0.2)
     second = ctx.step("second", call, url, f"{tenant}/second", limit="faults-all", max_retries=20, retry_backoff_max=1)
     return [first, second]
+
+
+@workflow(name="faults.undone")
+def undone(ctx: Context, depth: int) -> None:
+    """A parent that fails when its children, and theirs, have written rows that they undo."""
+    ctx.rollback_checkpoint("undo")
+    ctx.step("post", post, f"{ctx.run_id} did", rollback=_undo_post, atomic=True)
+    if depth:
+        ctx.child("first", undone.using(rollback=True), depth - 1)
+        ctx.start_child("second", undone.using(rollback=True), depth - 1).result("second ended")
+    if ":" not in ctx.run_id:
+        raise ValueError("undo all")
+
+
+def _undo_post(context: RollbackContext, _output: None) -> None:
+    """Note that the step is undone; a repeated call notes it again."""
+    time.sleep(0.2)
+    Mail.objects.get_or_create(
+        idempotency_key=f"{context.run_id} undone", defaults={"to": "cat@example.com", "subject": "purr", "body": ""}
+    )
 
 
 @workflow(name="faults.idle")

@@ -94,6 +94,9 @@ CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
     "recovered": lambda run: transitions.recovered(run, now=NOW, generations={"a": 1}, summary="recovered"),
     "rollback_recovered": lambda run: transitions.rollback_recovered(run, now=NOW, summary="recovered"),
     "replayed": lambda run: transitions.replayed(run, now=NOW, generations={"a": 1}, summary="replayed"),
+    "undone_by_parent": lambda run: transitions.undone_by_parent(
+        run, now=NOW, reason="its parent is compensated", summary="compensating"
+    ),
     "sent_to": lambda run: transitions.sent_to(run, count=2, awaited_since=at(-700)),
     "child_ended": lambda run: transitions.child_ended(run, at=at(-700)),
     "claimed": lambda run: transitions.claimed(run, now=NOW, lease_until=at(30), worker="worker"),
@@ -147,5 +150,8 @@ KEPT: Final[dict[str, frozenset[str]]] = {
         "request_reason",
         "generations",
     },
+    # what a completed child has done stays, but for what its handlers undo
+    "undone_by_parent": frozenset({"fence", "worker", "lease_expires_at", "output", "error", "origins"})
+    | {"message_count", "started_at", "input", "generations"},
     "replayed": frozenset({"message_count", "started_at", "input"}),
 }

@@ -61,7 +61,10 @@ class PlanSerializer(serializers.Serializer[Any]):
     siblings = _texts("The branches beside the boundary whose records stay.")
     messages = ReturnedMessageSerializer(many=True, help_text="The messages that return to the queue.")
     children = _texts("The children that a replay in place cancels: what goes has started them.")
-    not_compensated = _texts("The completed steps with a rollback handler that go; their handlers are not run.")
+    not_compensated = _texts(
+        "The completed steps with a rollback handler, and the children that are compensated with their parent, that go: their "
+        "handlers are not run."
+    )
     refusals = _texts("What prevents a new run.")
     in_place_refusals = _texts("What prevents a replay in place.")
     notes = _texts("Further notes for the operator.")

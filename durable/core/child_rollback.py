@@ -1,0 +1,78 @@
+"""The compensation of children: what a parent that rolls back does to a child that was started with `rollback=True`.
+
+A child that has completed runs its own rollback handlers, the newest first, and ends as cancelled; one that has not
+ended is cancelled with its rollback. The parent parks until the child has ended. Each look is repeated after a crash,
+and changes nothing that has happened already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from durable.core import transitions
+from durable.core.control_flow import Park
+from durable.core.effects import SAVE, Operation, UndoChild
+from durable.core.errors import ErrorInfo
+from durable.core.journal import Journal
+from durable.core.records import ENDED, EntryRecord, Request, RunChange, RunRecord, RunState
+from durable.core.summary import Summary, SummaryKind, awaiting
+
+__all__ = ["LOOK_EVERY", "POLICY", "change_of", "undo"]
+
+#: How often a run looks at an open run that is not its child, whose end does not wake it: a child of its original.
+LOOK_EVERY: Final = timedelta(minutes=1)
+#: What the entry of a child's start has as its rollback.
+POLICY: Final[dict[str, Any]] = {"child": True}
+
+_ENDING: Final = frozenset({*ENDED, RunState.ROLLING_BACK})
+_REASON: Final = 'its parent "{parent}" is compensated'
+
+
+def change_of(child: RunRecord, entries: Callable[[], Sequence[EntryRecord]], parent: str, now: datetime) -> RunChange:
+    """Return the change that begins the compensation of a child, whose row is locked; it may change nothing."""
+    nothing = RunChange(run={"change_seq": child.change_seq})
+    reason = _REASON.format(parent=parent)
+    summary = Summary(SummaryKind.COMPENSATING)
+    if child.state == RunState.COMPLETED:
+        if not any(entry.is_compensable for entry in entries()):
+            return nothing
+        return RunChange(run=transitions.undone_by_parent(child, now=now, reason=reason, summary=summary))
+    if child.state in _ENDING or child.state_after_rollback or child.pending_request == Request.CANCEL_ROLLBACK:
+        return nothing
+    if child.lease_expires_at is not None and child.lease_expires_at > now:
+        request = transitions.cancel_requested(child, request=Request.CANCEL_ROLLBACK, reason=reason)
+        return RunChange(run=request)
+    if any(entry.is_compensable for entry in entries()):
+        patch = transitions.cancelled_with_rollback(child, now=now, reason=reason, summary=summary)
+    else:
+        ended = Summary(SummaryKind.CANCELLED, reason=reason)
+        patch = transitions.cancelled_at_once(child, now=now, reason=reason, summary=ended)
+    return RunChange(run=patch)
+
+
+def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
+    """Compensate the child that the operation has started. Return the error that stops this, None without one.
+
+    Raises Park while the child has not ended.
+    """
+    child_id = entry.data["child"]
+    found: RunRecord | None = yield UndoChild(child_id)
+    if found is None:
+        return ErrorInfo("ChildCancelledError", f'child "{child_id}" cannot be compensated: its run was deleted')
+    if found.state not in ENDED:
+        is_own = found.parent_id == journal.run.id
+        again = None if is_own else journal.environment.now() + LOOK_EVERY
+        raise Park(again, doing=[awaiting(entry.location, child_id)], children=frozenset({child_id}))
+    if found.state_after_rollback:
+        return ErrorInfo("ChildFailedError", f'the compensation of child "{child_id}" has stopped: {found.error}')
+    if found.state != RunState.CANCELLED or found.output is None:
+        # it has nothing to undo, or has not completed: its own end has undone what it did
+        data = {name: value for name, value in entry.data.items() if name != "rollback"}
+        journal.mark(entry, data=data, rollback_error=None)
+    else:
+        data = entry.data if by is None else {**entry.data, "rollback": {**entry.data["rollback"], "by": by}}
+        journal.mark(entry, data=data, rollback_completed_at=journal.environment.now(), rollback_error=None)
+    yield SAVE
+    return None
