@@ -39,8 +39,11 @@ def _ending(statement: ast.stmt) -> str:
             for case in statement.cases:
                 found = _weaker(found, ending(case.body))
             return found
-        case ast.Try() if not statement.handlers:
-            return ending(statement.body)
+        case ast.Try():
+            found = ending([*statement.body, *statement.orelse])
+            for handler in statement.handlers:
+                found = _weaker(found, ending(handler.body))
+            return ending(statement.finalbody) or found
         case _:
             return ""
 

@@ -400,7 +400,9 @@ class Expressions:
         if kind in operators.NAMED and arguments.name is not None:
             _name_it(operation, arguments.name, arguments.name_result)
         if kind in operators.BODIES:
-            for body in bodies_of(arguments.of(1, "body" if kind in ("loop", "try_block") else "branches")):
+            given = arguments.of(1, "body" if kind in ("loop", "try_block") else "branches")
+            operation.bodies = tuple(bodies_of(given))
+            for body in operation.bodies:
                 self._body(body, operation, frame)
         if kind in ("child", "start_child", "map") and len(arguments.values) > 1:
             found = arguments.values[1].value

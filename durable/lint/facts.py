@@ -70,6 +70,7 @@ class Operation:
     name_text: str | None = None
     name_origins: frozenset[Origin] = frozenset()
     child: WorkflowValue | None = None
+    bodies: tuple[Function, ...] = ()
 
     @property
     def line(self) -> int:

@@ -64,6 +64,7 @@ _CALLS: Final[dict[str, frozenset[str]]] = {
             *("asgiref.sync.sync_to_async", "asgiref.sync.async_to_sync"),
         }
     ),
+    "retry": frozenset({"durable.RetryLater"}),
     "sleep": frozenset({"time.sleep", "asyncio.sleep", "gevent.sleep"}),
     "query": frozenset(
         {

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from durable.lint.endings import ending
 from durable.lint.facts import Branch, Facts, Operation
 from durable.lint.modules import Module
 from durable.lint.rules.base import Report, Rule
@@ -232,6 +233,53 @@ def _unnamed(handler: object) -> str:
     return "" if handler.env is None else "a nested function"
 
 
+class RetryOutside(Rule):
+    """`RetryLater` outside of a step."""
+
+    id = "W148"
+    level = "error"
+    title = "RetryLater is raised between steps"
+    why = "RetryLater ends an attempt of a step. Between steps there is no attempt."
+    fix = "Raise it in the function of a step, or write ctx.sleep(name, duration)."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for call in facts.calls:
+            if call.kind == "retry" and isinstance(call.module.parents.get(call.node), ast.Raise):
+                yield Report(call.module, call.node.lineno, "`RetryLater` is raised in the code between steps.")
+
+
+class Undecided(Rule):
+    """Bodies of loops that do not say how to go on."""
+
+    id = "W149"
+    level = "error"
+    title = "An iteration of a loop with a state may end without Continue or Break"
+    why = "A loop with a state needs the next state. An iteration that returns None is refused."
+    fix = "Return Continue(state) or Break(value) at the end of the body."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.own():
+            if operation.kind != "loop" or not _has_state(operation.node):
+                continue
+            for body in operation.bodies:
+                node = body.node
+                if not isinstance(node, ast.Lambda) and _runs_off(node.body):
+                    yield Report(body.module, node.lineno, f"`{node.name}` may come to its end without a return.")
+
+
+def _has_state(node: ast.Call) -> bool:
+    given = node.args[2:3] or [each.value for each in node.keywords if each.arg == "state"]
+    return bool(given) and not (isinstance(given[0], ast.Constant) and given[0].value is None)
+
+
+def _runs_off(body: list[ast.stmt]) -> bool:
+    """Return True if the end of the body is certainly reached in one case: after an `if` alone, or a plain statement."""
+    last = body[-1]
+    if ending(body) or (isinstance(last, ast.If) and last.orelse):
+        return False
+    return isinstance(last, ast.If | ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Pass)
+
+
 def _line(node: ast.AST) -> int:
     return int(getattr(node, "lineno", 1))
 
@@ -243,4 +291,6 @@ def _home(facts: Facts, node: ast.AST, operation: Operation) -> Module:
     return next((module for module in facts.functions.values() if node in module.parents), facts.module)
 
 
-FLOW: tuple[Rule, ...] = (InStep(), NotAwaited(), OuterContext(), Swallowed(), InFinally(), Handler())
+FLOW: tuple[Rule, ...] = (
+    *(InStep(), NotAwaited(), OuterContext(), Swallowed(), InFinally(), Handler(), RetryOutside(), Undecided()),
+)

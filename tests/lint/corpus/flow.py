@@ -5,7 +5,8 @@ import contextlib
 import functools
 from datetime import UTC, date, datetime, timedelta
 
-from durable import AsyncContext, Break, ChildFailedError, Context, DurableError, StepExhaustedError, step, workflow
+from durable import AsyncContext, Break, ChildFailedError, Context, Continue, DurableError, RetryLater, StepExhaustedError
+from durable import step, workflow
 
 
 def work(*args):
@@ -267,3 +268,81 @@ async def returned_by_bodies(ctx: AsyncContext):
         return c.step("a", work)
 
     return await ctx.join("both", {"a": plain, "b": lambda c: c.step("b", work)})
+
+
+@workflow(name="flow.retry_between_steps")
+def retry_between_steps(ctx: Context):
+    if not ctx.step("is ready", work):
+        raise RetryLater("5 minutes")  # expect: W148
+
+
+def ask():
+    raise RetryLater("5 minutes")
+
+
+@workflow(name="flow.retry_in_a_step")
+def retry_in_a_step(ctx: Context):
+    ctx.step("ask", ask)
+
+
+@workflow(name="flow.undecided")
+def undecided(ctx: Context):
+    def one(c, number):  # expect: W149
+        c.step("work", work)
+        if number > 3:
+            return Break(number)
+
+    def two(c, number):  # expect: W149
+        c.step("work", work)
+
+    ctx.loop("one", one, state=1)
+    ctx.loop("two", two, 1)
+
+
+@workflow(name="flow.decided")
+def decided(ctx: Context):
+    def one(c, number):
+        if number > 3:
+            return Break(number)
+        return Continue(number + 1)
+
+    def two(c, number):
+        try:
+            c.step("work", work)
+        except ValueError:
+            return Break(number)
+        else:
+            return Continue(number + 1)
+
+    def three(c, kind):
+        match kind:
+            case "a":
+                return Continue("b")
+            case "b":
+                return Break(kind)
+
+    def four(c, kind):
+        if kind == "a":
+            return Continue("b")
+        elif kind == "b":
+            return Break(kind)
+
+    def five(c):
+        c.step("work", work)
+
+    def six(c, number):
+        while True:
+            return Break(number)
+
+    def seven(c, number):
+        if number > 3:
+            return Break(number)
+        raise ValueError(number)
+
+    ctx.loop("one", one, state=1)
+    ctx.loop("two", two, state=1)
+    ctx.loop("three", three, state="a")
+    ctx.loop("four", four, state="a")
+    ctx.loop("five", five)
+    ctx.loop("six", six, state=1)
+    ctx.loop("seven", seven, state=1)
