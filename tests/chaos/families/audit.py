@@ -15,7 +15,7 @@ from django.db import connection
 
 from durable.models import Run
 from tests.chaos.audit import numbers_drawn_twice
-from tests.chaos.families.load import OVERLAPS, FamilyLoad
+from tests.chaos.families.load import OVERLAPS, SIZE, FamilyLoad
 
 __all__ = ["broken_promises", "install"]
 
@@ -79,8 +79,11 @@ _NEVER: Final = {
         WHERE k.is_open AND r.finished_at IS NOT NULL""",
     "a child has completed with another number of charges than one": """
         SELECT r.id, count(g.id) FROM durable_run AS r LEFT JOIN shop_charge AS g ON g.reference = r.id
-        WHERE r.workflow IN ('chaos.child', 'chaos.fragile') AND r.state = 'completed' GROUP BY r.id HAVING count(g.id) <> 1""",
+        WHERE r.workflow IN ('chaos.child', 'chaos.fragile', 'chaos.odd') AND r.state = 'completed' GROUP BY r.id HAVING count(g.id) <> 1""",
     "a child has charged twice": "SELECT reference FROM shop_charge GROUP BY reference HAVING count(*) > 1",
+    "a map has more children than inputs": f"""
+        SELECT c.parent_id, count(*) FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
+        WHERE r.workflow = 'chaos.odd' GROUP BY c.parent_id HAVING count(*) <> {2 * SIZE}""",
     "a tick has started no run": """
         SELECT s.name, t.moment FROM durable_tick AS t JOIN durable_schedule AS s ON s.id = t.schedule_id
         LEFT JOIN durable_run AS r ON r.id = t.run_id WHERE t.outcome = 'started' AND r.id IS NULL""",

@@ -17,12 +17,12 @@ from project.shop.models import Product
 from tests.chaos.families import workflows as families
 from tests.chaos.load import force
 
-__all__ = ["KEYS", "OVERLAPS", "FamilyLoad"]
+__all__ = ["KEYS", "OVERLAPS", "SIZE", "FamilyLoad"]
 
 KEYS: Final = 3
 OVERLAPS: Final = ("skip", "queue", "allow", "replace")
 _LAST: Final = 4  # clicks of one basket
-_SIZE: Final = 4
+SIZE: Final = 4
 
 
 @dataclass
@@ -54,14 +54,15 @@ class FamilyLoad:
         """Start one family of each kind."""
         group = self.groups
         self.groups += 1
-        output = [100, *range(_SIZE)]
-        self._start(f"family-{group}", families.family, _SIZE, output=output)
+        output = [100, *range(SIZE)]
+        self._start(f"family-{group}", families.family, SIZE, output=output)
+        self._start(f"mapped-{group}", families.mapped, 2 * SIZE, output=[*range(1, 2 * SIZE, 2), -SIZE])
         self._start(f"leaving-{group}", families.leaving, output=f"leaving-{group}:left")
         self._start(f"losing-{group}", families.losing, output="fast")
         self._start(f"careful-{group}", families.careful, output="mended")
         self._to_recover.append(f"careful-{group}")
-        self._start(f"orphans-{group}", families.orphans, _SIZE, output="cancelled")
-        self._start(f"stopped-{group}", families.family, _SIZE, output="stopped")
+        self._start(f"orphans-{group}", families.orphans, SIZE, output="cancelled")
+        self._start(f"stopped-{group}", families.family, SIZE, output="stopped")
         self._to_cancel += [f"orphans-{group}", f"stopped-{group}"]
 
     def send_some(self) -> None:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from durable import Break, Context, Continue, workflow
+from durable import Break, Context, Continue, CriticalError, workflow
 from project.shop.models import Charge, Product
 from tests.chaos.workflows import STUBBORN
 
-__all__ = ["basket", "careful", "family", "leaving", "long", "losing", "orphans", "quiet", "single", "tick"]
+__all__ = [
+    "basket",
+    "careful",
+    "family",
+    "leaving",
+    "long",
+    "losing",
+    "mapped",
+    "orphans",
+    "quiet",
+    "single",
+    "tick",
+]
 
 #: Longer than any chaos: what sleeps so long has to be ended by others.
 FOR_EVER = 3_600.0
@@ -38,6 +50,22 @@ def family(ctx: Context, size: int) -> list[int]:
     started = [ctx.start_child(f"child {number}", child, number, number % 2) for number in range(size)]
     first = ctx.child("alone", child, 100, 1)
     return [first, *(each.result(f"result {number}") for number, each in enumerate(started))]
+
+
+@workflow(name="chaos.odd")
+def odd(ctx: Context, number: int) -> int:
+    """One atomic charge for an odd number; fail for an even one."""
+    if not number % 2:
+        raise CriticalError("even")
+    ctx.step("charge", charge_once, ctx.run_id, atomic=True, **STUBBORN)
+    return number
+
+
+@workflow(name="chaos.mapped")
+def mapped(ctx: Context, size: int) -> list[int]:
+    """A child for each number, three at once, every second of which fails; the outputs, and how many have failed."""
+    found = ctx.map("numbers", odd, [(number,) for number in range(size)], at_once=3, on_failure="finish")
+    return [*found.outputs, -len(found.failed)]
 
 
 @workflow(name="chaos.long")
