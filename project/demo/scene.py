@@ -101,9 +101,12 @@ class Scene:
         return [self._line(order, done[order.run_id]) for order in self.orders]
 
     def held_by(self, pids: Collection[int]) -> tuple[int, list[str]] | None:
-        """A worker process of these pids that is at work on an order, and the orders that it holds; None if none is."""
+        """A worker process of these pids that is at work on an order, and the orders that it holds; None if none is.
+
+        Orders that are turned down do not count: they are to show something else.
+        """
         held: dict[int, list[str]] = defaultdict(list)
-        ids = [order.run_id for order in self.orders]
+        ids = [order.run_id for order in self.orders if order.pk not in self.rejected]
         for run in Run.objects.filter(pk__in=ids, lease_expires_at__gt=now()).order_by("created_at"):
             if (pid := _pid(run)) in pids:
                 held[pid].append(run.pk)
