@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from durable.admin.attention import children_url
 from durable.admin.base import AdminPages
 from durable.core.records import RunState
-from durable.inspection.family import FamilyCounts, GroupCounts, list_children, list_parents
+from durable.inspection.family import FamilyCounts, GroupCounts, is_child, list_children, list_parents
 from durable.inspection.humanize import thousands
 from durable.models import Run
 
@@ -57,11 +57,13 @@ class GroupView:
 
 
 def family_of(admin: AdminPages, run: Run, children: FamilyCounts) -> dict[str, Any]:
-    """Return what the page shows of the run's family: two statements more for a run with failed children."""
+    """Return what the page shows of the run's family: a few statements more for a run that has failed children, or parents."""
     failed = list_children(run.id, states=[_FAILED], limit=_NAMED).rows if children.failed else []
     groups = [each for each in children.groups if each.name] and children.groups
+    parents = list_parents(run)
     return {
-        "parents": [(each, admin.url("change", each.id)) for each in list_parents(run)],
+        "parents": [(each, admin.url("change", each.id)) for each in parents],
+        "recover_parent_url": children_url(parents[-1].id, admin.admin_site.name) if _failed_both(run, parents) else "",
         "children": children if children else None,
         "child_shares": _shares(GroupCounts(name="", states=children.states)),
         "child_groups": [
@@ -79,6 +81,11 @@ def family_of(admin: AdminPages, run: Run, children: FamilyCounts) -> dict[str, 
         "more_failed": max(0, children.failed.number - len(failed)),
         "recover_children_url": children_url(run.id, admin.admin_site.name),
     }
+
+
+def _failed_both(run: Run, parents: Sequence[Run]) -> bool:
+    """Return whether the run is a failed child of a failed parent, which stays failed if the child is recovered alone."""
+    return run.state == _FAILED and bool(parents) and parents[-1].state == _FAILED and is_child(run.id)
 
 
 def _shares(counts: GroupCounts) -> list[Share]:

@@ -116,7 +116,7 @@ def _context(
         "title": _("Run %(run)s") % {"run": run.id},
         "now": now,
         "run": run,
-        "is_ended": run.state in ENDED,
+        "is_ended": run.state in ENDED and children.is_settled,
         "explanation": explanation,
         "explained_at": display_location(explanation.location),
         "cause": cause_of(run),

@@ -10,8 +10,9 @@ from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.inspection import ActivityPage, InvalidCursorError, activities_of, list_activities, read_stack
+from durable.inspection import ActivityPage, InvalidCursorError, activities_of, list_activities, pretty, read_stack
 from durable.inspection.refusals import told
+from durable.inspection.saves import saved_by
 from durable.inspection.shell_command import command
 from durable.inspection.wording import display_location
 
@@ -56,11 +57,13 @@ def show_step(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse
     is_live = "live" in request.GET
     if step is None and not is_live:
         return HttpResponseRedirect(f"{admin.url('change', run.id)}")
+    may_see = access.may(request, "view_payload")
+    saved = saved_by(run, [location]) if may_see and step is not None else {}
     marks = () if step is None else (step.key, step.is_hung, step.stack_asked_at, step.stack_taken_at)
-    etag = pages.etag_of(now, *marks, None if step is None else step.abandon_asked_at)
+    etag = pages.etag_of(now, *marks, None if step is None else step.abandon_asked_at, saved)
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
-    stack = read_stack(run, location, now) if access.may(request, "view_payload") else None
+    stack = read_stack(run, location, now) if may_see else None
     context: dict[str, Any] = {
         "title": display_location(location),
         "place": "durable_run_running",
@@ -69,6 +72,7 @@ def show_step(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse
         "run_url": admin.url("change", run.id),
         "step": step,
         "stack": stack,
+        "saved": pretty(saved[location]) if location in saved else "",
         "step_url": f"{admin.url('step', run.id)}{at}",
         "abandon_url": f"{admin.url('act', run.id, 'abandon')}{at}",
         "stack_url": f"{admin.url('act', run.id, 'take_stack')}{at}",

@@ -18,6 +18,7 @@ from durable.cli.run_list import run_data
 from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
 from durable.core.places import Place
+from durable.core.records import EntryKind
 from durable.inspection import (
     Explanation,
     TreeNode,
@@ -42,6 +43,7 @@ from durable.inspection import (
 )
 from durable.inspection.family import count_children, family_data, list_parents
 from durable.inspection.humanize import plural, span, until
+from durable.inspection.saves import saved_by
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.shell_command import command
 from durable.models import Run
@@ -53,7 +55,9 @@ __all__ = ["EXPORT", "SHOW", "WHY"]
 
 def _configure_show(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
-    parser.add_argument("-p", "--payloads", action="store_true", help="with input, output and traceback")
+    parser.add_argument(
+        "-p", "--payloads", action="store_true", help="with input, output, traceback and what steps have saved"
+    )
     parser.add_argument("--failed", action="store_true", help="of the history only what failed, was retried or is open")
     parser.add_argument(
         "--start", type=int, metavar="N", help="show the history from this position on (default: its end)"
@@ -81,6 +85,8 @@ def _show(options: Namespace, output: Output) -> int:
             if options.payloads:
                 _print_payloads(output, run)
             _print_history(output, run, page)
+            if options.payloads:
+                _print_saved(output, run, page)
     if options.follow:
         return follow(run, output, options.interval.total_seconds())
     return Exit.OK
@@ -106,6 +112,8 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
         }
         for node in page.nodes
     ]
+    if with_payloads:
+        data["saved"] = _saved(run, page)
     data["history_start"], data["history_total"] = page.start, page.total
     return data
 
@@ -163,6 +171,17 @@ def _print_history(output: Output, run: Run, page: TreePage) -> None:
         output.say(f"Positions {page.start} to {end - 1} of {page.total}; {'; '.join(others)}")
     if page.is_cut:
         output.say("The history is longer than what is shown: durable export has more.")
+
+
+def _saved(run: Run, page: TreePage) -> dict[str, Any]:
+    return saved_by(run, [node.location for node in page.nodes if node.kind == EntryKind.STEP])
+
+
+def _print_saved(output: Output, run: Run, page: TreePage) -> None:
+    for location, value in _saved(run, page).items():
+        output.line()
+        output.line(f"saved by {location}:")
+        output.text(pretty(value))
 
 
 def _row(workflow: str, node: TreeNode) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db.models import F, OuterRef, QuerySet, Subquery
 
 from durable.conf import conf
-from durable.core.records import RunState
+from durable.core.records import ENDED, RunState
 from durable.core.tally import Tally
 from durable.inspection.capped_counts import Count, cross_tally
 from durable.models import Child, Run
@@ -31,6 +31,7 @@ __all__ = [
     "count_children",
     "family_data",
     "has_children",
+    "is_child",
     "list_children",
     "list_parents",
 ]
@@ -80,6 +81,11 @@ class FamilyCounts:
         """The number of failed children."""
         return Count(number=self.states.get(_FAILED, 0), is_capped=self.is_capped)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that were counted have ended."""
+        return not any(each not in ENDED for each in self.states)
+
     def __bool__(self) -> bool:
         return bool(self.groups)
 
@@ -110,6 +116,11 @@ class ChildPage:
 def has_children() -> bool:
     """Return whether any run is a child: without one a list of roots has nothing to leave out. One look at an index."""
     return Child.objects.using(conf.DATABASE).order_by("pk").values_list("pk").first() is not None
+
+
+def is_child(run_id: str) -> bool:
+    """Return whether the code of another run has started the run as its own; not so for one that a step has started."""
+    return Child.objects.using(conf.DATABASE).filter(pk=run_id).exists()
 
 
 def list_parents(run: Run, within: RunQuerySet | None = None) -> list[Run]:

@@ -13,11 +13,12 @@ from durable.conf import conf
 from durable.core.records import EntryStatus
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.resting import remembered
-from durable.models import Attempt, Entry, EntryMetadata, Run
+from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
 __all__ = ["MOST_OPEN", "OPEN", "Progress", "progress_of"]
 
 MOST_OPEN: Final = 500  # entries
+_MOST_CHILDREN: Final = 10_000  # that are counted
 #: The condition on metadata of entries that are not completed or whose compensation has failed.
 OPEN: Final = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=False)
 
@@ -64,7 +65,7 @@ def progress_of(run: Run) -> Progress:
     active = sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None)
     active += sum(each.seconds for each in running)
     newest = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("-ordinal").values_list("ordinal", flat=True)
-    # Begins and ends of entries are numbered from 0 on, without a gap.
+    # Begins and ends of entries, and starts of children, are numbered from 0 on, without a gap.
     numbered = max(newest.first() or 0, found["finished"] or 0) + 1 if found["entries"] else 0
     return Progress(
         entries=found["entries"],
@@ -73,8 +74,16 @@ def progress_of(run: Run) -> Progress:
         active=active,
         revision="-".join(map(str, [*row, *parts])),
         open_keys=sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:],
-        is_pruned=numbered > found["entries"] + found["ends"],
+        is_pruned=_has_gap(run, numbered - found["entries"] - found["ends"]),
     )
+
+
+def _has_gap(run: Run, missing: int) -> bool:
+    """Return whether the run has started fewer children than `missing` numbers; one statement if any is missing."""
+    if missing <= 0:
+        return False
+    children = Child.objects.using(conf.DATABASE).filter(parent=run).order_by("position")
+    return children.values("pk")[: min(missing, _MOST_CHILDREN)].count() < min(missing, _MOST_CHILDREN)
 
 
 def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from durable import get_run
-from durable.inspection import Filtered, RunCriteria, list_runs
+from durable.inspection import Filtered, RunCriteria, list_runs, progress_of
 from durable.inspection.family import FailedChildren, list_children
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
 from durable.operations import bulk
@@ -130,6 +130,12 @@ def test_the_page_of_a_parent_has_its_children_by_state_and_names_the_failed_one
     for child in CHILDREN[1:3]:
         assert f'href="{url("change", child)}"' in text
     assert "Recover the 2 failed children and this run" in text
+
+
+def test_the_numbers_that_children_take_are_no_pruned_records(family: Stage) -> None:
+    assert not progress_of(Run.objects.get(pk="billing-1")).is_pruned
+    Child.objects.filter(pk=CHILDREN[0]).delete()
+    assert progress_of(Run.objects.get(pk="billing-1")).is_pruned
 
 
 def test_a_run_without_children_says_nothing_of_them(family: Stage, operator: Client) -> None:
@@ -302,3 +308,26 @@ def test_a_run_links_to_the_schedule_that_has_started_it(family: Stage, operator
     assert f'href="{url("schedule", "nightly")}"' in text_of(operator.get(url("change", "alone")))
     assert "nightly" in told("show", "alone")
     assert json.loads(told("why", "alone", "-o", "json"))["schedule"]["name"] == "nightly"
+
+
+# -- what makes no sense is not offered
+
+
+def test_a_failed_child_of_a_failed_parent_leads_to_the_recovery_of_both(family: Stage, operator: Client) -> None:
+    page = operator.get(url("change", CHILDREN[1]))
+    assert "stays failed if this run is recovered alone" in text_of(page)
+    assert operator.get(page.context["recover_parent_url"]).context["eligibility"].count == 3
+    assert "recovered alone" not in text_of(operator.get(url("change", CHILDREN[0])))
+    Child.objects.filter(pk=CHILDREN[1]).delete()  # as if a step had started it
+    assert "recovered alone" not in text_of(operator.get(url("change", CHILDREN[1])))
+
+
+def test_a_completed_child_whose_parent_may_read_it_is_not_offered_in_place(stage: Stage, operator: Client) -> None:
+    stage.start(flows.billing, 2, id="billing-1")
+    stage.settle(CHILDREN[0])
+    page = text_of(operator.get(url("replay", CHILDREN[0]), {"at": "charge"}))
+    assert "In place it cannot be done" in page
+    assert 'name="in_place"' not in page
+    stage.settle(CHILDREN[1])
+    stage.settle("billing-1")
+    assert 'name="in_place"' in text_of(operator.get(url("replay", CHILDREN[0]), {"at": "charge"}))

@@ -1,10 +1,13 @@
 """Payloads on the pages: their size, folds, parts and downloads, and who may see them."""
 
+import io
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.utils import quote
+from django.core.management import call_command
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -14,7 +17,7 @@ from durable import get_run
 from durable.admin.payload_view import folded_html
 from durable.inspection.payload_text import PayloadText
 from durable.inspection.size_limit import PAGE_BYTES
-from durable.models import Run
+from durable.models import Activity, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
@@ -214,3 +217,47 @@ class TestAddresses:
         settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
         assert "alert" not in json.dumps(downloaded(operator, "run", of="output"))
         assert "alert" not in text_of(operator.get(url("payload", "run"), {"of": "output"}))
+
+
+class TestSaves:
+    """What a step has saved for its next attempt, beside its entry and where it runs for the first time."""
+
+    def test_the_page_of_a_running_step_has_it(self, stage: Stage, operator: Client, log_in: Any) -> None:
+        stage.start(flows.saving, id="run")
+        running(stage, "run", "import")
+        assert "&quot;row&quot;: 500" in text_of(operator.get(url("running_step", "run"), {"at": "import"}))
+        viewer = log_in("view_run", name="eve")
+        assert "500" not in text_of(viewer.get(url("running_step", "run"), {"at": "import"}))
+
+    def test_the_command_line_has_it_with_payloads(self, stage: Stage) -> None:
+        stage.start(flows.saving, id="run")
+        assert '"row": 500' in shown("run", "-p")
+        assert "500" not in shown("run")
+        assert json.loads(shown("run", "-p", "-o", "json"))["saved"] == {"import": {"row": 500}}
+
+    def test_the_redaction_hook_decides(self, stage: Stage, operator: Client, settings: Settings) -> None:
+        stage.start(flows.saving, id="run")
+        settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.broken"}
+        assert "500" not in shown("run", "-p")
+
+
+def running(stage: Stage, run_id: str, location: str) -> None:
+    """A worker has the run, and has been in this step for a minute."""
+    stage.advance(hours=2)
+    run = stage.claim(run_id)
+    Activity.objects.create(
+        run_id=run_id,
+        location=location,
+        attempt=2,
+        kind="step",
+        fence=run.fence,
+        worker="host:4711:abc",
+        began_at=stage.now - timedelta(minutes=1),
+        timeout=600,
+    )
+
+
+def shown(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("durable", "show", *arguments, stdout=out)
+    return out.getvalue()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import get_run
-from durable.models import Child, Run, Schedule, Tick
+from durable import Context, RetryLater, current_step, get_run, workflow
+from durable.models import Activity, Child, Run, Schedule, Tick
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.faults.passing import pass_once
 
@@ -138,3 +140,30 @@ def test_the_failed_children_of_a_run_are_recovered_as_one_bulk(api: Api, make_a
     bulk = get_run(answer.json()["id"])
     pass_once(bulk)
     assert set(Run.objects.filter(pk__in=family[1:3]).values_list("state", flat=True)) == {"pending"}
+
+
+def test_an_entry_and_what_runs_now_have_what_a_step_has_saved(api: Api, make_api: MakeApi) -> None:
+    run = saving.using(id="import").start()
+    pass_once(run)
+    now = timezone.now()
+    row = Run.objects.get(pk="import")
+    Run.objects.filter(pk="import").update(state="running", lease_expires_at=now + timedelta(hours=1), worker="w")
+    Activity.objects.create(
+        run_id="import", location="read", attempt=2, kind="step", fence=row.fence, worker="w", began_at=now, timeout=60
+    )
+    assert api.get("/runs/import/entries/read").json()["saved"] == {"row": 500}
+    assert [each["saved"] for each in api.get("/runs/import/running").json()["results"]] == [{"row": 500}]
+    viewer = make_api("view_run")
+    assert viewer.get("/runs/import/entries/read").json()["saved"] is None
+    assert [each["saved"] for each in viewer.get("/runs/import/running").json()["results"]] == [None]
+    assert [each["saved"] for each in api.get("/running").json()["results"]] == [None]
+
+
+def save_half() -> None:
+    current_step().save({"row": 500})
+    raise RetryLater("1 hour")
+
+
+@workflow(name="tests.api.saving")
+def saving(ctx: Context) -> None:
+    ctx.step("read", save_half)

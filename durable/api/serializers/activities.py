@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_serializer
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
 from durable.api.serializers.fields import Moment, Query, Text
@@ -37,6 +37,14 @@ class ActivitySerializer(serializers.Serializer[RunningStep]):
     stack_asked_at = Moment(allow_null=True, help_text="When its stack was requested.")
     stack_taken_at = Moment(allow_null=True, help_text="When a worker answered.")
     abandon_asked_at = Moment(allow_null=True, help_text="When the attempt was abandoned; it has not ended yet.")
+    saved = serializers.SerializerMethodField(
+        help_text="Of the steps of one run: what the step has saved last. Null without the permission to see payloads."
+    )
+
+    @extend_schema_field(serializers.JSONField(allow_null=True))
+    def get_saved(self, step: RunningStep) -> Any:
+        """Return what the context has of it."""
+        return self.context.get("saved", {}).get(step.location)
 
 
 class StackQuery(Query):

@@ -68,6 +68,9 @@ class EntryDetailSerializer(EntrySerializer):
     """An entry with its failed attempts, at most 1,000 and 8 MiB."""
 
     failed_attempts = AttemptSerializer(many=True)
+    saved = serializers.JSONField(
+        allow_null=True, help_text="What the step has saved last. Null without the permission to see payloads."
+    )
 
 
 @extend_schema_serializer(component_name="EntryPage")

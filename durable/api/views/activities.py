@@ -8,12 +8,13 @@ from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.access import is_limited, visible_run, visible_runs
+from durable.api.access import is_limited, may, visible_run, visible_runs
 from durable.api.paging import PageQuery
 from durable.api.schema import described
 from durable.api.serializers.activities import ActivityListSerializer, ActivitySerializer
 from durable.api.views.base import View
 from durable.inspection import activities_of, list_activities
+from durable.inspection.saves import saved_by
 
 __all__ = ["ActivitiesOfRunView", "ActivitiesView"]
 
@@ -41,5 +42,8 @@ class ActivitiesOfRunView(View):
     @described(operation_id="list_running_steps_of_run", responses=ActivityListSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Return those that have run for more than a second, the oldest first; at most 200."""
-        steps: Any = activities_of(visible_run(request, run_id), timezone.now())
-        return Response({"results": ActivitySerializer(steps, many=True).data, "next_cursor": None})
+        run = visible_run(request, run_id)
+        steps: Any = activities_of(run, timezone.now())
+        saved = saved_by(run, [each.location for each in steps]) if may(request, "view_payload") else {}
+        shown = ActivitySerializer(steps, many=True, context={"saved": saved}).data
+        return Response({"results": shown, "next_cursor": None})

@@ -24,6 +24,7 @@ from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.inspection import activities_of_runs, build_timeline, history_tree
+from durable.inspection.saves import saved_by
 from durable.models import Attempt, Entry
 
 __all__ = ["EntriesView", "EntryView", "TimelineView", "TreeView"]
@@ -125,6 +126,7 @@ class EntryView(View):
         failed = attempts.filter(run=run, location=location)[:_MOST_ATTEMPTS]
         chosen, _ = fitting(sized(failed, "error"))
         shown = entry_shown(run, entry, may_see_payloads=may_see, with_payloads=True)
+        shown["saved"] = saved_by(run, [location]).get(location) if may_see else None
         shown["failed_attempts"] = [
             attempt_shown(run, each, may_see_payloads=may_see) for each in attempts.filter(pk__in=chosen)
         ]
