@@ -10,8 +10,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
+from operator import attrgetter
+from typing import Final
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
@@ -80,8 +82,14 @@ def _size(entries: list[EntryRecord]) -> int:
     )
 
 
+_VALUES: Final = attrgetter(*(each.name for each in fields(EntryRecord)))
+
+
 def _copied(entry: EntryRecord) -> EntryRecord:
-    return replace(entry, data=json.loads(json.dumps(entry.data)) if entry.data else {})
+    """Return a copy of `entry` that later changes of the original do not affect."""
+    copy = EntryRecord(*_VALUES(entry))  # replace() takes three times as long
+    copy.data = json.loads(json.dumps(entry.data)) if entry.data else {}
+    return copy
 
 
 class MemoryStore:
@@ -457,7 +465,9 @@ class MemoryStore:
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
             pending = self._pending_after(run.id, consumed, batch.returned)
             after, overruled = row_rules.after_commit(run, batch, own, pending)
-            self._put(row_rules.copied(replace(after, message_count=run.message_count)))
+            written = row_rules.copied(after)
+            written.message_count = run.message_count
+            self._put(written)
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             self._attempts[run.id] += batch.attempts

@@ -30,12 +30,8 @@ class TransactionalMemoryStore(MemoryStore):
 
     def follow(self) -> None:
         """Undo what was rolled back since the last use, and keep a snapshot before the next change."""
-        for number, note in enumerate(self._notes):
-            if note.fate.is_rolled_back:
-                self._put_back(note.tables)
-                del self._notes[number:]  # later changes were made on top of it
-                break
-        self._notes = [note for note in self._notes if not note.fate.is_committed]
+        if self._notes:
+            self._forget_what_has_ended()
         connection = connections[self.using]
         if not connection.in_atomic_block:
             return
@@ -44,6 +40,14 @@ class TransactionalMemoryStore(MemoryStore):
             self._notes = _without_released(self._notes, here)
         if not any(note.place == here for note in self._notes):
             self._notes.append(_Snapshot(here, self._tables(), _RollbackProbe(self.using)))
+
+    def _forget_what_has_ended(self) -> None:
+        for number, note in enumerate(self._notes):
+            if note.fate.is_rolled_back:
+                self._put_back(note.tables)
+                del self._notes[number:]  # later changes were made on top of it
+                break
+        self._notes = [note for note in self._notes if not note.fate.is_committed]
 
 
 class _FollowingLock:

@@ -46,14 +46,18 @@ class _Mute(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is let through."""
         name = record.name
-        return name in self._is_spared or not (name == _ROOT or name.startswith(f"{_ROOT}."))
+        return name in self._is_spared or not _is_of_durable(name)
+
+
+def _is_of_durable(name: str) -> bool:
+    return name == _ROOT or name.startswith(f"{_ROOT}.")
 
 
 def _handlers() -> list[logging.Handler]:
     """Every handler that a record of durable's may come to."""
     loggers: list[logging.Logger] = [logging.root]
     for name, logger in list(logging.root.manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger) and (name == _ROOT or name.startswith(f"{_ROOT}.")):
+        if name.startswith(_ROOT) and isinstance(logger, logging.Logger) and _is_of_durable(name):
             loggers.append(logger)
     found = [handler for logger in loggers for handler in logger.handlers]
     return found if logging.lastResort is None else [*found, logging.lastResort]
