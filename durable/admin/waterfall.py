@@ -23,7 +23,7 @@ from durable.models import Run
 __all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn"]
 
 _NARROWEST: Final = 0.4  # percent of the axis
-_APART: Final = 6.5  # percent between the middles of two labels
+_APART: Final = 8.0  # percent between the middles of two labels
 _APART_IN_HALF: Final = 13.0  # the same in a window of half the width
 _APART_ON_A_TELEPHONE: Final = 24.0
 _STEPS: Final = tuple(
@@ -276,7 +276,8 @@ def _apart(candidates: Sequence[tuple[float, str]], *, is_gap: bool) -> Iterator
     half: list[float] = []
     small: list[float] = []
     for x, text in candidates:
-        if _is_free(x, [other for other, _ in shown], _APART):
+        is_told = not is_gap and any(text == other for _, other in shown)
+        if not is_told and _is_free(x, [other for other, _ in shown], _APART):
             shown.append((x, text))
             for taken, apart in ((half, _APART_IN_HALF), (small, _APART_ON_A_TELEPHONE)):
                 if _is_free(x, taken, apart):

@@ -149,7 +149,7 @@ def test_to_recover_one_run_from_the_index_is_two_clicks(
     row = operator_page.locator(".durable-incidents > li").first
     hand.see(row.get_by_text("charge · GatewayTimeout"))  # what, where and why, before any click
     hand.see(row.get_by_text("no answer for #"))
-    hand.click(row.get_by_text("Recover the newest alone"))
+    hand.click(row.get_by_text("Only the newest"))
     row.get_by_label("Reason").locator("visible=true").fill("the bank is back")
     hand.click(row.get_by_role("button", name="Recover", exact=True).locator("visible=true"))
     operator_page.wait_for_url("**/change/", timeout=WAIT)

@@ -22,7 +22,7 @@ from durable.inspection import (
     state_word,
 )
 from durable.inspection.failed_branches import first_failed_branch
-from durable.models import Attempt, Run
+from durable.models import Attempt, EntryMetadata, Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -302,3 +302,16 @@ def test_the_list_offers_the_verbs_that_its_states_allow(stage: Stage, operator:
     assert offered("?state=failed") == ["recover", "replay"]
     assert offered("?state=sleeping") == ["wake", "pause", "cancel"]
     assert offered("") == ["recover", "replay", "wake", "pause", "resume", "cancel"]
+
+
+@pytest.mark.parametrize("seconds", [0.4, 3.0, 5.9, 61.0])
+def test_no_label_of_a_timeline_is_told_twice(stage: Stage, operator: Client, seconds: float) -> None:
+    run = stage.start(flows.quick, id="run")
+    begun = run.created_at.replace(second=0, microsecond=900_000)
+    ended = begun + timedelta(seconds=seconds)
+    Run.objects.filter(pk="run").update(created_at=begun, started_at=begun, finished_at=ended)
+    EntryMetadata.objects.update(created_at=begun, last_attempt_at=begun, completed_at=ended)
+    shown = text_of(operator.get(f"{url('change', 'run')}?time=real"))
+    labels = re.findall(r"<text[^>]*>(\d\d:\d\d:\d\d(?:\.\d+)?)</text>", shown)
+    assert len(labels) >= 2
+    assert sorted(set(labels)) == sorted(labels)
