@@ -59,8 +59,8 @@ def family_of(at: Runtime, replay: Replay) -> Family:
     lost = cancelled_children(at, history)
     parent = at.store.get(run.parent_id) if run.parent_id is not None and run.state == RunState.COMPLETED else None
     is_awaited = parent is not None and parent.state not in ENDED and run.id in at.store.children([run.id])
-    if run.parent_id is not None and run.state == RunState.COMPLETED:  # replays of the parent read it too
-        is_awaited |= bool(at.store.readers_of(run.id))
+    # replays of the parent read it too, and are known when the parent is gone
+    is_awaited |= run.state == RunState.COMPLETED and bool(at.store.readers_of(run.id))
 
     def are_open(children: Sequence[str]) -> tuple[str, ...]:
         return tuple(each for each in children if each in states and states[each] not in ENDED and each not in lost)
