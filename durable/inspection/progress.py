@@ -12,10 +12,10 @@ from django.utils import timezone
 from durable.conf import conf
 from durable.core.records import EntryStatus
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.resting import remembered
+from durable.inspection.resting import recalled, remembered
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
-__all__ = ["MOST_OPEN", "OPEN", "Progress", "progress_of"]
+__all__ = ["MOST_OPEN", "OPEN", "Progress", "progress_of", "remembered_open_keys"]
 
 MOST_OPEN: Final = 500  # entries
 _MOST_CHILDREN: Final = 10_000  # that are counted
@@ -73,7 +73,7 @@ def progress_of(run: Run) -> Progress:
         failed_attempts=failed["number"],
         active=active,
         revision="-".join(map(str, [*row, *parts])),
-        open_keys=sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:],
+        open_keys=_open_keys(found),
         is_pruned=_has_gap(run, numbered - found["entries"] - found["ends"]),
     )
 
@@ -84,6 +84,16 @@ def _has_gap(run: Run, missing: int) -> bool:
         return False
     children = Child.objects.using(conf.DATABASE).filter(parent=run).order_by("position")
     return children.values("pk")[: min(missing, _MOST_CHILDREN)].count() < min(missing, _MOST_CHILDREN)
+
+
+def remembered_open_keys(run: Run) -> Sequence[int] | None:
+    """Return the `open_keys` of the run's progress if its long history was counted a moment ago; without a statement."""
+    counts = recalled(run, "progress")
+    return None if counts is None else _open_keys(counts[0])
+
+
+def _open_keys(found: dict[str, Any]) -> list[int]:
+    return sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:]
 
 
 def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:

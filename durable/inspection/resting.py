@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from durable.conf import conf
 from durable.models import Run
 
-__all__ = ["remembered"]
+__all__ = ["recalled", "remembered"]
 
 _T = TypeVar("_T")
 
@@ -34,15 +34,13 @@ def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[
 
     `entries` tells from a result how long the history is.
     """
-    if run.lease_expires_at is not None:
-        return count()
-    key = (conf.DATABASE, run.id, what, run.state, run.fence, run.change_seq)
-    with _lock:
-        end, result = _results.get(key, (0.0, None))
-    if time.monotonic() < end:
-        known: _T = result
+    known: _T | None = recalled(run, what)
+    if known is not None:
         return known
     found = count()
+    if run.lease_expires_at is not None:
+        return found
+    key = _key(run, what)
     if entries(found) > LONG:
         with _lock:
             _results[key] = (time.monotonic() + _KEPT, found)
@@ -50,3 +48,16 @@ def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[
             while len(_results) > _MOST:
                 _results.popitem(last=False)
     return found
+
+
+def recalled(run: Run, what: str) -> Any:
+    """Return what is remembered of the run in its present state, None if nothing is."""
+    if run.lease_expires_at is not None:
+        return None
+    with _lock:
+        end, result = _results.get(_key(run, what), (0.0, None))
+    return result if time.monotonic() < end else None
+
+
+def _key(run: Run, what: str) -> tuple[Any, ...]:
+    return (conf.DATABASE, run.id, what, run.state, run.fence, run.change_seq)

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.inspection import build_timeline, places, progress_of, resting
+from durable.inspection.progress import remembered_open_keys
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -74,3 +75,13 @@ def test_it_is_kept_for_a_while_only(stage: Stage, monkeypatch: pytest.MonkeyPat
         stage.start(flows.many, 6, id=each)
         progress_of(Run.objects.get(pk=each))
     assert [key[1] for key in resting._results] == ["b"]
+
+
+def test_a_page_of_a_verb_searches_what_was_counted_no_more(stage: Stage) -> None:
+    run = stage.start(flows.many, 6, id="run")
+    run.refresh_from_db()
+    assert remembered_open_keys(run) is None
+    assert remembered_open_keys(run) is None  # to ask counts nothing
+    assert progress_of(run).open_keys == remembered_open_keys(run)
+    run.change_seq += 1
+    assert remembered_open_keys(run) is None
