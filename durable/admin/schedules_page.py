@@ -49,6 +49,7 @@ _KINDS: Final[dict[str, StrPromise]] = {
     "backfill": _("backfill"),
 }
 _SHOWN: Final = 200
+_ON_A_PAGE: Final = 25  # schedules
 #: By the name of a page, the action of the verb.
 ACTIONS: Final = {
     "pause": "pause_schedule",
@@ -87,7 +88,7 @@ class ShownSchedule:
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the schedules by name."""
     now = pages.now()
-    found, after = list_schedules(now, after=request.GET.get("after", "")[:200])
+    found, after = list_schedules(now, after=request.GET.get("after", "")[:200], most=_ON_A_PAGE)
     context = {
         "title": _("Schedules"),
         "now": now,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.utils.translation import get_language
 
 from durable.conf import conf
@@ -165,14 +165,12 @@ def _summaries(rows: Sequence[Schedule], now: datetime) -> list[ScheduleSummary]
 
 def _newest_ticks(rows: Sequence[Schedule]) -> dict[int, list[Tick]]:
     """Return the newest ticks of each; the numbers of a schedule's ticks follow each other, so that a range has them."""
-
-    wanted = Q()
-    for row in rows:
-        if row.tick_count:
-            wanted |= Q(schedule=row.pk, number__gt=row.tick_count - _DOTS)
     found: dict[int, list[Tick]] = {}
-    if wanted:
-        for tick in Tick.objects.using(conf.DATABASE).filter(wanted).order_by("schedule", "-number"):
+    ticked = [row.pk for row in rows if row.tick_count]
+    if ticked:
+        ticks = Tick.objects.using(conf.DATABASE).filter(schedule__in=ticked)
+        newest = ticks.filter(number__gt=F("schedule__tick_count") - _DOTS)
+        for tick in newest.order_by("schedule", "-number"):
             found.setdefault(tick.schedule_id, []).append(tick)
     return found
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BULK", "DEEP", "OPERATOR"]
+__all__ = ["BULK", "DEEP", "OPERATOR", "PARENT"]
 
 DEEP: Final = "deep-history"
+PARENT: Final = "run-00700001"  # has 1,000 children
 BULK: Final = "bulk-of-many"
 OPERATOR: Final = "scale"  # a superuser

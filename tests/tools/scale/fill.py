@@ -2,7 +2,8 @@
 
 The runs of `tests.admin.bigdata`, one of them with 100,000 entries and as many messages. `DEEP` has 100,000 entries too, in
 joins of numbered branches with loops and joins inside: the engine makes them. Besides: workers, builds, activities, log lines,
-saved views, a bulk of 10,000 runs, related runs, holds, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
+saved views, a bulk of 10,000 runs, related runs, holds, 100,000 keyed runs, 10,000 schedules with 200 ticks each, 1,000
+children of `PARENT`, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from durable import Context, workflow  # noqa: E402
+from durable import Context, cron, workflow  # noqa: E402
+from durable.models import Schedule  # noqa: E402
 from tests.admin import bigdata  # noqa: E402
 from tests.admin.conftest import staged  # noqa: E402
 from tests.support.rollups import settle  # noqa: E402
-from tests.tools.scale import BULK, DEEP, OPERATOR  # noqa: E402
+from tests.tools.scale import BULK, DEEP, OPERATOR, PARENT  # noqa: E402
 
 __all__ = ["fill"]
 
 _SKUS: Final = 50  # in a batch
 _PER_SKU: Final = 10  # entries
+_OWN: Final = ("id", "name", "workflow", "paused")  # columns in which schedules differ
 
 #: Parameters: long. What the tables of `bigdata` lack; each statement is bounded by the numbers in it.
 _OTHERS: Final = (
@@ -64,6 +67,18 @@ _OTHERS: Final = (
     """
     INSERT INTO durable_causebuild (cause_id, build, first_seen_at)
     SELECT id, 'build-' || n, now() - (41 - n) * interval '3 hours' FROM durable_cause, generate_series(30, 40) AS n
+    """,
+    """
+    INSERT INTO durable_runkey (run_id, workflow, key, is_open, taken_at, moves)
+    SELECT id, workflow, 'order ' || id, CASE WHEN finished_at IS NULL THEN true END, created_at, 0 FROM durable_run
+      WHERE id LIKE 'run-%%' AND right(id, 1) = '5'
+    """,
+    # children of one parent, in the order of their ids, in groups of 100
+    "UPDATE durable_run SET parent_id = %(parent)s WHERE id BETWEEN 'run-00700100' AND 'run-00701099'",
+    """
+    INSERT INTO durable_child (run_id, parent_id, location, generation, when_parent_ends, "group", position, is_dropped)
+    SELECT id, parent_id, 'start/' || id, 0, 'cancel', 'group ' || substr(id, 7, 4), row_number() OVER (ORDER BY id), false
+      FROM durable_run WHERE parent_id = %(parent)s
     """,
     # what the runs in hand do now: a step each
     """
@@ -141,8 +156,10 @@ def fill(*, runs: int, entries: int) -> Iterator[str]:
     yield f"{runs:,} runs, one of {entries:,} entries"
     with connection.cursor() as cursor:
         for statement in _OTHERS:
-            cursor.execute(statement, {"long": bigdata.LONG, "bulk": BULK})
+            cursor.execute(statement, {"long": bigdata.LONG, "bulk": BULK, "parent": PARENT})
     yield "what is beside the runs"
+    _fill_schedules()
+    yield "schedules and their ticks"
     logging.getLogger("durable").setLevel(logging.ERROR)  # a hundred steps of the deep history fail
     with staged() as stage:
         stage.start(import_catalogue, entries // (_SKUS * _PER_SKU), id=DEEP)
@@ -153,6 +170,32 @@ def fill(*, runs: int, entries: int) -> Iterator[str]:
     with connection.cursor() as cursor:
         cursor.execute("VACUUM (ANALYZE)")
     yield "statistics"
+
+
+def _fill_schedules() -> None:
+    """Make 10,000 schedules of a few workflows, a tenth of them paused, whose next moments are far away."""
+    first = Schedule.objects.create(name="report 0", workflow="big.workflow_0", rule=cron("0 4 1 1 *"))
+    columns = ", ".join(f'"{each.column}"' for each in Schedule._meta.concrete_fields if each.name not in _OWN)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            INSERT INTO durable_schedule (name, workflow, paused, {columns})
+            SELECT 'report ' || n, 'big.workflow_' || mod(n, 7), mod(n, 10) = 0, {columns}
+              FROM durable_schedule, generate_series(1, 9999) AS n WHERE id = %(first)s
+            """,
+            {"first": first.pk},
+        )
+        cursor.execute(
+            """
+            INSERT INTO durable_tick (schedule_id, number, moment, kind, outcome, run_id, why, decided_at)
+            SELECT s.id, n, now() - (200 - n) * interval '1 hour', 'tick',
+              CASE mod(n, 20) WHEN 0 THEN 'skipped' WHEN 1 THEN 'missed' ELSE 'started' END,
+              CASE WHEN mod(n, 20) > 1 THEN 'run-' || lpad((mod(s.id, 5000) * 200 + n)::text, 8, '0') ELSE '' END,
+              '', now() - (200 - n) * interval '1 hour'
+            FROM durable_schedule AS s, generate_series(1, 200) AS n
+            """
+        )
+        cursor.execute("UPDATE durable_schedule SET tick_count = 200, last_at = now()")
 
 
 def _main() -> None:

@@ -20,13 +20,14 @@ from durable.inspection.names import KINDS
 from durable.models import Cause, Limit, OperatorAction, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
-from tests.tools.scale import BULK, DEEP
+from tests.tools.scale import BULK, DEEP, PARENT
 
 __all__ = ["Asked", "every_request"]
 
 _WORKFLOW: Final = "big.workflow_3"
 _FAILED: Final = "run-00500001"
 _COMPLETED: Final = "run-00500010"
+_KEYED: Final = "run-00500005"
 _PLACE: Final = "charge"
 _WORKER: Final = "orders-1:4711:0f3a"
 #: A value for each field of the filter.
@@ -99,7 +100,7 @@ def _admin() -> dict[str, list[Asked]]:
     assert action is not None
     assert view is not None
     log = "admin:durable_operatoraction_changelist"
-    runs = (LONG, DEEP, _FAILED, _COMPLETED)
+    runs = (LONG, DEEP, _FAILED, _COMPLETED, PARENT, _KEYED)
     schedules = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1])
     limits = list(Limit.objects.order_by("name").values_list("name", flat=True)[:1])
     pages: dict[str, list[Asked]] = {
@@ -114,7 +115,7 @@ def _admin() -> dict[str, list[Asked]]:
         "limits": [_page("limits")],
         "limit": [_page("limit", each) for each in limits],
         "limit_act": [_page("limit_act", each, "set") for each in limits],
-        "schedules": [_page("schedules"), _page("schedules", after="m")],
+        "schedules": [_page("schedules"), *(_page("schedules", after=each) for each in ("m", "report 5"))],
         "schedule": [_page("schedule", each) for each in schedules],
         "schedule_create": [_page("schedule_create")],
         "schedule_act": [
@@ -282,7 +283,13 @@ def _interface() -> dict[str, list[Asked]]:
             to("tree", DEEP, only_failed="true"),
             to("tree", LONG, start=40_000),
         ],
-        "children": [to("children", LONG), to("children", LONG, state="failed")],
+        "children": [
+            *(
+                to("children", run, **each)
+                for run in (LONG, PARENT)
+                for each in ({}, {"state": "failed"}, {"limit": 200})
+            ),
+        ],
         "running-of-run": [to("running-of-run", LONG)],
         "messages": [to("messages", LONG), to("messages", LONG, limit=200)],
         "message": [to("message", LONG, f"{LONG} 50000")],
@@ -298,7 +305,12 @@ def _interface() -> dict[str, list[Asked]]:
         "workflow-stats": [to("workflow-stats", each) for each in (_WORKFLOW, "big.long", "scale.import")],
         "queues": [to("queues")],
         "workers": [to("workers")],
-        "schedules": [to("schedules"), to("schedules", workflow="shop.fulfil")],
+        "schedules": [
+            *(
+                to("schedules", **each)
+                for each in ({}, {"limit": 200}, {"workflow": "shop.fulfil"}, {"workflow": _WORKFLOW})
+            ),
+        ],
         "schedule": [
             to("schedule", each) for each in Schedule.objects.order_by("name").values_list("name", flat=True)[:1]
         ],
