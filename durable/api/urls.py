@@ -27,6 +27,7 @@ from durable.api.views.children import ChildrenView
 from durable.api.views.comparison import ComparisonView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
 from durable.api.views.holds import HoldView, PauseQueueView, ReleaseView, ResumeQueueView
+from durable.api.views.limits import LimitsView, LimitView, SetLimitView, TakeBackLimitView
 from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, MessagesView, MessageView
 from durable.api.views.reference import DocsView, RootView, SchemaView
@@ -101,6 +102,10 @@ urlpatterns = [
     path("queues/<path:name>/pause", PauseQueueView.as_view(), name="pause-queue"),
     path("queues/<path:name>/resume", ResumeQueueView.as_view(), name="resume-queue"),
     path("queues", QueuesView.as_view(), name="queues"),
+    path("limits", LimitsView.as_view(), name="limits"),
+    path("limits/<path:name>/set", SetLimitView.as_view(), name="set-limit"),
+    path("limits/<path:name>/take-back", TakeBackLimitView.as_view(), name="take-back-limit"),
+    path("limits/<path:name>", LimitView.as_view(), name="limit"),
     path("schedules", SchedulesView.as_view(), name="schedules"),
     path("schedules/<path:name>/pause", PauseScheduleView.as_view(), name="pause-schedule"),
     path("schedules/<path:name>/resume", ResumeScheduleView.as_view(), name="resume-schedule"),

@@ -10,6 +10,7 @@ from django.db.models import Count, Min, Q
 
 from durable.conf import conf
 from durable.models import Limit, Run, Slot
+from durable.models.run import RunQuerySet
 
 __all__ = ["LimitKeySummary", "LimitSummary", "Line", "line_of", "list_limits", "slots_of"]
 
@@ -76,10 +77,13 @@ def line_of(run_id: str) -> Line | None:
     )
 
 
-def list_limits(name: str = "") -> list[LimitSummary]:
-    """Return the limits by name, or one of them; at most 100 keys of each."""
+def list_limits(name: str = "", within: RunQuerySet | None = None) -> list[LimitSummary]:
+    """Return the limits by name, or one of them; at most 100 keys of each.
+
+    With `within`, only keys of which one of these runs holds a slot or waits for one.
+    """
     limits = Limit.objects.using(conf.DATABASE).order_by("name")
-    return [_summary(each) for each in (limits.filter(name=name) if name else limits)]
+    return [_summary(each, within) for each in (limits.filter(name=name) if name else limits)]
 
 
 def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
@@ -90,8 +94,11 @@ def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
     return list(held), list(rows.filter(is_held=False).order_by("place")[:_SHOWN])
 
 
-def _summary(limit: Limit) -> LimitSummary:
-    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit.name).values_list("key").order_by()
+def _summary(limit: Limit, within: RunQuerySet | None) -> LimitSummary:
+    slots = Slot.objects.using(conf.DATABASE).filter(limit=limit.name)
+    if within is not None:
+        slots = slots.filter(key__in=slots.filter(run__in=within).values("key"))
+    rows = slots.values_list("key").order_by()
     keys = rows.annotate(
         held=Count("id", filter=Q(is_held=True)),
         waiting=Count("id", filter=Q(is_held=False)),

@@ -304,6 +304,8 @@ def _interface() -> dict[str, list[Asked]]:
         "workflow": [to("workflow", "shop.fulfil")],
         "workflow-stats": [to("workflow-stats", each) for each in (_WORKFLOW, "big.long", "scale.import")],
         "queues": [to("queues")],
+        "limits": [to("limits")],
+        "limit": [to("limit", each) for each in Limit.objects.order_by("name").values_list("name", flat=True)[:1]],
         "workers": [to("workers")],
         "schedules": [
             *(
@@ -351,6 +353,6 @@ _WRITES: Final = {
             "replay",
             "give-output",
         ),
-        *("go-on", "stop-here", "hold", "release", "pause-queue", "resume-queue"),
+        *("go-on", "stop-here", "hold", "release", "pause-queue", "resume-queue", "set-limit", "take-back-limit"),
     )
 }

@@ -1,0 +1,64 @@
+"""Limits over REST: what is held, who waits, and the verbs that set a number."""
+
+from __future__ import annotations
+
+import pytest
+
+from durable.models import Limit, OperatorAction, Slot
+from tests.api.conftest import MakeApi, problem
+from tests.api.workflows import add
+from tests.store.making import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def carrier() -> None:
+    """A limit whose one slot the run "one" holds; "two" waits."""
+    Limit.objects.create(name="carrier", at_once=1)
+    for number, run_id in enumerate(("one", "two")):
+        add.using(id=run_id).start(1)
+        Slot.objects.create(
+            run_id=run_id,
+            location="",
+            limit="carrier",
+            key="acme/🎉",
+            kind="open",
+            is_held=not number,
+            place=number,
+            since=NOW,
+        )
+
+
+KEY = {"key": "acme/🎉", "held": 1, "waiting": 1, "oldest_at": NOW.isoformat().replace("+00:00", "Z")}
+LIMIT = {"name": "carrier", "at_once": 1, "code_says": 1, "is_overridden": False, "keys": [KEY]}
+
+
+def test_limits_are_read(make_api: MakeApi) -> None:
+    api = make_api("view_run")
+    assert api.get("/limits").json() == {"results": [LIMIT]}
+    assert api.get("/limits/carrier").json() == LIMIT
+    assert 'no limit "none"' in problem(api.get("/limits/none"), 404, "not-found")["detail"]
+
+
+def test_a_number_is_set_and_taken_back(make_api: MakeApi) -> None:
+    api = make_api("change_limit", name="ada")
+    done = api.post("/limits/carrier/set", {"at_once": 3, "reason": "they bought more"}).json()
+    assert done == {**LIMIT, "at_once": 3, "is_overridden": True}
+    assert api.post("/limits/carrier/take-back").json() == LIMIT
+    assert (
+        "there is no limit" in problem(api.post("/limits/none/set", {"at_once": 3}), 404, "not-found")["detail"].lower()
+    )
+    assert api.post("/limits/carrier/set", {"at_once": -1}).status_code == 400
+    log = OperatorAction.objects.order_by("id").values_list("actor_label", "action", "outcome", "reason")
+    assert list(log)[:2] == [
+        ("ada", "set_limit", "done", "they bought more"),
+        ("ada", "take_back_limit", "done", ""),
+    ]
+
+
+@pytest.mark.parametrize("verb", ["set", "take-back"])
+def test_each_needs_its_permission_and_logs_the_denial(make_api: MakeApi, verb: str) -> None:
+    answer = make_api("view_run", "operate_run").post(f"/limits/carrier/{verb}", {"at_once": 2})
+    assert "change_limit" in problem(answer, 403, "permission-denied")["detail"]
+    assert OperatorAction.objects.get().outcome == "denied"
