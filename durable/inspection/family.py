@@ -262,7 +262,7 @@ class FailedChildren:
         children = _all(self.parent).order_by("position")
         if self.group is not None:
             children = children.filter(group=self.group)
-        return [runs.filter(pk__in=list(children.values_list("pk", flat=True)[:CAP])), runs.filter(pk=self.parent)]
+        return [runs.filter(pk__in=children.values("pk")[:CAP]), runs.filter(pk=self.parent)]
 
     def _itself(self) -> list[str]:
         itself = Run.objects.using(conf.DATABASE).filter(pk=self.parent, state=_FAILED)
