@@ -98,6 +98,13 @@ def parent(ctx: Context, number: int) -> Any:
     return [called, waited]
 
 
+@workflow(name="tests.bound.mapping")
+def mapping(ctx: Context, number: int) -> Any:
+    found = ctx.map("labels", label, [(number + each,) for each in range(3)], at_once=2)
+    ctx.step("close", do, f"close {number}")
+    return found.outputs
+
+
 def codec(bind: str, *keys: bytes) -> FernetCodec:
     return FernetCodec(keys=keys or [KEY], bind=bind)
 
@@ -587,6 +594,40 @@ def test_a_swapped_record_of_a_childs_output_stops_the_parent(at: Runtime, swap:
     swap(Tables(at), run, other)
     drive(at, run)
     assert (CALLS, run.state) == ([], "failed")
+
+
+def mapped(at: Runtime, number: int) -> Handle:
+    """A parent whose children of a map have completed, each when it was due; it has not read them yet."""
+    run = mapping.using(id=f"mapping-{number}").start(number)
+    drive(at, run)
+    while due := [each for each in run.children() if each.state == "pending"]:
+        drive(at, due[0])
+    assert {each.state for each in run.children()} == {"completed"}
+    CALLS.clear()
+    return run
+
+
+def test_a_parent_reads_the_outputs_of_a_map_and_so_do_its_copies(at: Runtime) -> None:
+    run = mapped(at, 1)
+    drive(at, run)
+    expected = [{"secret label": f"label {number}"} for number in (1, 2, 3)]
+    assert run.output == expected
+    again = run.replay("close")
+    drive(at, again)
+    assert again.output == expected
+    assert CALLS == ["close 1", "close 1"]
+    assert _values(again, "labels") == _values(run, "labels")
+
+
+def test_a_swapped_output_of_a_map_stops_the_parent(at: Runtime) -> None:
+    run, other = mapped(at, 1), mapped(at, 10)
+    tables = Tables(at)
+    first, others = run.children()[0], other.children()[0]
+    tables.write(Row(first.id, "output"), tables.read(Row(others.id, "output")))
+    drive(at, run)
+    assert (CALLS, run.state) == ([], "failed")
+    assert run.error is not None
+    assert "belongs to another row or field" in run.error.message
 
 
 # -- moving to it
