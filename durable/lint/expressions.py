@@ -10,9 +10,10 @@ from typing import Final, Protocol
 from durable.lint import operators
 from durable.lint.classes import is_model, method_of
 from durable.lint.facts import Branch, Call, Comparison, Facts, Frame, Operation, Start, Step
-from durable.lint.known import acts, kind_of, reads
+from durable.lint.known import acts, reads
 from durable.lint.modules import Module, is_class_name
 from durable.lint.operations import Arguments, bodies_of, step_definition
+from durable.lint.outside import all_origins, called, in_order, shown, without_order
 from durable.lint.values import (
     NOTHING,
     Child,
@@ -45,7 +46,6 @@ from durable.lint.values import (
 __all__ = ["Expressions", "Walker"]
 
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
-_MODELS: Final = frozenset({"django.contrib.auth.get_user_model", "django.apps.apps.get_model"})
 _ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_from_db", "arefresh_from_db"})
 _MUTATORS: Final = frozenset(
     {
@@ -53,10 +53,7 @@ _MUTATORS: Final = frozenset(
         *("reverse", "setdefault", "sort", "update"),
     }
 )
-_ORDERLESS: Final = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset", "bool"})
-_IN_ORDER: Final = frozenset({"list", "tuple", "iter", "enumerate", "next", "str", "repr", "map", "filter", "zip"})
 _SET_METHODS: Final = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
-_DATETIME: Final = "datetime.datetime"
 _NONE: Final[frozenset[Origin]] = frozenset()
 
 
@@ -130,23 +127,23 @@ class Expressions:
                     for key, value in zip(node.keys, values, strict=True)
                     if isinstance(key, ast.Constant)
                 }
-                return Result(Display([each.value for each in values], by_key), _all(keys + values))
+                return Result(Display([each.value for each in values], by_key), all_origins(keys + values))
             case ast.List() | ast.Tuple():
                 parts = [self.of(each, frame) for each in node.elts]
                 return Result(
                     Display([each.value for each in parts], {n: each.origins for n, each in enumerate(parts)}),
-                    _all(parts),
+                    all_origins(parts),
                 )
             case ast.Set():
                 elements = [self.of(each, frame) for each in node.elts]
                 is_steady = all(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in node.elts)
-                value = None if is_steady or len(node.elts) < 2 else OwnSet(_shown(node), node.lineno)
-                return Result(value, _all(elements))
+                value = None if is_steady or len(node.elts) < 2 else OwnSet(shown(node), node.lineno)
+                return Result(value, all_origins(elements))
             case ast.JoinedStr():
                 return self._joined(node, frame)
             case ast.FormattedValue():
                 result = self.of(node.value, frame)
-                return Result(result.value if node.format_spec is None else None, _ordered(result))
+                return Result(result.value if node.format_spec is None else None, in_order(result))
             case ast.Subscript():
                 holder = self.of(node.value, frame)
                 index = self.of(node.slice, frame)
@@ -159,17 +156,17 @@ class Expressions:
             case ast.Compare():
                 sides = [self.of(each, frame) for each in (node.left, *node.comparators)]
                 if any(isinstance(each, ast.In | ast.NotIn) for each in node.ops):
-                    return Result(None, _without_order(_all(sides)))
+                    return Result(None, without_order(all_origins(sides)))
                 self._compare(node, sides, frame)
-                return Result(None, _all(sides))
+                return Result(None, all_origins(sides))
             case ast.IfExp():
                 return self._conditional(node, frame)
             case ast.Starred():
                 result = self.of(node.value, frame)
-                return Result(None, _ordered(result))
+                return Result(None, in_order(result))
             case _:
                 parts = [self.of(each, frame) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-                return Result(None, _all(parts))
+                return Result(None, all_origins(parts))
 
     # -- names and attributes
 
@@ -236,7 +233,7 @@ class Expressions:
         args = [self.of(each, frame) for each in node.args]
         keywords = {each.arg: self.of(each.value, frame) for each in node.keywords if each.arg is not None}
         rest = [self.of(each.value, frame) for each in node.keywords if each.arg is None]
-        origins = callee.origins | _all([*args, *keywords.values(), *rest])
+        origins = callee.origins | all_origins([*args, *keywords.values(), *rest])
         match function:
             case Function():
                 if isinstance(function.node, ast.AsyncFunctionDef) and not is_awaited:
@@ -255,11 +252,16 @@ class Expressions:
                 return Result(instance, origins)
             case External():
                 self._call_functions([*args, *keywords.values()], frame)
-                return self._external(function.name, node, args, origins, frame)
+                result, kind = called(function.name, node, args, origins)
+                if kind is None and frame.step is not None and acts(function.name):
+                    kind = "service"
+                if kind is not None:
+                    self._act(kind, function.name, node, frame)
+                return result
             case Rows():
                 if not isinstance(frame.module.parents.get(node), ast.Attribute):
-                    self._act("query", _shown(node.func), node, frame)
-                return Result(function, origins | {Origin("query", _shown(node.func), node.lineno)})
+                    self._act("query", shown(node.func), node, frame)
+                return Result(function, origins | {Origin("query", shown(node.func), node.lineno)})
         self._call_functions([*args, *keywords.values()], frame)
         return self._method(node, origins, frame)
 
@@ -296,60 +298,8 @@ class Expressions:
             owner = frame.env.owner(node.id)
             return owner.names[node.id] if owner is not None else None
         if isinstance(node, ast.Set | ast.SetComp):
-            return OwnSet(_shown(node), node.lineno)
+            return OwnSet(shown(node), node.lineno)
         return None
-
-    def _external(
-        self,
-        name: str,
-        node: ast.Call,
-        args: list[Result],
-        origins: frozenset[Origin],
-        frame: Frame,
-    ) -> Result:
-        if name.startswith("builtins."):
-            return self._builtin(name.removeprefix("builtins."), node, args, origins, frame)
-        if name == "functools.partial" and args and isinstance(args[0].value, Function):
-            function = args[0].value
-            given = (*function.given, *(each.value for each in args[1:]))
-            return Result(Function(function.module, function.node, function.env, given, is_partial=True), origins)
-        if name == "copy.deepcopy" or name == "copy.copy":
-            return Result(None, origins)
-        if name == _DATETIME and len(node.args) < 8 and _is_without_zone(node):
-            return Result(NaiveMoment(), origins)
-        if name in _MODELS:
-            return Result(External("django.db.models.Model"), origins)
-        kind = kind_of(name)
-        if kind is not None:
-            self._act(kind, name, node, frame)
-            if kind not in ("threads", "sleep"):
-                origins |= {Origin(kind, name, node.lineno)}
-            if name in ("datetime.datetime.utcnow", "datetime.datetime.today") or (
-                name == "datetime.datetime.now" and not node.args and not node.keywords
-            ):
-                return Result(NaiveMoment(), origins)
-        elif frame.step is not None and acts(name):
-            self._act("service", name, node, frame)
-        return Result(External(name) if is_class_name(name) or name == "contextlib.suppress" else None, origins)
-
-    def _builtin(
-        self, name: str, node: ast.Call, args: list[Result], origins: frozenset[Origin], frame: Frame
-    ) -> Result:
-        first = args[0] if args else NOTHING
-        if name in _ORDERLESS:
-            unordered = _without_order(origins)
-            is_set = name in ("set", "frozenset")
-            return Result(OwnSet(_shown(node), node.lineno) if is_set else None, unordered)
-        if name in _IN_ORDER:
-            ordered = origins | _all([Result(None, _ordered(each)) for each in args])
-            kept = first.value if name in ("list", "tuple", "iter") and isinstance(first.value, Message) else None
-            return Result(kept, ordered)
-        if name in ("hash", "id"):
-            return Result(None, origins | {Origin("identity", _shown(node), node.lineno)})
-        if kind := kind_of(f"builtins.{name}"):
-            self._act(kind, f"builtins.{name}", node, frame)
-            origins |= {Origin(kind, name, node.lineno)}
-        return Result(None, origins)
 
     def _act(self, kind: str, name: str, node: ast.expr, frame: Frame) -> None:
         """Note what is called that reads or changes the world."""
@@ -498,13 +448,13 @@ class Expressions:
             frame.env = outer
         origins |= made.origins | order
         if isinstance(node, ast.SetComp):
-            return Result(OwnSet(_shown(node), node.lineno), _without_order(origins))
+            return Result(OwnSet(shown(node), node.lineno), without_order(origins))
         return Result(None, origins)
 
     def _joined(self, node: ast.JoinedStr, frame: Frame) -> Result:
         parts = [self.of(each, frame) for each in node.values]
         texts = [each.value.text for each in parts if isinstance(each.value, Text)]
-        return Result(Text("".join(texts)) if len(texts) == len(parts) else None, _all(parts))
+        return Result(Text("".join(texts)) if len(texts) == len(parts) else None, all_origins(parts))
 
     def _binary(self, node: ast.BinOp, frame: Frame) -> Result:
         sides = [self.of(node.left, frame), self.of(node.right, frame)]
@@ -512,13 +462,13 @@ class Expressions:
         if isinstance(node.op, ast.Sub):
             self._compare(node, sides, frame)
         if isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and isinstance(left, OwnSet):
-            return Result(left, _all(sides))
+            return Result(left, all_origins(sides))
         if isinstance(node.op, ast.Add):
             if isinstance(left, Text) and isinstance(right, Text):
-                return Result(Text(left.text + right.text), _all(sides))
+                return Result(Text(left.text + right.text), all_origins(sides))
             if isinstance(left, NaiveMoment):
-                return Result(left, _all(sides))
-        return Result(None, _all(sides))
+                return Result(left, all_origins(sides))
+        return Result(None, all_origins(sides))
 
     def _compare(self, node: ast.expr, sides: list[Result], frame: Frame) -> None:
         values = [each.value for each in sides]
@@ -535,13 +485,13 @@ class Expressions:
                 arms.append(self.of(each, frame))
         one, other = arms
         kept = one.value if one.value == other.value else None
-        return Result(kept, test.origins | _all(arms))
+        return Result(kept, test.origins | all_origins(arms))
 
 
 def _name_it(operation: Operation, node: ast.expr, result: Result) -> None:
     operation.name_node = node
     operation.name_text = result.value.text if isinstance(result.value, Text) else None
-    operation.name_origins = _ordered(result)
+    operation.name_origins = in_order(result)
 
 
 def _as_given(node: ast.expr, result: Result, frame: Frame) -> Result:
@@ -550,26 +500,6 @@ def _as_given(node: ast.expr, result: Result, frame: Frame) -> Result:
     if is_own and isinstance(node, ast.Name) and (owner := frame.env.owner(node.id)) is not None:
         return Result(Given(node.id, owner), _NONE)
     return Result(result.value, _NONE)
-
-
-def _all(results: Sequence[Result]) -> frozenset[Origin]:
-    return _NONE.union(*(each.origins for each in results))
-
-
-def _ordered(result: Result) -> frozenset[Origin]:
-    """Return the origins of something whose elements are looked at in their order."""
-    if isinstance(result.value, OwnSet):
-        return result.origins | {Origin("set order", result.value.text, result.value.line)}
-    return result.origins
-
-
-def _without_order(origins: frozenset[Origin]) -> frozenset[Origin]:
-    return frozenset(each for each in origins if each.kind != "set order")
-
-
-def _is_without_zone(node: ast.Call) -> bool:
-    zone = next((each.value for each in node.keywords if each.arg in ("tzinfo", None)), None)
-    return zone is None or (isinstance(zone, ast.Constant) and zone.value is None)
 
 
 def _is_method_handed_on(node: ast.Attribute, module: Module) -> bool:
@@ -581,9 +511,3 @@ def _is_method_handed_on(node: ast.Attribute, module: Module) -> bool:
 
 def _last(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _shown(node: ast.AST) -> str:
-    """Return the text of an expression, shortened."""
-    text = ast.unparse(node)
-    return text if len(text) <= 60 else f"{text[:57]}..."
