@@ -29,7 +29,7 @@ def find(key: str) -> Run:
     run = (
         Run.objects.using(conf.DATABASE)
         .filter(pk=run_id)
-        .select_related("limit", "key")
+        .select_related("limit", "key", "cascade")
         .defer("input", "output")
         .first()
     )

@@ -20,6 +20,7 @@ from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection import explain_ends, explain_waits
 from durable.inspection.activities import RunningStep, activities_of
+from durable.inspection.children_left import children_left_note
 from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
@@ -68,8 +69,15 @@ def explain_fully(run: Run, now: datetime, open_keys: Sequence[int] | None = Non
     `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again.
 
     One more for a run that is due, for the hold of its queue. Three for a run that undid steps in scopes. For a run
-    that an operation has failed one more, and one for each level of joins around the failed step.
+    that an operation has failed one more, and one for each level of joins around the failed step. One more for a run that
+    has ended with children that are left to be cancelled.
     """
+    found = _explained_fully(run, now, open_keys)
+    note = limits_note(run, now) if run.finished_at is None else children_left_note(run)
+    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), note]))) if note else found
+
+
+def _explained_fully(run: Run, now: datetime, open_keys: Sequence[int] | None) -> Explanation:
     if run.state in (RunState.FAILED, RunState.CANCELLED):
         undone, undone_by_code = read_undone(run.id)
         failed_at = next(iter(innermost_failures(run.id, run.origins[:1]).values()), "") if run.origins else ""
@@ -81,10 +89,7 @@ def explain_fully(run: Run, now: datetime, open_keys: Sequence[int] | None = Non
     running = activities_of(run, now)
     paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
     unread = unreceived[:_MOST_MESSAGES].count()
-    found = explain(run, now, open_entries(run.id, open_keys), unread, running=running, paused=paused)
-    if note := limits_note(run, now):
-        return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), note])))
-    return found
+    return explain(run, now, open_entries(run.id, open_keys), unread, running=running, paused=paused)
 
 
 def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[Entry]:

@@ -13,10 +13,11 @@ from django.test import Client
 
 from durable import Actor, Context, CriticalError, acting_as, get_run, workflow
 from durable.conf import conf
-from durable.models import Run, RunKey
+from durable.inspection import explain_fully
+from durable.models import Cascade, Child, Run, RunKey
 from durable.operations import bulk
 from tests.admin.conftest import Stage
-from tests.admin.pages import hidden, url
+from tests.admin.pages import hidden, text_of, url
 
 CODE: list[str] = []
 
@@ -136,3 +137,24 @@ def test_each_end_wakes_the_parent_ends_the_children_and_frees_the_key(
     assert middle.using(key="k", if_open="error").start().is_new
     parent = stage.run("p")
     assert parent.state == ("completed" if state == "completed" else "failed")
+
+
+def test_it_says_how_many_children_are_left_to_be_cancelled(stage: Stage, operator: Client) -> None:
+    given = {"workflow": "w", "queue": "q", "input": "[]", "created_at": stage.now}
+    ended = Run.objects.create(id="p", state="completed", finished_at=stage.now, **given)
+    for number, when in enumerate(("cancel", "cancel", "cancel", "leave")):
+        child = Run.objects.create(id=f"left {number}", parent=ended, **given)
+        Child.objects.create(run=child, parent=ended, location="x", when_parent_ends=when, position=number)
+    Cascade.objects.create(run=ended, began_at=stage.now)
+
+    def told() -> str:
+        return explain_fully(Run.objects.select_related("cascade").get(pk="p"), stage.now).detail
+
+    assert told().startswith("3 of its children are left to be cancelled")
+    get_run("left 0").cancel()
+    Run.objects.filter(pk="left 1").update(pending_request="cancel")
+    assert "3 of its children" not in text_of(operator.get(url("change", "p")))
+    assert "1 of its children is left" in text_of(operator.get(url("change", "p")))
+    assert told().startswith("1 of its children is left")
+    Cascade.objects.all().delete()
+    assert told() == ""
