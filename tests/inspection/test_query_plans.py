@@ -19,6 +19,7 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.paging import cursor_of
 from durable.api.stream.changes import Follower
+from durable.core.regions import Region
 from durable.inspection import (
     find_names,
     last_day,
@@ -33,10 +34,12 @@ from durable.inspection.names import KINDS, NEWEST
 from durable.inspection.runs import WINDOW
 from durable.inspection.step_durations import ENTRIES as ENTRIES_OF_A_RUN
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
+from durable.operations import replay_preview
 from durable.operations.prune import preview_pruning, prune
 from durable.retention import Policy, Pruned
 from durable.rollups.sweep import roll_up
 from durable.store.orm import OrmStore
+from durable.store.survey_rows import RowSurveyor
 from tests.admin.bigdata import GROWING, LONG, filled
 from tests.support.plans import read, scans, sifted, sorts
 from tests.support.rollups import settle
@@ -178,6 +181,31 @@ def test_a_page_of_a_long_tree_is_looked_up(
     assert scans(queries, GROWING) == []
     assert sorts(queries, GROWING, most=1_200) == []  # of the history's 500 entries the page's are found
     assert len(queries) <= 20
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_replay_of_a_long_history_is_counted_by_look_ups(
+    get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    """Every method that surveys a history, also those that this one does not need."""
+    monkeypatch.setattr(replay_preview, "_SHORT", -1)
+    if is_held:
+        soon = timezone.now() + timedelta(hours=1)
+        Run.objects.filter(pk=LONG).update(state="running", lease_expires_at=soon, worker="w")
+    regions = [Region("step 17"), Region("", 400, "step 17")]
+    surveyor = RowSurveyor(connection.alias, LONG)
+    with CaptureQueriesContext(connection) as queries:
+        plan = get(f"/runs/{LONG}/replay-plan?location=step%20400")
+        surveyor.compensated(regions, 10)
+        surveyor.own_sends(regions)
+        surveyor.returned(regions, ["race"], ["none"], 10)
+        surveyor.loops(regions)
+        surveyor.child_entries()
+        surveyor.first_within("step 17")
+    assert plan["counts"]["removed"] + plan["counts"]["kept"] == ENTRIES
+    assert len(plan["kept"]) == 50
+    assert scans(queries, GROWING) == []
+    assert len(queries) <= 25
 
 
 @pytest.mark.parametrize("opened", ["", "step #", "step 17"])
