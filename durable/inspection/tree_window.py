@@ -61,10 +61,12 @@ class Window:
 
 def read_rows(run_id: str) -> list[Row] | None:
     """Return the entries of a history as they began; None if it is long. One statement, two for a long or empty one."""
-    is_long = Exists(_entries(run_id)[LONG : LONG + 1])
+    # without the order of the index, the whole table may be read up to the first entry
+    in_order = _entries(run_id).order_by("location")
+    is_long = Exists(in_order[LONG : LONG + 1])
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).filter(~is_long).order_by("ordinal")
     rows = list(found.values_list(*_COLUMNS))
-    return None if not rows and _entries(run_id).exists() else rows
+    return None if not rows and list(in_order.values_list("location")[:1]) else rows
 
 
 def read_window(

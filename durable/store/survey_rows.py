@@ -55,7 +55,7 @@ class RowSurveyor:
         self.run_id = run_id
 
     def short_history(self, most: int) -> list[EntryRecord]:
-        is_long = Exists(self._rows[most : most + 1])
+        is_long = Exists(self._rows.order_by("location")[most : most + 1])  # along the index
         return outline_rows.entries_of(self.alias, self._rows.filter(~is_long))
 
     def messages(self) -> list[Message]:

@@ -180,6 +180,9 @@ def test_a_page_of_a_long_tree_is_looked_up(
     assert tree["roots"]
     assert scans(queries, GROWING) == []
     assert sorts(queries, GROWING, most=1_200) == []  # of the history's 500 entries the page's are found
+    # without an order, the first row of a history that is a tenth of the table is searched in the whole table
+    firsts = [each["sql"] for each in queries if "LIMIT" in each["sql"] and 'FROM "durable_entry"' in each["sql"]]
+    assert [sql for sql in firsts if "ORDER BY" not in sql] == []
     assert len(queries) <= 20
 
 
