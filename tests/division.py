@@ -28,6 +28,8 @@ LONGEST: Final = (
     "tests/development/test_durable_dev.py",
     "tests/worker/test_supervisor.py",
     "tests/api/test_schemathesis.py",
+    "tests/store/test_group_interleavings.py",
+    "tests/store/test_groups.py",
     "tests/admin/test_browser.py",
     "tests/docs/test_deploying_files.py",
     "tests/conformance/test_crash.py",

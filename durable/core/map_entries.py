@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
 
-__all__ = ["ANEW", "group_of", "lost_children", "open_group", "open_maps", "started_anew", "waiting_again"]
+__all__ = ["ANEW", "group_of", "open_group", "open_maps", "waiting_again"]
 
 #: Marks the entry of a map whose cancelled children the next pass starts anew.
 ANEW: Final = "anew"
@@ -35,22 +35,8 @@ def open_maps(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     ]
 
 
-def lost_children(entry: EntryRecord) -> list[str]:
-    """Return the children whose failures or cancellations have made the map fail."""
-    return [each[1] for each in entry.data.get("failed", ())]
-
-
-def started_anew(entry: EntryRecord, *, in_another_run: bool) -> EntryRecord:
-    """Return the entry of an open map as one whose cancelled children are started anew; or all, in another run."""
-    data: dict[str, Any] = {**entry.data, ANEW: True}
-    if in_another_run:
-        for name in ("group", "created", "ids", ANEW):
-            data.pop(name, None)
-    return replace(entry, data=data)
-
-
 def waiting_again(entry: EntryRecord) -> EntryRecord:
     """Return the entry of a map that has failed as that of one that goes on, and starts cancelled children anew."""
-    data = {name: value for name, value in entry.data.items() if name not in ("failure", "failed", "cancelled")}
+    data = {name: value for name, value in entry.data.items() if name not in ("failure", "ended")}
     data[ANEW] = True
     return replace(entry, status=EntryStatus.PENDING, error=None, last_attempt_at=None, data=data)

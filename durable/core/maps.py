@@ -70,6 +70,8 @@ def map_children(scope: Scope, name: str, request: MapRequest) -> Operation:
         if not request.children:
             yield from _finish(scope, entry, [])
         else:
+            if entry.data.get(ANEW):
+                yield from _check_is_own(scope, entry)
             yield from _start_all(scope, entry, request)
             if entry.data.get(ANEW):
                 yield from _start_lost(scope, entry, request)
@@ -117,6 +119,14 @@ def _start_all(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operati
         numbers = range(created, min(created + _BATCH, size))
         yield from _start(scope, entry, request, numbers)
         scope.guard.check_may_go_on()
+
+
+def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
+    """Forget a group that is not this run's: a replay has copied the entry, and starts children of its own."""
+    group: GroupRecord | None = yield PeekGroup(entry.data["group"])
+    if group is None or group.spec.parent_id != scope.journal.run.id:
+        gone = ("group", "generation", "created", "ids", ANEW)
+        scope.journal.mark(entry, data={name: value for name, value in entry.data.items() if name not in gone})
 
 
 def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:

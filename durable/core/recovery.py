@@ -13,12 +13,13 @@ from datetime import datetime
 from durable.core import transitions
 from durable.core.child_entries import begun_again
 from durable.core.location import escape
+from durable.core.map_entries import group_of, waiting_again
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["failed_children", "recover", "rewind_compensated"]
+__all__ = ["failed_children", "failed_groups", "recover", "rewind_compensated"]
 
 #: The kinds of a child's recorded failure that the child itself can take back, unlike the end of a wait.
 _OF_THE_CHILD = ("failed", "cancelled", "gone")
@@ -54,6 +55,7 @@ def recover(
     for location in run.origins:
         history.reset(location)
     history.start_anew(anew)
+    history.start_lost_anew()
     patch = transitions.recovered(run, now=now, generations=generations, summary=Summary(SummaryKind.RECOVERED))
     return history.change(run, patch, messages)
 
@@ -63,11 +65,31 @@ def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]
 
     If the recovery goes on with a compensation: those whose own compensations have stopped it.
     """
-    known = {entry.location: entry for entry in entries}
-    if run.state_after_rollback and any(entry.is_compensable for entry in known.values()):
-        stuck = (each for each in known.values() if each.is_compensable and each.rollback_error is not None)
+    known = list(entries)
+    if _goes_on_compensating(run, known):
+        stuck = (each for each in known if each.is_compensable and each.rollback_error is not None)
         return sorted(each.data["child"] for each in stuck if each.kind == EntryKind.CHILD)
-    found: set[str] = set()
+    failed = _failed(run, known, EntryKind.CHILD)
+    return sorted({each.data["child"] for each in failed if each.data.get("failure", {}).get("kind") in _OF_THE_CHILD})
+
+
+def failed_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
+    """Return the groups of children whose failures made the run fail, as `failed_children` returns children."""
+    known = list(entries)
+    if _goes_on_compensating(run, known):
+        return []
+    return sorted(filter(None, map(group_of, _failed(run, known, EntryKind.MAP))))
+
+
+def _goes_on_compensating(run: RunRecord, entries: Iterable[EntryRecord]) -> bool:
+    """Return True if the recovery goes on with a compensation."""
+    return bool(run.state_after_rollback) and any(entry.is_compensable for entry in entries)
+
+
+def _failed(run: RunRecord, entries: Iterable[EntryRecord], kind: EntryKind) -> list[EntryRecord]:
+    """Return the entries of this kind whose failures made the run fail."""
+    known = {entry.location: entry for entry in entries}
+    found: list[EntryRecord] = []
     left = list(run.origins)
     while left:
         entry = known.get(left.pop())
@@ -75,9 +97,9 @@ def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]
             continue
         if entry.kind in FORKS:
             left += [each for branch in entry.data["branches"].values() for each in branch.get("origins", ())]
-        elif entry.kind == EntryKind.CHILD and entry.data.get("failure", {}).get("kind") in _OF_THE_CHILD:
-            found.add(entry.data["child"])
-    return sorted(found)
+        elif entry.kind == kind:
+            found.append(entry)
+    return found
 
 
 def rewind_compensated(history: Rewind) -> list[str]:
@@ -134,6 +156,8 @@ class _Recovery(Rewind):
             self._reset_fork(entry)
         elif entry.kind == EntryKind.CHILD:
             self.put(begun_again(entry))
+        elif entry.kind == EntryKind.MAP:
+            self.put(waiting_again(entry))
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
             data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
             self.put(

@@ -11,6 +11,7 @@ from typing import Any
 
 from durable.core.child_entries import dropped_with, started_children
 from durable.core.location import escape, parent
+from durable.core.map_entries import ANEW, group_of, open_maps
 from durable.core.records import (
     EntryKind,
     EntryRecord,
@@ -76,6 +77,7 @@ class Rewind:
             unreceive=sorted({each.received_by for each in self.returned(inbox)}),
             retracted=sorted(self.sent_again(run.id, inbox)),
             dropped_children=self.dropped_children(),
+            dropped_groups=self.dropped_groups(),
         )
 
     def is_gone(self, location: str) -> bool:
@@ -111,6 +113,15 @@ class Rewind:
         for entry in self if children else ():
             if not set(started_children(entry)).isdisjoint(children):
                 self.put(entry, data={**entry.data, "child": None})
+
+    def start_lost_anew(self) -> None:
+        """Let the maps that stay, and whose results have not been read, start their cancelled children anew."""
+        for entry in open_maps(self):
+            self.put(entry, data={**entry.data, ANEW: True})
+
+    def dropped_groups(self) -> list[str]:
+        """Return the groups of children whose maps are deleted."""
+        return [group for entry in self.deleted.values() if (group := group_of(entry)) is not None]
 
     def dropped_children(self) -> list[str]:
         """Return the children whose starts are deleted, and the places of deleted loops (`dropped_with`)."""

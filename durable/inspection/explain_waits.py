@@ -15,6 +15,7 @@ from durable.core.location import awaited_children
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
 from durable.core.slot_records import SlotKind, limit_label
 from durable.core.summary import SummaryKind
+from durable.inspection.explain_maps import turn_note, waiting_for_map
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
 from durable.inspection.slots import Line, line_of
@@ -43,6 +44,8 @@ def pending(facts: Facts) -> Explanation:
         headline = _("Starts %(when)s") if run.started_at is None else _("Goes on %(when)s")
         headline %= {"when": until(run.wake_at, now)}
         return Explanation(headline=_because(headline, doing), remedies=("wake", "cancel"))
+    if run.wake_at is None and (turn := turn_note(run)) is not None:
+        return Explanation(headline=turn, remedies=("cancel",))
     headline = _('Waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue}
     return late(facts) or Explanation(headline=_because(headline, doing))
 
@@ -194,7 +197,9 @@ def _waiting_for_children(facts: Facts) -> Explanation:
     run = facts.run
     children = awaited_children(run.waiting_for)
     found = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN]).order_by("created_at", "id").first()
-    if found is None:
+    if found is None and (of_map := waiting_for_map(children[:_SHOWN])) is not None:
+        headline = of_map
+    elif found is None:
         headline = _('Waiting for child "%(child)s", whose run is gone') % {"child": children[0]}
     else:
         state = {"child": found.id, "state": state_in_words(found.state)}

@@ -32,6 +32,7 @@ __all__ = [
     "cancelled_children",
     "check_not_an_order",
     "check_state",
+    "failed_members",
     "require_step",
     "send_run_changed",
     "wait_for",
@@ -50,6 +51,7 @@ IN_TRANSACTION = (
     "that commits: wait after it"
 )
 _CANCELLING = (Request.CANCEL, Request.CANCEL_ROLLBACK)
+_BATCH = 500  # children of a group that one query reads
 UNENDED = tuple(each for each in RunState if each not in ENDED)
 _LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first interval, the longest one
 
@@ -71,9 +73,10 @@ def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
 
 
 def announce_parent(at: Runtime, run: RunRecord) -> None:
-    """Notify workers of the parent that the end of this run may have made due."""
+    """Notify workers of the parent that the end of this run may have made due, and of a child whose turn may have come."""
     if run.state in ENDED and run.parent_id is not None and (parent := at.store.get(run.parent_id)) is not None:
         announce(at, parent.queue, parent.wake_at)
+        at.notify({run.queue})
 
 
 def cancelled_children(at: Runtime, entries: Iterable[EntryRecord]) -> set[str]:
@@ -85,6 +88,17 @@ def cancelled_children(at: Runtime, entries: Iterable[EntryRecord]) -> set[str]:
     rows = at.store.get_many(unread) if unread else {}
     gone = {run.id for run in rows.values() if run.state == RunState.CANCELLED or run.pending_request in _CANCELLING}
     return gone | (set(unread) - rows.keys())
+
+
+def failed_members(at: Runtime, groups: Iterable[str]) -> list[str]:
+    """Return the failed children of these groups."""
+    found: list[str] = []
+    for group in groups:
+        after = -1
+        while members := at.store.members(group, after, _BATCH):
+            found += [each.run_id for each in members if each.state == RunState.FAILED]
+            after = members[-1].position
+    return found
 
 
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:

@@ -12,14 +12,21 @@ from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
-from durable.core.recovery import failed_children
+from durable.core.recovery import failed_children, failed_groups
 from durable.core.recovery import recover as recovery_of
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audited import audited
-from durable.operations.common import announce, announce_parent, cancelled_children, check_state, send_run_changed
+from durable.operations.common import (
+    announce,
+    announce_parent,
+    cancelled_children,
+    check_state,
+    failed_members,
+    send_run_changed,
+)
 from durable.runtime import Runtime
 
 __all__ = ["ALLOWED", "abandon", "cancel", "pause", "recover", "resume", "take_stack", "wake"]
@@ -176,14 +183,15 @@ def recover(run_id: str) -> None:
         _recover(at, run_id)
     except _ChildrenFirst as first:
         with at.store.transaction():
-            _recover_after(at, run_id, first.children)
+            _recover_after(at, run_id, first)
 
 
 class _ChildrenFirst(Exception):
     """Raised, with nothing changed, where children are to be recovered first: a child's row is locked before its parent's."""
 
-    def __init__(self, children: Sequence[str]) -> None:
+    def __init__(self, children: Sequence[str], groups: Sequence[str]) -> None:
         self.children = children
+        self.groups = groups
         super().__init__()
 
 
@@ -200,21 +208,25 @@ def _recover(
     def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
         check_state(run, "recover", ALLOWED["recover"])
         history = entries()
-        children = failed_children(run, history)
+        groups = failed_groups(run, history)
+        children = [*failed_children(run, history), *failed_members(at, groups)]
         if not set(children) <= set(known):
-            raise _ChildrenFirst(children)
+            raise _ChildrenFirst(children, groups)
         lost = {*anew, *cancelled_children(at, history)}
         return recovery_of(run, history, lambda: at.store.messages(run.id), at.now(), lost)
 
     _changed(at, "recover", run_id, decide, is_consequence=is_consequence)
 
 
-def _recover_after(at: Runtime, run_id: str, children: Sequence[str], *, is_consequence: bool = False) -> None:
+def _recover_after(at: Runtime, run_id: str, first: _ChildrenFirst, *, is_consequence: bool = False) -> None:
     """Recover the failed ones of these children and then the run, which starts cancelled and deleted ones anew.
 
     A replay has copied children of its original: their ends do not wake it, so it starts its own.
     """
     anew = []
+    children = first.children
+    for group in first.groups:
+        at.store.reopen_group(group, run_id)  # so that its children have their turns
     rows = at.store.get_many(children)
     for child in sorted(rows, key=lambda each: rows[each].created_at, reverse=True):  # as rows are locked
         found = rows[child]
@@ -223,8 +235,8 @@ def _recover_after(at: Runtime, run_id: str, children: Sequence[str], *, is_cons
         elif found.state == RunState.FAILED:
             try:
                 _recover(at, child, is_consequence=True)
-            except _ChildrenFirst as first:
-                _recover_after(at, child, first.children, is_consequence=True)
+            except _ChildrenFirst as theirs:
+                _recover_after(at, child, theirs, is_consequence=True)
     _recover(at, run_id, children, [*anew, *set(children).difference(rows)], is_consequence=is_consequence)
 
 

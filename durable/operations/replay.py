@@ -17,7 +17,7 @@ from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
-from durable.operations.replay_plan import hash_of, in_place_refusals_of, refusals_of, running_steps
+from durable.operations.replay_plan import hash_of, in_place_refusals_of, of_unread_maps, refusals_of, running_steps
 from durable.operations.replay_preview import family_of
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
@@ -218,11 +218,14 @@ def _planned(
     refusals = refusals_of(replay, family, running_steps(replay.history), now)
     if in_place:
         refusals += in_place_refusals_of(replay, family, now)
+    else:
+        refusals += of_unread_maps(family)
     if given is not None:
         refusals = [*replay.refusals_of_giving(), *refusals]
     if refusals:
         raise ReplayRefusedError(run.id, location, refusals)
     replay.history.start_anew(family.lost)
+    replay.history.start_lost_anew()
     if given is not None:
         by = attribution.done(before="", after="")
         who = {"by": by.actor_label, "source": by.source, "reason": by.reason[:_REASON], "at": at.now().isoformat()}

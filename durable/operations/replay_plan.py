@@ -29,6 +29,7 @@ __all__ = [
     "hash_of",
     "in_place_refusals_of",
     "is_held",
+    "of_unread_maps",
     "outlook_of",
     "refusals_of",
     "running_steps",
@@ -62,12 +63,17 @@ class Family:
 
     `open`: what stays in the history has started them, and they have not ended. `lost`: the same, and they were
     cancelled, so that new ones are started. `dropped`: what is deleted has started them, and they have not ended.
+    `unread_maps` are the locations of maps that stay and whose results the run has not read. `open_maps` are those of them
+    that have children which have not ended, with how many; `dropped_maps` are the same of maps that are deleted.
     """
 
     open: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     is_awaited: bool = False
+    unread_maps: tuple[str, ...] = ()
+    open_maps: tuple[tuple[str, int], ...] = ()
+    dropped_maps: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +191,7 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
         messages=tuple(ReturnedMessage(id=each.id, queue=each.queue, wait=each.received_by) for each in found.returned),
         children=family.dropped[:SHOWN],
         not_compensated=tuple(survey.compensable.first),
-        refusals=tuple(refusals),
+        refusals=(*refusals, *of_unread_maps(family)),
         in_place_refusals=(*refusals, *in_place_refusals_of(replay, family, now)),
         notes=tuple(_notes(replay, survey.compensable, family)),
         counts=PlanCounts(
@@ -254,12 +260,31 @@ def _of_open_children(family: Family) -> Iterable[str]:
             "what started the children {children} would stay, and they have not ended: wait until they have, or cancel them"
         )
         yield Sentence(text, children=listed(family.open))
+    for location, left in family.open_maps:
+        text = gettext_noop(
+            "the map {place} would stay, and {number} of its children have not ended: wait until they have, or cancel them"
+        )
+        yield Sentence(text, place=listed([location]), number=left)
+
+
+def of_unread_maps(family: Family) -> Iterable[str]:
+    """Yield what prevents a replay as a new run, and no other: the children of a map are those of this run."""
+    if family.unread_maps:
+        text = gettext_noop(
+            "the run has not read the results of the map {places}, which would stay: replay in place, or from there"
+        )
+        yield Sentence(text, places=listed(family.unread_maps))
 
 
 def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[str]:
     if family.dropped:
         text = gettext_noop("a replay in place cancels the children {children}, which are started again")
         yield Sentence(text, children=listed(family.dropped))
+    for location, left in family.dropped_maps:
+        text = gettext_noop(
+            "a replay in place cancels {number} children of the map {place}, which starts all of them again"
+        )
+        yield Sentence(text, place=listed([location]), number=left)
     if family.lost:
         text = gettext_noop("the children {children} were cancelled or deleted: new ones are started in their place")
         yield Sentence(text, children=listed(family.lost))

@@ -14,6 +14,7 @@ from durable import runtime
 from durable.core.child_entries import divided, unread_children
 from durable.core.errors import EntryNotFoundError
 from durable.core.location import parent
+from durable.core.map_entries import group_of, open_maps
 from durable.core.records import ENDED, EntryRecord, Message, RunRecord, RunState
 from durable.core.replay import Replay, nearest
 from durable.operations.common import cancelled_children
@@ -65,7 +66,24 @@ def family_of(at: Runtime, replay: Replay) -> Family:
     def are_open(children: Sequence[str]) -> tuple[str, ...]:
         return tuple(each for each in children if each in states and states[each] not in ENDED and each not in lost)
 
-    return Family(open=are_open(staying), lost=tuple(sorted(lost)), dropped=are_open(dropped), is_awaited=is_awaited)
+    unread = open_maps(history)
+    return Family(
+        open=are_open(staying),
+        lost=tuple(sorted(lost)),
+        dropped=are_open(dropped),
+        is_awaited=is_awaited,
+        unread_maps=tuple(entry.location for entry in unread),
+        open_maps=_open_maps(at, [group_of(entry) for entry in unread]),
+        dropped_maps=_open_maps(at, history.dropped_groups()),
+    )
+
+
+def _open_maps(at: Runtime, groups: Sequence[str | None]) -> tuple[tuple[str, int], ...]:
+    """Return the locations of those groups that have children which have not ended, and how many."""
+    found = [at.store.group(each) for each in groups if each is not None]
+    return tuple(
+        (each.spec.location, left) for each in found if each is not None and (left := each.waiting + each.running)
+    )
 
 
 def _whole(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> Outlook:

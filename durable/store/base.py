@@ -251,6 +251,9 @@ class Store(Protocol):
     def groups_of(self, parent_id: str) -> list[GroupRecord]:
         """Return the groups of a run's children, in the order of their starts; one query."""
 
+    def reopen_group(self, group_id: str, parent_id: str) -> None:
+        """Let the children of a group of this parent have their turns again: a recovery goes on with it."""
+
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
         """Return the children of a group behind this position, in order, at most `count`; one query.
 

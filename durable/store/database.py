@@ -29,6 +29,7 @@ from durable.core.records import (
     Committed,
     EntryRecord,
     FailureRecord,
+    GroupChange,
     GroupRecord,
     HoldKind,
     KeyRecord,
@@ -157,7 +158,7 @@ class DatabaseStore(ABC):
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
             for group_change in row_rules.group_changes(change):
-                groups.mark(self.alias, group_change)
+                groups.mark(self.alias, run_id, group_change)
             if change.dropped_groups:
                 self._end_dropped(after, after.wake_at or after.created_at)
             if change.deleted:
@@ -177,6 +178,9 @@ class DatabaseStore(ABC):
     def groups_of(self, parent_id: str) -> list[GroupRecord]:
         return groups.of_parent(self.alias, parent_id)
 
+    def reopen_group(self, group_id: str, parent_id: str) -> None:
+        groups.mark(self.alias, parent_id, GroupChange(id=group_id, is_continued=True))
+
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
         return groups.members(self.alias, group_id, after, count, is_lost=is_lost)
 
@@ -184,7 +188,7 @@ class DatabaseStore(ABC):
         """Make what a commit changes of groups of children; the tallies and then the run's row are locked."""
         queues = committed.queues_to_notify
         for change in batch.groups:
-            queues |= groups.apply(self.alias, change, self.create, batch.now)
+            queues |= groups.apply(self.alias, batch.run_id, change, self.create, batch.now)
         run = Run.objects.using(self.alias).filter(id=batch.run_id)
         if any(change.is_dropped for change in batch.groups):
             self._end_dropped(next(iter(self.get_many([batch.run_id]).values())), batch.now)

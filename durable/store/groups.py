@@ -136,7 +136,7 @@ def _write(alias: str, before: GroupRecord, after: GroupRecord) -> None:
 # -- a commit of the parent
 
 
-def apply(alias: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
+def apply(alias: str, parent_id: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
     """Make the group, or the children, of a change; return the queues to notify. The parent's row is locked.
 
     What an earlier try of the same commit has made stays as it is. Raises ChildIdTaken.
@@ -146,10 +146,10 @@ def apply(alias: str, change: GroupChange, create: Create, now: datetime) -> fro
         ChildGroup.objects.using(alias).bulk_create([ChildGroup(**spec)], ignore_conflicts=True)
         GroupTally.objects.using(alias).bulk_create([GroupTally(group_id=change.id)], ignore_conflicts=True)
     before = _counted(alias, change.id)
-    if before is None:
+    if before is None or before.spec.parent_id != parent_id:  # a replay has the groups of its original in its history
         return frozenset()
     starts, group = _to_start(alias, before, change)
-    mark(alias, change)
+    mark(alias, parent_id, change)
     if change.is_continued:
         group = replace(group, is_stopped=False, is_over=False)
     group, queues = _started(alias, group, starts, create)
@@ -160,9 +160,9 @@ def apply(alias: str, change: GroupChange, create: Create, now: datetime) -> fro
     return queues
 
 
-def mark(alias: str, change: GroupChange) -> None:
-    """Note what the parent has decided about a group. Its row is locked."""
-    groups = ChildGroup.objects.using(alias).filter(id=change.id)
+def mark(alias: str, parent_id: str, change: GroupChange) -> None:
+    """Note what the parent has decided about a group of its own. Its row is locked."""
+    groups = ChildGroup.objects.using(alias).filter(id=change.id, parent_id=parent_id)
     if change.is_continued:
         groups.update(is_over=False, is_dropped=False)
     if change.is_dropped:

@@ -218,6 +218,10 @@ class MemoryStore:
         with self._lock:
             return self._children.groups.of_parent(parent_id)
 
+    def reopen_group(self, group_id: str, parent_id: str) -> None:
+        with self._lock:
+            self._children.groups.mark(parent_id, GroupChange(id=group_id, is_continued=True))
+
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
         with self._lock:
             return self._children.groups.members(self._runs, group_id, after, count, is_lost=is_lost)

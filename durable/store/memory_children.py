@@ -109,11 +109,11 @@ class MemoryChildren:
 
     def change_group(self, runs: Runs, run_id: str, change: GroupChange, now: datetime) -> None:
         """Mark what the parent has decided about a group; let children begin, or cancel them."""
-        self.groups.mark(change)
+        self.groups.mark(run_id, change)
         if change.is_dropped:
             self.end(runs, runs[run_id], now)
         elif self.groups.get(change.id) is not None:
-            self.groups.next_turns(runs, change.id, now)
+            self.groups.go_on(runs, change, now)
 
     def cascade(self, runs: Runs, after: str, now: datetime) -> tuple[str, int] | None:
         """Go on with the first parent behind `after` that has children left (`Store.cascade`)."""

@@ -97,13 +97,13 @@ class MemoryGroups:
         self._groups[group.spec.id] = group
         return has_turn
 
-    def mark(self, change: GroupChange) -> None:
-        """Note what the parent has decided about the group."""
+    def mark(self, parent_id: str, change: GroupChange) -> None:
+        """Note what the parent has decided about a group of its own."""
         group = self._groups.get(change.id)
-        if group is None:
+        if group is None or group.spec.parent_id != parent_id:
             return
         if change.is_continued:
-            group = replace(group, is_over=False, is_dropped=False, is_stopped=False)
+            group = replace(group, is_over=False, is_dropped=False)
         if change.is_read:
             group = replace(group, is_over=True, is_dropped=group.is_dropped or change.is_dropped)
         self._groups[change.id] = group
@@ -134,6 +134,12 @@ class MemoryGroups:
             run, turn = runs[run_id], turns.pop(run_id)
             runs[run_id] = replace(run, wake_at=group_rules.begins_at(run, turn.due_at, at))
         self._groups[group_id] = group_rules.after_turns(group, len(chosen))
+
+    def go_on(self, runs: Runs, change: GroupChange, now: datetime) -> None:
+        """Let children begin after a commit of the parent, which may let a stopped group go on."""
+        if change.is_continued:
+            self._groups[change.id] = replace(self._groups[change.id], is_stopped=False)
+        self.next_turns(runs, change.id, now)
 
     def held_back(self, child: ChildRecord | None, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:
         """Return the run after a verb, without what would let it begin before its turn."""

@@ -122,7 +122,7 @@ class RowSurveyor:
             ),
             has_loops=any(g.is_gone and g.kind == EntryKind.LOOP for g in groups),
             has_handlers=any(g.is_handled and not g.is_gone for g in groups),
-            has_children=any(g.kind == EntryKind.CHILD for g in groups),
+            has_children=any(g.kind in (EntryKind.CHILD, EntryKind.MAP) for g in groups),
         )
 
     def _groups(self, is_gone: Q) -> list[_Group]:
@@ -187,7 +187,9 @@ class RowSurveyor:
         return Child.objects.using(self.alias).filter(parent_id=self.run_id).exists()
 
     def child_entries(self) -> list[EntryRecord]:
-        return outline_rows.entries_of(self.alias, self._rows.filter(kind=EntryKind.CHILD.value))
+        return outline_rows.entries_of(
+            self.alias, self._rows.filter(kind__in=[EntryKind.CHILD.value, EntryKind.MAP.value])
+        )
 
     @property
     def _rows(self) -> EntryQuerySet:

@@ -146,7 +146,7 @@ def survey_of(history: Rewind, most: int) -> Survey:
         kept=listed(kept, most),
         has_loops=any(each.kind == EntryKind.LOOP for each in gone),
         has_handlers=any("rollback" in each.data for each in kept),
-        has_children=any(each.kind == EntryKind.CHILD for each in (*kept, *gone)),
+        has_children=any(each.kind in (EntryKind.CHILD, EntryKind.MAP) for each in (*kept, *gone)),
     )
 
 

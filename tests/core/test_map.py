@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, CriticalError, workflow
+from durable import AsyncContext, Context, CriticalError, get_run, workflow
 from durable.testing import Harness
 
 CALLS: list[Any] = []
@@ -124,3 +124,172 @@ def test_the_first_failure_cancels_the_others(parent: Any) -> None:
         assert '"p:bills:1" failed: CriticalError: no 1' in error.message
         assert {each.state for each in run.children()} <= {"completed", "failed", "cancelled"}
         assert len(CALLS) <= 4
+
+
+@both
+def test_a_recovery_recovers_the_failed_children_and_starts_the_cancelled_ones_anew(parent: Any) -> None:
+    FAIL.add(1)
+    with Harness() as h:
+        run = h.start(parent.using(id="p"), 4, 2)
+        h.settle()
+        assert run.state == "failed"
+        done = CALLS.count(0)
+        FAIL.clear()
+        run.recover()
+        assert get_run("p:bills:1").state == "pending"
+        h.settle()
+        assert run.result() == [[0, 10, 20, 30], [], []]
+        assert CALLS.count(0) == done == 1
+        assert CALLS.count(1) == 2
+        assert get_run("p:bills:1").state == "completed"
+        assert get_run("p:bills:3~1").state == "completed"
+        assert get_run("p:bills:3").state == "cancelled"
+
+
+@both
+def test_a_recovery_of_a_parent_that_has_failed_while_its_children_ran(parent: Any) -> None:
+    with Harness() as h:
+        run = h.start(parent.using(id="p", deadline="50 s"), 3, 2, "finish", 30)
+        h.settle()
+        h.advance(30)
+        h.settle()
+        h.advance(20)
+        h.settle()
+        assert run.state == "failed"
+        assert [each.state for each in run.children()] == ["completed", "completed", "cancelled"]
+        run.recover()
+        h.settle()
+        h.advance(30)
+        h.settle()
+        assert run.result() == [[0, 10, 20], [], []]
+        assert sorted(CALLS) == [0, 1, 2]
+        assert get_run("p:bills:2~1").state == "completed"
+
+
+@workflow(name="maps.loser")
+def loser(ctx: Context) -> Any:
+    def bills(inner: Context) -> Any:
+        return inner.map("bills", one, [(number, 60) for number in range(5)], at_once=2).outputs
+
+    def quick(inner: Context) -> str:
+        inner.sleep("a while", 5)
+        return "quick"
+
+    return ctx.race("first", {"map": bills, "quick": quick}).value
+
+
+def test_the_children_of_a_losing_branch_are_cancelled() -> None:
+    with Harness() as h:
+        run = h.start(loser.using(id="p"))
+        h.settle()
+        h.advance(5)
+        h.settle()
+        assert run.result() == "quick"
+        assert {each.state for each in run.children()} == {"cancelled"}
+
+
+@both
+def test_the_cancellation_of_the_parent_cancels_all(parent: Any) -> None:
+    with Harness() as h:
+        run = h.start(parent.using(id="p"), 5, 2, "finish", 60)
+        h.settle()
+        run.cancel()
+        h.settle()
+        assert {each.state for each in run.children()} == {"cancelled"}
+
+
+@both
+def test_a_cancelled_child_is_reported(parent: Any) -> None:
+    with Harness() as h:
+        run = h.start(parent.using(id="p"), 3, 1, "finish")
+        h.run(run)
+        get_run("p:bills:1").cancel(reason="not this one")
+        h.settle()
+        assert run.result() == [[0, 20], [], [(1, "p:bills:1", "not this one")]]
+
+
+@both
+def test_a_replay_in_place_of_what_follows_keeps_the_results(parent: Any) -> None:
+    with Harness() as h:
+        run = h.start(twice.using(id="p"))
+        h.settle()
+        assert run.result() == [[0, 10], "done"]
+        run.replay("after")
+        h.settle()
+        assert run.result() == [[0, 10], "done"]
+        assert [CALLS.count(0), CALLS.count(1)] == [1, 1]
+
+
+@workflow(name="maps.twice")
+def twice(ctx: Context) -> Any:
+    outputs = ctx.map("bills", one, [(0,), (1,)]).outputs
+    ctx.step("after", CALLS.append, "after")
+    return [outputs, "done"]
+
+
+def test_a_replay_in_place_from_the_map_cancels_its_children_and_starts_others() -> None:
+    with Harness() as h:
+        run = h.start(all_of.using(id="p"), 4, 2, "finish", 60)
+        h.settle()
+        plan = run.plan_replay("bills")
+        assert any("cancels 4 children" in note for note in plan.notes)
+        run.replay("bills", in_place=True)
+        h.settle()
+        h.advance(60)
+        h.settle()
+        h.advance(60)
+        h.settle()
+        assert run.result() == [[0, 10, 20, 30], [], []]
+        assert get_run("p:bills:0").state == "cancelled"
+        assert get_run("p:bills~1:0").state == "completed"
+
+
+COUNT = {"inputs": 3}
+
+
+@workflow(name="maps.changing")
+def changing(ctx: Context) -> Any:
+    return ctx.map("bills", one, [(number,) for number in range(COUNT["inputs"])]).outputs
+
+
+def test_another_number_of_inputs_is_a_divergence() -> None:
+    COUNT["inputs"] = 3
+    with Harness() as h:
+        run = h.start(changing.using(id="p"))
+        h.run(run)
+        COUNT["inputs"] = 2
+        h.settle()
+        error = run.info().error
+        assert error is not None
+        assert error.type == "HistoryDivergedError"
+        assert "a map of maps.one over 3 inputs, the code now has one of maps.one over 2" in error.message
+
+
+def test_a_block_catches_the_failure_of_a_map() -> None:
+    FAIL.add(0)
+    with Harness() as h:
+        run = h.start(caught.using(id="p"))
+        h.settle()
+        assert run.result() == ["map", "bills", "MapError"]
+
+
+@workflow(name="maps.caught")
+def caught(ctx: Context) -> Any:
+    result = ctx.try_block("bills here", lambda inner: inner.map("bills", one, [(0,)]).outputs)
+    assert result.failure is not None
+    return [result.failure.source, result.failure.name, result.failure.error.type]
+
+
+def test_a_map_of_many_batches() -> None:
+    with Harness() as h:
+        run = h.start(all_of.using(id="p"), 1203, 300)
+        h.run(run)
+        assert len(run.children()) == 1203
+        h.settle()
+        assert run.result() == [[number * 10 for number in range(1203)], [], []]
+
+
+@both
+def test_a_crash_at_each_commit_of_the_parent_and_of_each_child(parent: Any) -> None:
+    with Harness() as h:
+        assert h.crash_everywhere(parent, 3, 2, "finish", 60) >= 20

@@ -1,0 +1,53 @@
+"""The sentences of `durable why` about maps: a parent that waits for one, and a child that waits for its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.utils.translation import gettext as _
+
+from durable.conf import conf
+from durable.inspection.humanize import thousands
+from durable.inspection.wording import display_location
+from durable.models import ChildGroup, Run, Turn
+
+__all__ = ["turn_note", "waiting_for_map"]
+
+
+def waiting_for_map(awaited: Sequence[str]) -> str | None:
+    """Return what a run waits for, if a group of children is among these; None if none is."""
+    groups = ChildGroup.objects.using(conf.DATABASE).filter(id__in=list(awaited))
+    group = groups.select_related("tally").order_by("position").first()
+    if group is None:
+        return None
+    tally = group.tally
+    note = _(
+        'Waiting for the children of the map "%(map)s": %(ended)s of %(size)s have ended, %(running)s are under way'
+    ) % {
+        "map": display_location(group.location),
+        "ended": thousands(tally.completed + tally.failed + tally.cancelled),
+        "size": thousands(group.size),
+        "running": thousands(tally.running),
+    }
+    if tally.waiting:
+        note += ", " + _("%(waiting)s wait for their turn") % {"waiting": thousands(tally.waiting)}
+    if tally.failed:
+        note += "; " + _("failed so far: %(failed)s") % {"failed": thousands(tally.failed)}
+    return note
+
+
+def turn_note(run: Run) -> str | None:
+    """Return for what a child waits that has not had its turn; None for any other run."""
+    if run.parent_id is None:
+        return None
+    turns = Turn.objects.using(conf.DATABASE).filter(run_id=run.id).select_related("group__tally")
+    turn = turns.first()
+    if turn is None:
+        return None
+    group = turn.group
+    return _('Waits for its turn: %(running)s of %(at_once)s of the map "%(map)s" of "%(parent)s" are under way') % {
+        "running": thousands(group.tally.running),
+        "at_once": thousands(group.at_once or group.size),
+        "map": display_location(group.location),
+        "parent": group.parent_id,
+    }

@@ -1,0 +1,203 @@
+"""The children of a group and their parent on two connections at READ COMMITTED: every order of two transactions.
+
+Each transaction is a statement and an end, as in `test_child_interleavings`. No order may lose a wake-up, leave a place free
+while a child waits, miscount, or deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from durable.core import transitions
+from durable.core.location import child_token
+from durable.core.records import ENDED, OnFailure, RunChange, RunState
+from durable.store import Store
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.conftest import POSTGRES
+from tests.store.making import LEASE, NOW, park, started, the
+from tests.store.test_groups import GROUP, a_member, change, end, grouped, spec
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+LockingStore = OrmStore | PostgresStore
+_TABLES = ("turn", "grouptally", "childgroup", "cascade", "child", "run")
+
+
+def emptied() -> None:
+    with connections[POSTGRES].cursor() as cursor:
+        for table in _TABLES:
+            cursor.execute(f"DELETE FROM durable_{table}")
+
+
+def both(pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]) -> None:
+    """Do two transactions in this order."""
+    a, b = pools
+    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
+    print(", ".join(play(order, actors)))
+
+
+def claimed(store: Store, *numbers: int) -> None:
+    """Let a worker have these children."""
+    for number in numbers:
+        store.claim_run(f"{GROUP}:{number}", now=NOW, lease_until=NOW + LEASE, worker="w")
+
+
+def counted(store: Store) -> Any:
+    """The counts of the group, which equal a recount by the rows of its children."""
+    group = store.group(GROUP)
+    assert group is not None
+    members = store.members(GROUP, -1, 100)
+    states = [each.state for each in members]
+    for state in sorted(ENDED):
+        assert getattr(group, state) == states.count(state), state
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM durable_turn")
+        [waiting] = cursor.fetchone()
+    assert group.waiting == waiting
+    assert group.running == sum(each.state not in ENDED for each in members) - waiting
+    return group
+
+
+def cancel(store: Store, run_id: str) -> None:
+    store.change(
+        run_id, lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=NOW, reason="", summary=""))
+    )
+
+
+def swept(store: Store) -> None:
+    """Do what the sweep does about children that were left because somebody had them locked."""
+    after = ""
+    while (found := store.cascade(after, NOW)) is not None:
+        after = found[0]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 2)
+        claimed(store, 0, 1)
+        both(pools, order, ends, lambda: end(store, 0), lambda: end(store, 1))
+        group = counted(store)
+        assert (the(store, "parent").wake_at is not None) == (ends == ("COMMIT", "COMMIT"))
+        assert group.completed == ends.count("COMMIT")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_children_end_while_one_waits(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for size, ends in product((3, 5), product(ENDS, ENDS)):
+        emptied()
+        grouped(store, size)
+        claimed(store, 0, 1)
+        both(pools, order, ends, lambda: end(store, 0), lambda: end(store, 1))
+        group = counted(store)
+        assert group.running == min(2, size - ends.count("COMMIT"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_ends_while_the_parent_parks(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        held = started(store, "parent")
+        change(store, held, new=spec(1), starts=[a_member(0)], created=1)
+
+        def parks(held: Any = held) -> None:
+            park(store, held, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+
+        both(pools, order, ends, parks, lambda: end(store, 0))
+        counted(store)
+        if ends == ("COMMIT", "COMMIT"):
+            assert the(store, "parent").wake_at is not None
+        elif ends[0] == "COMMIT":
+            assert the(store, "parent").wake_at is None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_ends_while_the_parent_starts_the_next(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        held = started(store, "parent")
+        change(store, held, new=spec(4), starts=[a_member(0), a_member(1)], created=2)
+
+        def starts(held: Any = held) -> None:
+            change(store, held, starts=[a_member(2), a_member(3)], created=4)
+
+        both(pools, order, ends, starts, lambda: end(store, 0))
+        group = counted(store)
+        assert group.created == (4 if ends[0] == "COMMIT" else 2)
+        assert group.running == min(2, group.created - ends[1:].count("COMMIT"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_ends_while_the_parent_is_cancelled(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 5)
+        claimed(store, 0)
+        both(pools, order, ends, lambda: cancel(store, "parent"), lambda: end(store, 0))
+        swept(store)
+        group = counted(store)
+        if ends[0] == "COMMIT":
+            assert (group.running, group.waiting) == (ends[1:].count("ROLLBACK"), 0)  # which its worker is asked to end
+            assert the(store, "parent").state == RunState.CANCELLED
+        else:
+            assert group.running == 2
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_first_failure_beside_another_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 5, on_failure=OnFailure.STOP)
+        claimed(store, 0, 1)
+        both(pools, order, ends, lambda: end(store, 0, RunState.FAILED), lambda: end(store, 1))
+        group = counted(store)
+        assert group.is_stopped == (ends[0] == "COMMIT")
+        assert (the(store, "parent").wake_at is not None) == group.is_stopped
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_parent_cancels_the_rest_while_a_child_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 5, on_failure=OnFailure.STOP)
+        end(store, 0, RunState.FAILED)
+        claimed(store, 1)
+        held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+
+        def drops(held: Any = held) -> None:
+            change(store, held, is_read=True, is_dropped=True)
+
+        both(pools, order, ends, drops, lambda: end(store, 1))
+        swept(store)
+        group = counted(store)
+        if ends[0] == "COMMIT":
+            assert (group.running, group.waiting) == (ends[1:].count("ROLLBACK"), 0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_that_waits_is_cancelled_while_its_turn_comes(
+    locking_store: LockingStore, pools: Pools, order: str
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 4)
+        claimed(store, 0)
+        both(pools, order, ends, lambda: cancel(store, f"{GROUP}:2"), lambda: end(store, 0))
+        group = counted(store)
+        assert group.running == 2 or group.waiting == 0
