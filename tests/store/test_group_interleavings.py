@@ -21,8 +21,8 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
 from tests.store.conftest import POSTGRES
+from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
 from tests.store.making import LEASE, NOW, park, started, the
-from tests.store.test_groups import GROUP, a_member, change, end, grouped, spec
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 

@@ -9,64 +9,18 @@ from typing import Any
 import pytest
 
 from durable.core import transitions
-from durable.core.errors import ErrorInfo
 from durable.core.location import child_token
 from durable.core.records import (
     ENDED,
-    Batch,
-    ChildRecord,
-    ChildStart,
-    GroupChange,
     GroupRecord,
-    GroupSpec,
     OnFailure,
     RunChange,
-    RunRecord,
     RunState,
     WhenParentEnds,
 )
 from durable.store import Store
-from tests.store.family import finish
+from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
 from tests.store.making import LEASE, NOW, park, started, the
-
-GROUP = "parent:bills"
-
-
-def spec(size: int, **columns: Any) -> GroupSpec:
-    given = {"at_once": 2, "on_failure": OnFailure.FINISH, **columns}
-    return GroupSpec(id=GROUP, parent_id="parent", location="bills", size=size, position=10, **given)
-
-
-def a_member(number: int, generation: int = 0, when_parent_ends: str = WhenParentEnds.CANCEL) -> ChildStart:
-    child_id = f"{GROUP}:{number}" + (f"~{generation}" if generation else "")
-    run = RunRecord(id=child_id, workflow="w", queue="q", input="[]", created_at=NOW, wake_at=NOW, parent_id="parent")
-    child = ChildRecord(
-        run_id=child_id,
-        parent_id="parent",
-        location="bills",
-        position=10 + number,
-        generation=generation,
-        group="bills",
-        member_of=GROUP,
-        when_parent_ends=when_parent_ends,
-    )
-    return ChildStart(run, child)
-
-
-def change(store: Store, held: RunRecord, **columns: Any) -> None:
-    store.commit(Batch(run_id=held.id, fence=held.fence, now=NOW, groups=[GroupChange(id=GROUP, **columns)]))
-
-
-def grouped(store: Store, size: int, **columns: Any) -> RunRecord:
-    """A parent that has made a group of that many children and waits for it."""
-    held = started(store, "parent")
-    leaves = columns.get("when_parent_ends", WhenParentEnds.CANCEL)
-    members = [a_member(number, when_parent_ends=leaves) for number in range(size)]
-    change(store, held, new=spec(size, **columns), starts=members[:3], created=min(3, size))
-    if size > 3:
-        change(store, held, starts=members[3:], created=size)
-    park(store, held, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
-    return held
 
 
 def counts(store: Store) -> GroupRecord:
@@ -93,22 +47,6 @@ def counts(store: Store) -> GroupRecord:
 def due(store: Store) -> list[int]:
     members = store.members(GROUP, -1, 1000)
     return [each.position - 10 for each in members if the(store, each.run_id).wake_at is not None]
-
-
-def end(store: Store, number: int, state: str = RunState.COMPLETED) -> None:
-    run_id = f"{GROUP}:{number}"
-    if state == RunState.CANCELLED:
-        store.change(
-            run_id,
-            lambda run, _: RunChange(run=transitions.cancelled_at_once(run, now=NOW, reason="why", summary="")),
-        )
-        return
-    if state == RunState.COMPLETED:
-        finish(store, run_id)
-        return
-    held = store.claim_run(run_id, now=NOW, lease_until=NOW + LEASE, worker="w") or the(store, run_id)
-    patch = transitions.failed(held, now=NOW, error=ErrorInfo("E", "no"), origins=[])
-    store.commit(Batch(run_id=run_id, fence=held.fence, now=NOW, run=patch, parent_id="parent"))
 
 
 def parent_is_due(store: Store) -> bool:
