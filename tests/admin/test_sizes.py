@@ -72,7 +72,7 @@ class TestPages:
         assert (
             text.count("(1,000,000 bytes: too large for this page, the export has it)") >= NUMBER - PAGE_BYTES // LARGE
         )
-        assert "996000 characters more" in text  # of those that are read
+        assert "996,000 characters more" in text  # of those that are read
         assert len(text) < 2 * LARGE
 
     def test_a_tree_has_no_values(self, large: Run) -> None:
