@@ -251,6 +251,10 @@ class Workflow(Generic[P, R_co]):
             raise TypeError("ctx.map starts several children, so they cannot share one id: leave using(id=...) out")
         if self._start_options.rollback:
             raise TypeError(
+                "ctx.map does not undo its children: leave using(rollback=True) out, or start each with ctx.child"
+            )
+        if self._start_options.rollback:
+            raise TypeError(
                 "the children of ctx.map are not compensated with their parent: leave using(rollback=True) out"
             )
         return [self.child_request(args, kwargs) for args, kwargs in map(self._arguments, inputs)]
