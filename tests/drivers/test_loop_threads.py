@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import os
 import signal
 import socket
@@ -197,12 +196,6 @@ async def leaves_a_reader(loop: Any) -> None:
     loop.add_reader(ours, print)
 
 
-async def leaves_a_connection(loop: Any) -> None:
-    ours, theirs = socket.socketpair()
-    held.append(theirs)
-    held.append(await asyncio.open_connection(sock=ours))
-
-
 async def leaves_a_generator(loop: Any) -> None:
     left = generate()
     held.append(left)
@@ -234,7 +227,6 @@ LEAVING = (
     leaves_a_timer,
     leaves_a_callback,
     leaves_a_reader,
-    leaves_a_connection,
     leaves_a_generator,
     leaves_a_thread,
     leaves_an_exception_handler,
@@ -251,11 +243,9 @@ def _let_go() -> Iterator[None]:
         if isinstance(each, socket.socket):
             each.close()
     held.clear()
-    gc.collect()
 
 
 @pytest.mark.usefixtures("_let_go")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("leave", LEAVING, ids=lambda each: each.__name__)
 def test_a_loop_on_which_something_is_left_is_not_used_again(kept: None, leave: Left) -> None:
     async def call() -> asyncio.AbstractEventLoop:
