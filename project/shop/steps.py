@@ -11,13 +11,12 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Count, Q, Sum
 
-from durable import InvalidTransitionError, RollbackContext, current_step, get_run
+from durable import RollbackContext, current_step
 from project.shop.models import Customer, Order, Product, Subscription
 from project.shop.services import bank, carrier, pictures, post
 
 __all__ = [
     "add_up_day",
-    "book_carrier",
     "buy_label",
     "charge_card",
     "charge_month",
@@ -31,7 +30,6 @@ __all__ = [
     "send_mail",
     "send_order_mail",
     "send_report",
-    "undo_shipments",
     "void_label",
     "write_order",
 ]
@@ -58,24 +56,6 @@ def refund_card(rollback: RollbackContext, charge_id: int) -> None:
 def mark_paid(order_id: int, charge_id: int) -> None:
     """Note in the order that it is paid."""
     Order.objects.filter(pk=order_id).update(status=Order.Status.PAID, charge_id=charge_id)
-
-
-def book_carrier(order_id: int) -> str:
-    """Announce a parcel; what its label will say."""
-    return Order.objects.get(pk=order_id).parcel_reference
-
-
-def undo_shipments(rollback: RollbackContext, _reference: str) -> None:
-    """Have the shipment of this order's run undo itself, or take the label of a complete one back to the carrier.
-
-    A rollback undoes what the run did itself. Its children are asked.
-    """
-    for shipment in get_run(rollback.run_id).children():
-        try:
-            shipment.cancel(rollback=True, reason="the order is undone")
-        except InvalidTransitionError:  # it has ended, or is being undone already
-            if (tracking := shipment.output) is not None:
-                carrier.void_label(tracking)
 
 
 def buy_label(order_id: int) -> str:

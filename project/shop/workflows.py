@@ -31,7 +31,7 @@ def ship(ctx: Context, order_id: int) -> str:
     """Buy the label of a parcel and tell the customer, side by side, and return the tracking number.
 
     The rule: a run of its own for what has a life of its own. A shipment is a child of its order's run, which waits for
-    it. It has its own history, its own retries, and its own way to be undone.
+    it. It has its own history, its own retries, and its own way to be undone, which a rollback of the order asks for.
     """
     ctx.rollback_checkpoint("from here on")
     packed = ctx.join(
@@ -60,8 +60,7 @@ def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
     approval = ctx.queue.next("approval", names=["approved", "rejected"], timeout=settings.SHOP["APPROVAL_DEADLINE"])
     if approval.name == "rejected":
         raise CriticalError("rejected by the shopkeeper")
-    ctx.step("book the carrier", steps.book_carrier, order_id, rollback=steps.undo_shipments)
-    label = ctx.child("ship", ship, order_id)
+    label = ctx.child("ship", ship.using(rollback=True), order_id)
     ctx.sleep("cool off", settings.SHOP["COOL_OFF"])
     ctx.step("hand over", steps.hand_over, order_id, atomic=True)
     return {"label": label}

@@ -119,7 +119,11 @@ class FaultyStore:
                 self.hang()
             if how == "before":
                 raise OperationalError(f"injected before {name}")
-            answer = call(*args, **kwargs)
+            outer, self._in_transaction = self._in_transaction, self._in_transaction or name == "change"
+            try:  # what decides a change may ask the store, inside the change's own transaction
+                answer = call(*args, **kwargs)
+            finally:
+                self._in_transaction = outer
             if how == "slow":
                 self.hang()
             if how == "after":
