@@ -30,6 +30,7 @@ class DurableConfig(AppConfig):
         from durable.alerts.watch import look
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule
+        from durable.operations import limits
         from durable.operations.schedules.rows import prepare
         from durable.operations.schedules.sync import synchronise_after_migrate
         from durable.store.routines import restore
@@ -39,6 +40,7 @@ class DurableConfig(AppConfig):
         pre_save.connect(prepare, sender=Schedule, dispatch_uid="durable.schedules")
         post_migrate.connect(restore, sender=self)
         post_migrate.connect(synchronise_after_migrate, sender=self)
+        post_migrate.connect(limits.synchronise_after_migrate, sender=self)
         if look not in CHORES:
             CHORES.append(look)
         metrics.set_up()

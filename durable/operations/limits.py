@@ -1,13 +1,25 @@
-"""Limits: set how many slots one allows while runs hold some and wait for others, and take that back."""
+"""Limits: set how many slots one allows while runs hold some and wait for others, and take that back.
+
+Code and settings own a number, operators may set another. The code's is written after `migrate`, and at the first use of
+a limit: in a rolling deploy, an old worker does not take back what the new code says.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.apps import AppConfig
+from django.db import connections
+
 from durable import runtime
+from durable.conf import conf
+from durable.core import registry
 from durable.core.errors import StaleLimitError, UnknownLimitError
 from durable.core.workflow_limits import check_at_once
+from durable.models import Limit
 from durable.operations.audited import audited
 
-__all__ = ["revision_of", "set_limit", "take_back_limit"]
+__all__ = ["declared", "revision_of", "set_limit", "synchronise", "synchronise_after_migrate", "take_back_limit"]
 
 
 def set_limit(name: str, at_once: int) -> None:
@@ -22,6 +34,28 @@ def set_limit(name: str, at_once: int) -> None:
 def take_back_limit(name: str) -> None:
     """Let the limit allow the number again that code or settings gave it. Raises as `set_limit` does."""
     _set("take_back_limit", name, None)
+
+
+def declared() -> dict[str, int]:
+    """Return the numbers that the settings and the workflows of this process give their limits, by name."""
+    found: dict[str, int] = {}
+    for definition in registry.all():
+        if definition.limits is not None and registry.is_discovered(definition.name):
+            found |= {each.name: each.at_once for each in definition.limits.limits if each.at_once is not None}
+    return found | {name: given["at_once"] for name, given in conf.LIMITS.items()}
+
+
+def synchronise() -> list[str]:
+    """Write the numbers of the code; return the names of limits that are new or had another one."""
+    at = runtime.current()
+    with at.store.transaction():
+        return [name for name, at_once in sorted(declared().items()) if at.store.declare_limit(name, at_once)]
+
+
+def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None:  # noqa: ARG001
+    """A receiver of `post_migrate`."""
+    if using == conf.DATABASE and Limit._meta.db_table in connections[using].introspection.table_names():
+        synchronise()
 
 
 def revision_of(at_once: int) -> str:

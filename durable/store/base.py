@@ -350,6 +350,12 @@ class Store(Protocol):
         what has become free; runs that hold a slot keep it.
         """
 
+    def declare_limit(self, name: str, at_once: int) -> bool:
+        """Write the number that the code says, under an operator's number. Return False if that is the row's already.
+
+        The sweep hands on what has become free.
+        """
+
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         """Return the slots that these runs hold and wait for."""
 

@@ -311,6 +311,11 @@ class DatabaseStore(ABC):
             self._begin_to_write()
             return slots.set_limit(self.alias, name, override)
 
+    def declare_limit(self, name: str, at_once: int) -> bool:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            return slots.declare_limit(self.alias, name, at_once)
+
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         return slots.of_runs(self.alias, run_ids) if run_ids else []
 

@@ -519,6 +519,12 @@ class MemoryStore:
         with self._lock:
             return self._slots.set_limit(name, override)
 
+    def declare_limit(self, name: str, at_once: int) -> bool:
+        with self._lock:
+            before = self._slots.limits.get(name)
+            self._slots.limits[name] = at_once
+            return before != at_once
+
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         with self._lock:
             return [each for each in self._slots.of_runs(run_ids) if self._runs[each.run_id].state not in ENDED]

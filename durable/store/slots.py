@@ -16,7 +16,7 @@ from durable.models.run import RunQuerySet
 from durable.store import lines, row_rules
 from durable.store.lines import Place
 
-__all__ = ["DatabaseSlots", "forget", "note_end", "of_runs", "set_limit", "settle", "sweep"]
+__all__ = ["DatabaseSlots", "declare_limit", "forget", "note_end", "of_runs", "set_limit", "settle", "sweep"]
 
 #: Locks runs for this transaction; with `skip`, those that nobody else has locked.
 Locking = Callable[..., RunQuerySet]
@@ -187,12 +187,27 @@ def set_limit(alias: str, name: str, override: int | None) -> int | None:
     if before is None:
         return None
     limits.update(override=override)
+    _note_lines(alias, name)
+    return before.number
+
+
+def declare_limit(alias: str, name: str, at_once: int) -> bool:
+    """Write the number that the code says of a limit (`Store.declare_limit`)."""
+    limits = Limit.objects.using(alias)
+    _, is_new = limits.get_or_create(name=name, defaults={"at_once": at_once})
+    if is_new or not limits.filter(name=name).exclude(at_once=at_once).update(at_once=at_once):
+        return is_new
+    _note_lines(alias, name)
+    return True
+
+
+def _note_lines(alias: str, name: str) -> None:
+    """Let the sweep look at all lines of a limit."""
     waiting = Slot.objects.using(alias).filter(limit=name, is_held=False).order_by("key")
     keys = list(waiting.values_list("key", flat=True).distinct())
     SlotNote.objects.using(alias).bulk_create(
         (SlotNote(limit=name, key=key, run_id="") for key in keys), batch_size=1_000
     )
-    return before.number
 
 
 def of_runs(alias: str, run_ids: Sequence[str]) -> list[SlotRow]:

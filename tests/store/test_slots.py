@@ -244,3 +244,18 @@ def test_a_crashed_run_keeps_its_slot_and_its_place(store: Store) -> None:
     finished(store, one)
     store.sweep_slots(at(60), 10)
     assert holders(store, *"abc") == ["b"]
+
+
+def test_the_code_declares_another_number(store: Store) -> None:
+    one, two = runs(store, "ab")
+    take(store, one, SlotWant("x", "", SlotKind.STEP, 1))
+    wait(store, two, SlotWant("x", "", SlotKind.STEP, 1))
+    assert not store.declare_limit("x", 1)
+    assert store.declare_limit("x", 2)
+    assert store.sweep_slots(NOW, 10)[0] == {"q"}
+    assert holders(store, "a", "b") == ["a", "b"]
+    assert store.set_limit("x", 7) == 2
+    assert store.declare_limit("x", 3)
+    assert store.set_limit("x", None) == 7, "an operator's number is above the code's"
+    assert store.set_limit("x", None) == 3
+    assert store.declare_limit("new", 0)
