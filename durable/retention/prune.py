@@ -30,6 +30,7 @@ from durable.models import (
     OperatorAction,
     QueueMessage,
     Run,
+    Turn,
 )
 from durable.retention.policy import STATES, Policy
 
@@ -164,11 +165,17 @@ class Pruner:
         """Clear the references of runs that came from these; return the ids whose references could all be locked.
 
         A child stays too while its parent, or a replay of that, may still read its output: until that run has ended and
-        cannot be recovered.
+        cannot be recovered. A parent stays while children of a group of its own, which go on after its end, wait for their
+        turns: the group gives them.
         """
         children = Child.objects.using(self.alias).filter(_may_read("parent"), run_id__in=ids)
         readers = ChildReader.objects.using(self.alias).filter(_may_read("run"), child_id__in=ids)
-        awaited = {*children.values_list("run_id", flat=True), *readers.values_list("child_id", flat=True)}
+        turns = Turn.objects.using(self.alias).filter(group__parent_id__in=ids)
+        awaited = {
+            *children.values_list("run_id", flat=True),
+            *readers.values_list("child_id", flat=True),
+            *turns.values_list("group__parent_id", flat=True).distinct(),
+        }
         ids = [each for each in ids if each not in awaited]
         runs = Run.objects.using(self.alias)
         for field in ("parent_id", "replay_of_id"):

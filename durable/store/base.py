@@ -267,6 +267,12 @@ class Store(Protocol):
         somebody else has locked is left for the next time.
         """
 
+    def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
+        """Let children of a group begin whose turn came while somebody had their rows locked: of the first behind `after`.
+
+        Return that group, and the queues to notify; None if no child waits in a group behind it.
+        """
+
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""
 

@@ -256,6 +256,11 @@ class DatabaseStore(ABC):
     def _begin_to_write(self) -> None:
         """Let a transaction that is about to read write later. Only a database without row locks needs it."""
 
+    def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            return groups.give_turns(self.alias, after, now)
+
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         found = Child.objects.using(self.alias).filter(parent_id=parent_id)
         if state is not None:

@@ -28,6 +28,7 @@ __all__ = [
     "apply",
     "ended",
     "get",
+    "give_turns",
     "held_back",
     "is_one_settled",
     "lock",
@@ -240,6 +241,28 @@ def _turned(alias: str, group: GroupRecord, now: datetime) -> tuple[GroupRecord,
         begun.append(run)
     Turn.objects.using(alias).filter(run_id__in=[run.id for run in begun]).delete()
     return group_rules.after_turns(group, len(begun)), frozenset(run.queue for run in begun)
+
+
+def give_turns(alias: str, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
+    """Let children of the first group behind this one begin whose turn has come; return that group, and the queues to notify.
+
+    The end of a child passes over those whose rows somebody has locked. If it was the last one, nobody else looks for them.
+    """
+    turns = Turn.objects.using(alias).filter(group_id__gt=after).order_by("group_id")
+    group_id = turns.values_list("group_id", flat=True).first()
+    if group_id is None:
+        return None
+    seen = _records(ChildGroup.objects.using(alias).filter(id=group_id))
+    if not any(group_rules.places(each) and not each.is_over for each in seen):
+        return group_id, frozenset()
+    if not _locked(alias, [group_id], skip=True):
+        return group_id, frozenset()
+    before = _counted(alias, group_id)
+    if before is None:
+        return group_id, frozenset()
+    group, queues = _turned(alias, before, now)
+    _write(alias, before, group)
+    return group_id, queues
 
 
 def _runs(alias: str, run_ids: Sequence[str], *, is_locked: bool = False) -> list[RunRecord]:

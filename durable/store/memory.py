@@ -580,6 +580,9 @@ class MemoryStore:
         with self._lock:
             return self._children.of_runs([self._runs[each] for each in run_ids if each in self._runs])
 
+    def give_turns(self, after: str, now: datetime) -> None:
+        """Do nothing: no row is locked here when a turn comes."""
+
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         with self._lock:
             return self._children.of_parent(self._runs, parent_id, state, group)

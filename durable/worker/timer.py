@@ -189,6 +189,7 @@ class Sweep(Periodic):
         self._next_round = 0.0
         self._unlogged = Pruned()
         self._next_burial = 0.0  # when dead workers are looked for again, monotonic
+        self._last_group = ""  # of children whose turns were looked at
         self._next_row = 0.0  # when the audit log may be written to again, monotonic
 
     def tick(self, now: datetime) -> datetime:
@@ -202,7 +203,20 @@ class Sweep(Periodic):
         self._forget_dead(now)
         self._release_starts(now)
         self._cascade(now)
+        self._give_turns(now)
         return now + timedelta(seconds=conf.SWEEP_INTERVAL)
+
+    def _give_turns(self, now: datetime) -> None:
+        """Let children of groups begin that were locked when their turns came, for a moment only."""
+        until = time.monotonic() + min(CASCADE_FOR, conf.SWEEP_INTERVAL / 2)
+        while not self._stopping and time.monotonic() < until:
+            found = self.store.give_turns(self._last_group, now)
+            if found is None:
+                self._last_group = ""
+                return
+            self._last_group, queues = found
+            for queue in queues:
+                notify.notify(queue)
 
     def _cascade(self, now: datetime) -> None:
         """Cancel what the ends of runs have left of their children, for a moment only; each parent's in batches."""

@@ -22,6 +22,7 @@ from durable.models import (
     Cascade,
     Cause,
     Child,
+    ChildGroup,
     ChildReader,
     Entry,
     EntryMetadata,
@@ -29,6 +30,7 @@ from durable.models import (
     OperatorAction,
     QueueMessage,
     Run,
+    Turn,
 )
 from durable.retention import Policy, Pruned, Pruner
 from durable.store import store_for
@@ -195,6 +197,26 @@ class TestPruning:
         prune(Policy.of({"completed": 7 * DAY, "failed": 30 * DAY}))
         assert runs() == {"reader", *(["child"] if is_kept else [])}
         assert ChildReader.objects.count() == is_kept
+
+    def test_an_ended_parent_stays_as_long_as_children_of_its_group_wait_for_their_turns(self) -> None:
+        parent = a_run("parent")
+        waiting = a_run("waiting", "pending", days=1, parent_id="parent")
+        group = ChildGroup.objects.create(
+            id="parent:bills",
+            parent=parent,
+            location="bills",
+            size=2,
+            position=1,
+            at_once=1,
+            on_failure="finish",
+            when_parent_ends="leave",
+        )
+        Turn.objects.create(run=waiting, group=group, position=2, due_at=timezone.now())
+        prune(Policy.of(7 * DAY))
+        assert runs() == {"parent", "waiting"}
+        Turn.objects.all().delete()
+        prune(Policy.of(7 * DAY))
+        assert runs() == {"waiting"}
 
     def test_a_child_stays_as_long_as_its_parent_is_open(self) -> None:
         for state in ("sleeping", "completed"):

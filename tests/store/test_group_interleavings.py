@@ -7,6 +7,7 @@ while a child waits, miscount, or deadlock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,7 +16,7 @@ from django.db import connections
 
 from durable.core import transitions
 from durable.core.location import child_token
-from durable.core.records import ENDED, OnFailure, RunChange, RunState
+from durable.core.records import ENDED, OnFailure, OutgoingMessage, RunChange, RunState
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
@@ -27,7 +28,7 @@ from tests.store.making import LEASE, NOW, park, started, the
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 LockingStore = OrmStore | PostgresStore
-_TABLES = ("turn", "grouptally", "childgroup", "cascade", "child", "run")
+_TABLES = ("queuemessage", "turn", "grouptally", "childgroup", "cascade", "child", "run")
 
 
 def emptied() -> None:
@@ -201,3 +202,22 @@ def test_a_child_that_waits_is_cancelled_while_its_turn_comes(
         both(pools, order, ends, lambda: cancel(store, f"{GROUP}:2"), lambda: end(store, 0))
         group = counted(store)
         assert group.running == 2 or group.waiting == 0
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_ends_while_somebody_has_the_row_of_the_next(
+    locking_store: LockingStore, pools: Pools, order: str
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 2, at_once=1)
+        claimed(store, 0)
+        message = OutgoingMessage(id="m", to=f"{GROUP}:1", queue="q", body="1", sent_at=NOW)
+        both(pools, order, ends, lambda: end(store, 0), partial(store.send, [message]))
+        after = ""
+        while (found := store.give_turns(after, NOW)) is not None:
+            after = found[0]
+        has_ended = ends[0] == "COMMIT"
+        assert counted(store).waiting == (not has_ended), "nobody else looks for the last child that waits"
+        assert (the(store, f"{GROUP}:1").wake_at is not None) == has_ended
