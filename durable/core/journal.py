@@ -198,8 +198,10 @@ class Journal:
         self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
         #: This pass has taken slots of limits, or a place in a line.
         self.has_slots = False
-        #: The run holds slots of its workflow only while a worker passes it.
+        #: The run may hold slots that it has only while a worker passes it: those of its workflow, and what a worker that
+        #: died had taken for a step and not recorded.
         self.has_running_slots = False
+        self._may_have_lost_slots = run.crashes > 0
         self._pending = _Pending()
         #: How many times all marked changes have been taken.
         self.taken = 0
@@ -378,6 +380,13 @@ class Journal:
         with self.lock:
             self._pending.released_slots.append(location)
 
+    def release_step_slots(self) -> None:
+        """Let the next commit give up the slots of all steps, held or waited for, because none will go on."""
+        with self.lock:
+            for entry in self.entries():
+                if LIMIT in entry.data and entry.status != EntryStatus.COMPLETED:
+                    self._pending.released_slots.append(entry.location)
+
     def drop_slots(self, parent: Node, segment: str) -> None:
         """Let the next commit give up the slots of all operations below the child `segment`, which is to be pruned."""
         node = parent.child(segment)
@@ -473,8 +482,9 @@ class Journal:
         """Return what a commit does to the run's slots; None if that is nothing. The end of a run gives up all; what
         it does is to hand them on.
         """
-        is_parked = run is not None and "lease_expires_at" in run and run.get("state") != RunState.PENDING
-        is_left = is_parked and self.has_running_slots
+        is_over = run is not None and "lease_expires_at" in run
+        is_handed_over = run is not None and run.get("state") == RunState.PENDING
+        is_left = is_over and (self._may_have_lost_slots or (self.has_running_slots and not is_handed_over))
         has_ended = self.has_slots and run is not None and run.get("state") in ENDED
         if not (released or awaited or is_left or has_ended):
             return None

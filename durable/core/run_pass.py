@@ -66,12 +66,14 @@ def run_pass(
     `workflow` is None if this process does not know it: then the run waits for a worker that does. `slots` returns which
     slots of limits the run has to hold for a pass; None for a workflow without limits.
     """
+    journal.has_running_slots = slots is not None or workflow is None  # from its line, or from a worker that died
     is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history
     if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
         return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
     if journal.run.state == RunState.ROLLING_BACK:
         if journal.run.crashes >= policy.max_crashes:
             return (yield from _stop_after_crashes(journal))
+        journal.release_step_slots()
         return (yield from _compensate(journal))
     if journal.request != Request.NONE:
         return (yield from _honour(journal, journal.request))
@@ -221,6 +223,7 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, polic
     the history must fit the right code.
     """
     journal.discard()
+    journal.has_running_slots |= journal.has_slots  # of steps that were not recorded
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     waited = (now - since).total_seconds()
@@ -276,6 +279,7 @@ def _stop_after_crashes(journal: Journal) -> Operation:
 
 def _begin_rollback(journal: Journal, patch: RunPatch) -> Operation:
     """Commit that the run is being compensated, and compensate it."""
+    journal.release_step_slots()
     yield Save(patch)
     for name, value in patch.items():
         setattr(journal.run, name, value)

@@ -66,8 +66,8 @@ class SlotChange:
     """What a commit does to the slots of its run.
 
     Those at the locations `released` are given up, held or waited for; `is_left`: also those that the run holds only while
-    a worker passes it. `awaited` are the locations for whose slots the run parks: if it holds those of one by now, it is
-    due again at once.
+    a worker passes it, of its workflow and of steps, except at `awaited`. `awaited` are the locations for whose slots the
+    run parks: if it holds those of one by now, it is due again at once.
     """
 
     released: Sequence[str] = ()

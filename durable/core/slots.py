@@ -24,6 +24,8 @@ def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Oper
     """
     ordered = tuple(sorted(wants, key=lambda want: (want.limit, want.key)))
     journal.has_slots = True
+    if not location:
+        journal.has_running_slots = False
     try:
         answer: Admission = yield Acquire(location, ordered)
     except UnknownLimitError as error:  # a mistake, which another worker's code may not make

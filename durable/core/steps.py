@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Final
 
-from durable.core.control_flow import BranchCancelled, ControlFlow, Park
+from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import (
     AttemptAbandonedError,
@@ -157,7 +157,7 @@ class _Attempt:
         try:
             value = yield from self._call(function)
         except ControlFlow as ending:
-            if self.options.limit is not None and isinstance(ending, BranchCancelled):
+            if self.options.limit is not None and isinstance(ending, BranchCancelled | Evicted):
                 self.journal.release_slots(self.entry.location)
             raise
         except Exception as error:

@@ -164,6 +164,8 @@ class DatabaseStore(ABC):
             if change.deleted:
                 saves.forget(self.alias, run_id, change.deleted)
                 slots.forget(self.alias, run_id, change.deleted)
+            if after.state == RunState.PAUSED:
+                slots.note_pause(self.alias, run_id)
             if change.saved:
                 saves.put(self.alias, change.saved)
             if change.retracted:

@@ -38,8 +38,11 @@ class SlotTable(Protocol):
     def define(self, limit: str, at_once: int) -> None:
         """Insert a limit, unless there is one of this name."""
 
-    def at_once(self, limit: str) -> int | None:
-        """Return how many slots of each key may be held; None for a limit that there is not."""
+    def at_once(self, limit: str, *, is_final: bool = False) -> int | None:
+        """Return how many slots of each key may be held; None for a limit that there is not.
+
+        With `is_final`, nobody changes the number before the transaction ends.
+        """
 
     def held(self, limit: str, key: str) -> int:
         """Return how many slots of the key are held."""
@@ -71,13 +74,11 @@ class SlotTable(Protocol):
     def leave(self, place: Place) -> None:
         """Delete a place."""
 
-    def give_up(
-        self, run_id: str, *, locations: Iterable[str] | None, kind: SlotKind | None = None
-    ) -> set[tuple[str, str]]:
-        """Delete what the run holds, and its places, of these locations (None: of all) and of this kind (None: of all).
+    def give_up(self, run_id: str, *, locations: Iterable[str] | None) -> set[tuple[str, str]]:
+        """Delete what the run holds, and its places, of these locations (None: of all). Return the limits and keys."""
 
-        Return the limits and keys.
-        """
+    def leave_all(self, run_id: str, *, keeping: Iterable[str]) -> set[tuple[str, str]]:
+        """Delete what the run holds only while a worker passes it, except at these locations; return limits and keys."""
 
     def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
         """Delete one slot that the operation holds, and let the sweep hand it on."""
@@ -110,6 +111,8 @@ def acquire(
         if (want.limit, want.key) in held:
             continue
         most, number = table.at_once(want.limit) or 0, table.held(want.limit, want.key)
+        if number >= most:  # an operator who changes the number notes the lines that there are
+            most = table.at_once(want.limit, is_final=True) or 0
         first = table.first(want.limit, want.key)
         if number < most and (first is None or (first.run_id, first.location) == (run_id, location)):
             continue
@@ -165,7 +168,7 @@ def change(table: SlotTable, run_id: str, slots: SlotChange, at: datetime) -> tu
     """Do what a commit does to the slots of its run. Return the queues to notify, and whether the run is due at once."""
     gone = table.give_up(run_id, locations=slots.released) if slots.released else set()
     if slots.is_left:
-        gone |= table.give_up(run_id, locations=[""], kind=SlotKind.RUNNING)
+        gone |= table.leave_all(run_id, keeping=slots.awaited)
     queues: set[str] = set()
     for limit, key in sorted(gone):
         queues |= hand_on(table, limit, key, at)

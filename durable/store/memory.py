@@ -334,6 +334,8 @@ class MemoryStore:
                 self._saved.pop((run_id, location), None)
             if change.deleted:
                 self._slot_table.give_up(run_id, locations=change.deleted)
+            if after.state == RunState.PAUSED:
+                self._slot_table.leave_all(run_id, keeping=())
             for saved in change.saved:
                 self._saved[run_id, saved.location] = saved
             self._delete(run_id, change.deleted)

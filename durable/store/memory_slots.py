@@ -76,7 +76,7 @@ class MemorySlotTable:
     def define(self, limit: str, at_once: int) -> None:
         self.slots.limits.setdefault(limit, at_once)
 
-    def at_once(self, limit: str) -> int | None:
+    def at_once(self, limit: str, *, is_final: bool = False) -> int | None:  # noqa: ARG002  # the store is locked
         return self.slots.overrides.get(limit, self.slots.limits.get(limit))
 
     def held(self, limit: str, key: str) -> int:
@@ -130,21 +130,26 @@ class MemorySlotTable:
     def leave(self, place: Place) -> None:
         self.slots.places.pop((place.run_id, place.location), None)
 
-    def give_up(
-        self, run_id: str, *, locations: Iterable[str] | None, kind: SlotKind | None = None
-    ) -> set[tuple[str, str]]:
-        where = None if locations is None else set(locations)
-        gone = {
-            at: row
+    def leave_all(self, run_id: str, *, keeping: Iterable[str]) -> set[tuple[str, str]]:
+        kept = set(keeping)
+        gone = [
+            at
             for at, row in self.slots.held.items()
-            if at[0] == run_id and (where is None or at[1] in where) and kind in (None, row.kind)
-        }
+            if at[0] == run_id and at[1] not in kept and row.kind is not SlotKind.OPEN
+        ]
+        for at in gone:
+            del self.slots.held[at]
+        return {at[2:] for at in gone}
+
+    def give_up(self, run_id: str, *, locations: Iterable[str] | None) -> set[tuple[str, str]]:
+        where = None if locations is None else set(locations)
+        gone = [at for at in self.slots.held if at[0] == run_id and (where is None or at[1] in where)]
         for at in gone:
             del self.slots.held[at]
         left = [
             place
             for place, _ in list(self.slots.places.values())
-            if kind is None and place.run_id == run_id and (where is None or place.location in where)
+            if place.run_id == run_id and (where is None or place.location in where)
         ]
         for place in left:
             self.leave(place)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connections
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from durable.core.records import ENDED, RunState
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
@@ -16,7 +16,17 @@ from durable.models.run import RunQuerySet
 from durable.store import lines, row_rules
 from durable.store.lines import Place
 
-__all__ = ["DatabaseSlots", "declare_limit", "forget", "note_end", "of_runs", "set_limit", "settle", "sweep"]
+__all__ = [
+    "DatabaseSlots",
+    "declare_limit",
+    "forget",
+    "note_end",
+    "note_pause",
+    "of_runs",
+    "set_limit",
+    "settle",
+    "sweep",
+]
 
 #: Locks runs for this transaction; with `skip`, those that nobody else has locked.
 Locking = Callable[..., RunQuerySet]
@@ -39,8 +49,11 @@ class DatabaseSlots:
     def define(self, limit: str, at_once: int) -> None:
         Limit.objects.using(self._alias).get_or_create(name=limit, defaults={"at_once": at_once})
 
-    def at_once(self, limit: str) -> int | None:
-        found = Limit.objects.using(self._alias).filter(name=limit).first()
+    def at_once(self, limit: str, *, is_final: bool = False) -> int | None:
+        limits = Limit.objects.using(self._alias).filter(name=limit)
+        if is_final and connections[self._alias].features.has_select_for_update:
+            limits = limits.select_for_update()
+        found = limits.first()
         return None if found is None else found.number
 
     def held(self, limit: str, key: str) -> int:
@@ -98,14 +111,18 @@ class DatabaseSlots:
     def leave(self, place: Place) -> None:
         self._rows.filter(run_id=place.run_id, location=place.location, is_held=False).delete()
 
-    def give_up(
-        self, run_id: str, *, locations: Iterable[str] | None, kind: SlotKind | None = None
-    ) -> set[tuple[str, str]]:
+    def give_up(self, run_id: str, *, locations: Iterable[str] | None) -> set[tuple[str, str]]:
         rows = self._rows.filter(run_id=run_id)
         if locations is not None:
             rows = rows.filter(location__in=list(locations))
-        if kind is not None:
-            rows = rows.filter(kind=kind.value, is_held=True)
+        return self._delete(rows)
+
+    def leave_all(self, run_id: str, *, keeping: Iterable[str]) -> set[tuple[str, str]]:
+        rows = self._rows.filter(run_id=run_id, is_held=True).exclude(kind=SlotKind.OPEN.value)
+        return self._delete(rows.exclude(location__in=list(keeping)))
+
+    @staticmethod
+    def _delete(rows: QuerySet[Slot]) -> set[tuple[str, str]]:
         gone = set(rows.values_list("limit", "key"))
         if gone:
             rows.delete()
@@ -121,6 +138,8 @@ class DatabaseSlots:
         if run is None:
             SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id=run_id)
             return None
+        if run.state == RunState.PAUSED:  # since the slot was on its way to it
+            note_pause(self._alias, run_id)
         if run.state in ENDED or run.state == RunState.PAUSED:
             return None
         runs.update(wake_at=at if run.wake_at is None else min(run.wake_at, at))
@@ -149,6 +168,12 @@ def forget(alias: str, run_id: str, locations: Sequence[str]) -> None:
     """Give up the slots of operations of a run whose records are deleted, and note their keys."""
     slots = DatabaseSlots(alias, Run.objects.using)
     gone = slots.give_up(run_id, locations=locations)
+    SlotNote.objects.using(alias).bulk_create(SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(gone))
+
+
+def note_pause(alias: str, run_id: str) -> None:
+    """Give up the slots that a run has while a worker passes it, and that it was given in line; note their keys."""
+    gone = DatabaseSlots(alias, Run.objects.using).leave_all(run_id, keeping=())
     SlotNote.objects.using(alias).bulk_create(SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(gone))
 
 

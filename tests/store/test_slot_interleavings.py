@@ -254,3 +254,36 @@ def test_a_worker_that_comes_late_takes_nothing(locking_store: LockingStore) -> 
     with pytest.raises(LeaseLost):
         acquire(locking_store, one)()
     assert locking_store.slots(["a"]) == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_run_is_refused_while_the_limit_is_raised(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        one, two = started(store, "a"), started(store, "b")
+        assert store.acquire(two.id, two.fence, "s", [X], NOW).is_granted
+        store.set_limit("x", 0)
+        commit(store, two, slots=SlotChange(released=["s"]))
+        both(pools, order, ends, acquire(store, one), lambda: store.set_limit("x", 1))
+        if ends[1] == "COMMIT":
+            check(store, "a", "b")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_next_run_is_paused_while_it_gets_the_slot(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    paused = Summary(SummaryKind.PAUSED)
+
+    def pause() -> Any:
+        return store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
+
+    for ends in product(ENDS, ENDS):
+        emptied()
+        one = started(store, "a")
+        assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
+        waiting(store, "b")
+        waiting(store, "c")
+        both(pools, order, ends, give_up(store, one), pause)
+        if ends == ("COMMIT", "COMMIT"):
+            assert check(store, "a", "b", "c") == ["c"]

@@ -143,6 +143,31 @@ def test_a_run_that_parks_gives_up_what_it_holds_while_it_runs(store: Store) -> 
     assert holders(store, "a", "b") == ["a", "b"]
 
 
+def test_a_run_that_parks_gives_up_what_it_holds_for_steps_that_it_does_not_wait_for(store: Store) -> None:
+    one, two = runs(store, "ab")
+    lost, awaited = SlotWant("x", "", SlotKind.STEP, 1), SlotWant("y", "", SlotKind.STEP, 1)
+    take(store, one, lost, location="lost")
+    take(store, one, awaited, location="awaited")
+    wait(store, two, lost)
+    park(store, one, batch={"slots": SlotChange(is_left=True, awaited=["awaited"])})
+    assert [(each.run_id, each.limit) for each in store.slots(["a", "b"])] == [("a", "y"), ("b", "x")]
+    assert holders(store, "a", "b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", list(SlotKind))
+def test_a_run_that_is_paused_before_it_uses_its_slot_gives_it_up(store: Store, kind: SlotKind) -> None:
+    one, two, three = runs(store, "abc")
+    want = SlotWant("x", "", kind, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    wait(store, three, want)
+    give_up(store, one)
+    paused = Summary(SummaryKind.PAUSED)
+    store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
+    store.sweep_slots(NOW, 10)
+    assert holders(store, *"abc") == ["b" if kind is SlotKind.OPEN else "c"]
+
+
 def test_a_slot_that_came_before_the_park_makes_the_run_due(store: Store) -> None:
     one, two = runs(store, "ab")
     want = SlotWant("x", "", SlotKind.STEP, 1)

@@ -55,6 +55,12 @@ BEGIN
     INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, of_run);
     RETURN NULL;
   END IF;
+  IF r.state = '{RunState.PAUSED}' THEN
+    -- it was paused when the slot was on its way to it: others are to have what it does not use
+    WITH gone AS (DELETE FROM durable_slot WHERE run_id = of_run AND is_held AND kind <> '{SlotKind.OPEN}'
+      RETURNING "limit", key)
+    INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, '' FROM gone;
+  END IF;
   IF r.finished_at IS NOT NULL OR r.state = '{RunState.PAUSED}' THEN
     RETURN NULL;
   END IF;
@@ -176,6 +182,10 @@ BEGIN
       WHERE run_id = of_run AND location = at_location AND "limit" = w."limit" AND key = w.key AND is_held);
     SELECT COALESCE(override, at_once) INTO most FROM durable_limit WHERE name = w."limit";
     SELECT count(*) INTO number FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND is_held;
+    IF number >= most THEN
+      -- an operator who changes the number notes the lines that there are: this place is seen, or the new number is
+      SELECT COALESCE(override, at_once) INTO most FROM durable_limit WHERE name = w."limit" FOR SHARE;
+    END IF;
     IF number >= most OR EXISTS (
       SELECT 1 FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
       WHERE s."limit" = w."limit" AND s.key = w.key AND NOT s.is_held AND (mine.id IS NULL OR s.id <> mine.id)
@@ -224,7 +234,8 @@ BEGIN
   FOR k IN
     WITH gone AS (
       DELETE FROM durable_slot WHERE run_id = of_run
-        AND (location IN (SELECT json_array_elements_text(released)) OR (is_left AND location = '' AND is_held AND kind = '{SlotKind.RUNNING}'))
+        AND (location IN (SELECT json_array_elements_text(released))
+          OR (is_left AND is_held AND kind <> '{SlotKind.OPEN}' AND location NOT IN (SELECT json_array_elements_text(awaited))))
       RETURNING "limit", key),
     noted AS (DELETE FROM durable_slotnote WHERE run_id = of_run RETURNING "limit", key)
     SELECT "limit", key FROM gone UNION SELECT "limit", key FROM noted ORDER BY 1, 2
