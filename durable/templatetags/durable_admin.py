@@ -60,7 +60,7 @@ _BARS = {
     "failed": _("failed attempt"),
     "backoff": _("backoff"),
     "sleep": _("sleep"),
-    "wait": _("waiting for a message"),
+    "wait": _("waiting for a message or a child"),
     "folded": _("from the first to the last"),
     "scope": _("all that is inside"),
     "bad": _("something inside failed"),
