@@ -19,8 +19,13 @@ from durable.core.errors import ErrorInfo
 from durable.core.records import RunState
 from durable.store import Store, sql_functions
 from durable.store.postgres import PostgresStore
+from durable.store.routines.ending import ENDING
+from durable.store.routines.groups import GROUPS
+from durable.store.routines.keys import KEYS
+from durable.store.routines.slots import SLOTS
 from durable.store.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
+from tests.store.family import a_child, finish, start_children
 from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
 
 NAMES = (
@@ -257,6 +262,23 @@ def test_without_migrations_the_functions_are_made_after_the_tables(
             _tell_of_tables(POSTGRES)
         commit(postgres_store, held, entries=[an_entry()], run={"summary": "x"})
         assert the(postgres_store).summary == "x"
+        transaction.set_rollback(True, using=POSTGRES)
+
+
+def test_without_migrations_ends_have_what_follows_from_them(postgres_store: PostgresStore, settings: Any) -> None:
+    with transaction.atomic(using=POSTGRES):
+        with connections[POSTGRES].cursor() as cursor:
+            for each in (*KEYS, *SLOTS, *ENDING, *GROUPS):
+                cursor.execute(f"DROP FUNCTION {each.signature} CASCADE")
+        settings.MIGRATION_MODULES = {"durable": None}
+        for _ in range(2):
+            _tell_of_tables(POSTGRES)
+        held = started(postgres_store, "parent")
+        start_children(postgres_store, held, a_child("child"))
+        park(postgres_store, held, waiting_for="/~child/", batch={"awaited_children": ["child"]})
+        assert the(postgres_store, "parent").wake_at is None
+        finish(postgres_store, "child")
+        assert the(postgres_store, "parent").wake_at == NOW
         transaction.set_rollback(True, using=POSTGRES)
 
 
