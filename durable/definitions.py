@@ -356,9 +356,10 @@ class Workflow(Generic[P, R_co]):
                     f"start_many of {self.name} got an input of {given.workflow}: write {self.__name__}.input(...)"
                 )
             return given.args, dict(given.kwargs)
-        if isinstance(given, str | bytes | dict):
+        if isinstance(given, str | bytes | dict) or not isinstance(given, Iterable):
             raise TypeError(
-                f"start_many takes a tuple of arguments for each run, not {given!r}: write {self.__name__}.input({given!r})"
+                f"start_many and ctx.map take a tuple of arguments for each run, not {given!r}: write "
+                f"{self.__name__}.input({given!r}), or ({given!r},)"
             )
         return tuple(given), {}
 

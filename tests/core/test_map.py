@@ -306,3 +306,15 @@ def test_children_of_a_map_are_not_undone_with_their_parent_and_it_says_so() -> 
         error = run.info().error
         assert error is not None
         assert "ctx.map does not undo its children" in error.message
+
+
+def test_an_input_that_is_no_tuple_says_what_to_write() -> None:
+    @workflow(name="maps.wrong")
+    def wrong(ctx: Context) -> None:
+        ctx.map("m", one, [1, 2, 3])  # type: ignore[arg-type]  # refused
+
+    with Harness() as h:
+        handle = h.start(wrong)
+        h.settle()
+        assert "take a tuple of arguments for each run, not 1" in str(handle.info().summary)
+        assert "or (1,)" in str(handle.info().summary)
