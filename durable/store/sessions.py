@@ -280,7 +280,13 @@ def _needs_round_trip(connection: BaseDatabaseWrapper) -> bool:
 
 def is_observed(connection: BaseDatabaseWrapper) -> bool:
     """Return True if code observes each statement: a test, a debugger, or a replaced method on the object."""
-    return bool(connection.execute_wrappers or connection.queries_logged or "cursor" in vars(connection))
+    return bool(connection.execute_wrappers or connection.queries_logged or _has_other_cursors(connection))
+
+
+def _has_other_cursors(connection: BaseDatabaseWrapper) -> bool:
+    """Return True if `cursor` was replaced on the object. Django's test cases put the class's own there when they end."""
+    replaced = vars(connection).get("cursor")
+    return replaced is not None and getattr(replaced, "__func__", None) is not type(connection).cursor
 
 
 def _receivers(connection: BaseDatabaseWrapper) -> list[Any]:

@@ -22,6 +22,7 @@ from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
 from durable.admin.zone import viewers_zone
 from durable.core.ids import new_id
+from durable.core.printable import safe
 from durable.core.records import ENDED, RunState
 from durable.inspection import StatementTimeoutError, humanize, is_undone, reading, state_word
 from durable.inspection.refusals import told, told_sentence
@@ -235,6 +236,7 @@ register.filter("kind_in_words", kind_in_words)
 register.filter("outcome_in_words", outcome_in_words)
 register.filter("source_in_words", source_in_words)
 register.filter("state_in_words", state_in_words)
+register.filter("printable", safe)
 register.filter("verb_in_words", verb_in_words)
 register.filter("told", told_sentence)
 

@@ -6,6 +6,7 @@ been done. Handlers of rollback get the step's output and must bear repetition t
 """
 
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
@@ -105,7 +106,8 @@ def add_up_day(until: str) -> dict[str, str]:
         refunded=Count("pk", filter=Q(status=Order.Status.REFUNDED)),
         taken=Sum("total", filter=sent),
     )
-    return {name: str(value or 0) for name, value in sums.items()}
+    taken = sums.pop("taken") or Decimal(0)
+    return {**{name: str(value) for name, value in sums.items()}, "taken": f"{taken:.2f}"}
 
 
 def send_report(day: str, sums: dict[str, str]) -> None:

@@ -28,6 +28,11 @@ RULES = ["wcag2a", "wcag2aa", "best-practice"]
 FAILED = 46
 PARENT = "billing-2026-11"
 
+#: Wait until links and chips have the colours of the scheme.
+COLOURS_SETTLE = """Promise.all(
+  document.getAnimations().filter(each => each instanceof CSSTransition).map(each => each.finished.catch(() => null))
+).then(() => null)"""
+
 
 @pytest.fixture
 def incident(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
@@ -67,6 +72,7 @@ def look(page: Page, name: str) -> None:
             page.set_viewport_size({"width": width, "height": 900})
             if folder := os.environ.get("DURABLE_SHOTS"):
                 page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
+            page.evaluate(COLOURS_SETTLE)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
             found = (
                 Axe().run(page, context={"include": ["#content"]}, options={"runOnly": RULES}).response["violations"]

@@ -338,4 +338,4 @@ def test_a_map_does_not_take_it() -> None:
     with Harness() as h:
         run = h.start(maps)
         h.run(run)
-        assert "are not compensated" in run.summary + str(run.error)
+        assert "does not undo its children" in run.summary + str(run.error)

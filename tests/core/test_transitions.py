@@ -137,7 +137,7 @@ def test_only_progress_a_recovery_and_a_replay_reset_the_count_of_crashes() -> N
         for state in starts_of(name)
         if patched(odd_run(state), CALLS[name](odd_run(state))).crashes == 0
     }
-    assert resetting == {"progressed", "recovered", "rollback_recovered", "replayed"}
+    assert resetting == {"progressed", "recovered", "rollback_recovered", "replayed", "undone_by_parent"}
     for state in starts_of("crash_limit_reached"):
         assert CALLS["crash_limit_reached"](odd_run(state))["crashes"] == ODD["crashes"]
 

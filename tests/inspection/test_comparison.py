@@ -90,7 +90,8 @@ def test_redaction_holds(pair: tuple[str, str]) -> None:
     with override_settings(DURABLE={"REDACT": f"{__name__}.hide"}):
         found = compared(pair)
     assert "4242" not in repr(found.rows)
-    assert "99" not in repr(found.rows)
+    shown = [(side.output, side.error) for row in found.rows for side in (row.left, row.right) if side is not None]
+    assert "99" not in repr(shown)  # times may have any digits
 
 
 def test_it_is_paged_at_a_constant_cost(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

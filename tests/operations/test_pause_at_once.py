@@ -58,6 +58,7 @@ class Claimers:
                 except OperationalError:  # SQLite is locked
                     continue
                 self.claims.append((began, len(found)))
+                self._stopping.wait(0.002)  # SQLite has one lock for all writers, and no line before it
         finally:
             connections.close_all()
 

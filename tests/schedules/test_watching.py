@@ -11,6 +11,7 @@ from durable.alerts.conditions import look_for
 from durable.inspection import collect_findings, worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Tick
+from durable.operations.schedules.sync import synchronise
 from durable.operations.schedules.tick import tick_due
 from durable.schedule_checks import check_schedules
 
@@ -84,6 +85,7 @@ def test_alerts_tell_of_each(late: datetime) -> None:
 
 
 def test_a_check_says_that_code_and_rows_differ() -> None:
+    synchronise()
     assert check_schedules(databases=["default"]) == []
     Schedule.objects.create(name="renamed", workflow="tests.old", rule="0 0 * * *", origin="code")
     [warning] = check_schedules(databases=["default"])

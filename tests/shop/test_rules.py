@@ -198,7 +198,7 @@ def test_the_report_is_about_the_moment_of_its_tick(harness: Harness, product: P
         "orders": "0",
         "sent": "0",
         "refunded": "0",
-        "taken": "0",
+        "taken": "0.00",
     }
 
 
