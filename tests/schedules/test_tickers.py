@@ -13,7 +13,7 @@ from django.db import close_old_connections, connection, connections
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable import Context, Schedule, workflow
+from durable import Context, Schedule, every, workflow
 from durable.conf import conf
 from durable.models import Run, Tick
 from durable.operations.schedules.rows import rows
@@ -34,13 +34,14 @@ def job(ctx: Context) -> None:
 
 
 def make(count: int, **columns: Any) -> None:
-    """Schedules that are due since a minute ago."""
+    """Schedules that are due since half a minute, and again in an hour less half a minute, whatever time it is."""
     moment = timezone.now().replace(microsecond=0) - timedelta(seconds=30)
+    since_the_hour = moment - moment.replace(minute=0, second=0)
     made = [
         Schedule(
             name=f"s-{number}",
             workflow="tests.tickers.job",
-            rule="every 1 hour",
+            rule=every("1 hour", offset=since_the_hour).text,
             input='{"args":[],"kwargs":{}}',
             next_at=moment,
             due_at=moment,
