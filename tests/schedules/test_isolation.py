@@ -17,6 +17,7 @@ from durable.inspection import collect_findings, worker_overview
 from durable.models import Run, Tick
 from durable.operations.schedules.rows import rows
 from durable.operations.schedules.tick import tick_due
+from tests.support.hourly import hourly_half_an_hour_from
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
@@ -31,8 +32,9 @@ def job(ctx: Context) -> None:
 @pytest.fixture
 def due() -> datetime:
     """Five schedules that are due; "c", in the middle, is to be refused."""
+    rule = hourly_half_an_hour_from(timezone.now())
     for name in sorted([*_OTHERS, "c"]):
-        Schedule.objects.create(name=name, workflow="tests.isolation.job", rule="0 * * * *", overlap="queue")
+        Schedule.objects.create(name=name, workflow="tests.isolation.job", rule=rule, overlap="queue")
     found: datetime | None = rows().get(name="c").next_at
     assert found is not None
     return found

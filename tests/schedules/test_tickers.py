@@ -13,13 +13,14 @@ from django.db import close_old_connections, connection, connections
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable import Context, Schedule, every, workflow
+from durable import Context, Schedule, workflow
 from durable.conf import conf
 from durable.models import Run, Tick
 from durable.operations.schedules.rows import rows
 from durable.operations.schedules.tick import next_look, tick_due
 from durable.store import store_for
 from durable.worker.ticker import Ticker
+from tests.support.hourly import hourly_at
 from tests.support.plans import read
 from tests.support.waiting import eventually
 
@@ -36,12 +37,11 @@ def job(ctx: Context) -> None:
 def make(count: int, **columns: Any) -> None:
     """Schedules that are due since half a minute, and again in an hour less half a minute, whatever time it is."""
     moment = timezone.now().replace(microsecond=0) - timedelta(seconds=30)
-    since_the_hour = moment - moment.replace(minute=0, second=0)
     made = [
         Schedule(
             name=f"s-{number}",
             workflow="tests.tickers.job",
-            rule=every("1 hour", offset=since_the_hour).text,
+            rule=hourly_at(moment),
             input='{"args":[],"kwargs":{}}',
             next_at=moment,
             due_at=moment,

@@ -14,6 +14,7 @@ from durable.models import Tick
 from durable.operations.schedules.sync import synchronise
 from durable.operations.schedules.tick import tick_due
 from durable.schedule_checks import check_schedules
+from tests.support.hourly import hourly_half_an_hour_from
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
@@ -24,9 +25,10 @@ def job(ctx: Context) -> None:
 
 
 def make(name: str, late_by: timedelta, **options: str) -> Schedule:
-    columns = {"workflow": job.name, "rule": "every 1 hour"} | options
+    now = timezone.now()
+    columns = {"workflow": job.name, "rule": hourly_half_an_hour_from(now)} | options
     made = Schedule.objects.create(name=name, **columns)  # type: ignore[arg-type]  # texts
-    moment = timezone.now() - late_by
+    moment = now - late_by
     Schedule.objects.filter(pk=made.pk).update(next_at=moment, due_at=moment)
     return made
 
