@@ -32,6 +32,7 @@ from durable.inspection import (
 )
 from durable.inspection.humanize import plural, relative, span
 from durable.inspection.schedules import gone_schedules
+from durable.inspection.slot_troubles import unused_limits
 from durable.notifier import sweep_heartbeat
 from durable.operations.schedules.sync import differences
 
@@ -109,6 +110,7 @@ def _diagnoses() -> Iterator[Diagnosis]:
     if workers.uses_redis and not workers.problem:
         yield _sweep()
     yield from _schedules()
+    yield from _limits()
     yield from _attention(workers)
 
 
@@ -124,6 +126,14 @@ def _schedules() -> Iterator[Diagnosis]:
         found = f"no longer in the code, and paused: {', '.join(gone)}"
         advice = "Delete them with `durable delete-schedule`, or deploy code that has them."
         yield Diagnosis(kind="schedules_gone", verdict=NOTE, found=found, advice=advice)
+
+
+def _limits() -> Iterator[Diagnosis]:
+    """Yield the limits that the code has left behind."""
+    if unused := unused_limits():
+        found = f"neither the settings nor a workflow names: {', '.join(unused)}"
+        advice = "No run has a slot of them. If a step was to take one, its name is spelled otherwise there."
+        yield Diagnosis(kind="limits_unused", verdict=NOTE, found=found, advice=advice)
 
 
 def _settings() -> Diagnosis:

@@ -19,7 +19,7 @@ from durable.core import child_rollback, clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
 from durable.core.effects import Acquire, Call, Save, UndoChild
 from durable.core.errors import RunNotFoundError, UnknownLimitError
-from durable.core.journal import Journal
+from durable.core.journal import Event, Journal
 from durable.core.records import Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
 from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
@@ -102,6 +102,8 @@ class CommitSession:
         """Take slots for the run, or a place in the line of one, in a commit of its own."""
         self.rollback_leftovers(already_failing=False)
         answer = self._delegate.call(lambda: self._acquire(effect))
+        asked = [want.limit for want in effect.wants] if answer.is_granted else [answer.limit]
+        self._events.emit(Event("slots_asked", {"limits": asked, "is_granted": answer.is_granted}))
         if answer.queues_to_notify:
             self._notify(answer.queues_to_notify)
         return answer

@@ -28,6 +28,7 @@ from durable.inspection.humanize import shortened, thousands
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.shell_command import command, worker_command
+from durable.inspection.slot_troubles import StillLine, kept_slots, still_lines
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
 from durable.models import Run
@@ -65,8 +66,9 @@ class Finding:
     the place of the first of the runs that is concerned, "" if none is.
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
-    bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, no_worker, unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs
-    concerned do not continue until an operator acts.
+    bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, line_still, slot_kept, no_worker,
+    unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until an
+    operator acts.
     """
 
     kind: str
@@ -102,6 +104,8 @@ def collect_findings(
         *_stopped_bulks(runs),
         *_hung(now, within),
         *(_schedules(now) if within is None else []),
+        *_lines(now, within),
+        *_kept_slots(now, within),
         *_diverging(runs),
         *_failed(failed),
         *_snapshots(),
@@ -280,6 +284,64 @@ def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]
         since=min(moment_of(since) for _name, since in rows),
         command=how or command("schedules", names[0]),
     )
+
+
+def _lines(now: datetime, within: RunQuerySet | None) -> list[Finding]:
+    lines = still_lines(now, within)
+    stuck = [line for line in lines if line.has_free_slot]
+    full = [line for line in lines if not line.has_free_slot]
+    found = []
+    if stuck:
+        title = _("Runs wait in line although a slot is free: %(limits)s")
+        advice = _(
+            "A durable_worker gives free slots to those who wait, within seconds. Keep one running, and look at its log."
+        )
+        found.append(_of_lines("slot_free", title, advice, stuck, worker_command(), is_urgent=True))
+    if full:
+        title = _("Lines of limits that have not moved for an hour: %(limits)s")
+        advice = _(
+            "Look at the runs that hold the slots: resume or cancel them, or raise the limit. The page Limits names them."
+        )
+        found.append(_of_lines("line_still", title, advice, full, command("limits", full[0].limit), is_urgent=False))
+    return found
+
+
+def _of_lines(kind: str, title: str, advice: str, lines: Sequence[StillLine], how: str, *, is_urgent: bool) -> Finding:
+    return Finding(
+        kind=kind,
+        title=title % {"limits": _labels([line.label for line in lines])},
+        advice=advice,
+        count=_capped(lines),
+        runs=[(line.run_id, line.workflow) for line in lines[:SHOWN]],
+        is_urgent=is_urgent,
+        since=min(line.since for line in lines),
+        command=how,
+    )
+
+
+def _kept_slots(now: datetime, within: RunQuerySet | None) -> list[Finding]:
+    slots = kept_slots(now, within)
+    if not slots:
+        return []
+    title = _("Slots of limits that runs have held for a day without going on: %(limits)s")
+    return [
+        Finding(
+            kind="slot_kept",
+            title=title % {"limits": _labels([slot.label for slot in slots])},
+            advice=_("These runs are paused, or their history does not fit the code. Resume, mend or cancel them."),
+            count=_capped(slots),
+            runs=[(slot.run_id, slot.workflow) for slot in slots[:SHOWN]],
+            is_urgent=False,
+            since=min(slot.since for slot in slots),
+            workflows=Counter(slot.workflow for slot in slots).most_common(),
+            command=command("show", slots[0].run_id),
+        )
+    ]
+
+
+def _labels(labels: Sequence[str]) -> str:
+    """Return the first of these limits, each once, in quotes."""
+    return ", ".join(f'"{shortened(each)}"' for each in list(dict.fromkeys(labels))[:SHOWN])
 
 
 def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:

@@ -1,6 +1,6 @@
-"""The counts of a process: passes, calls, failures, the lateness of wake-ups, and lost leases.
+"""The counts of a process: passes, calls, failures, the lateness of wake-ups, lost leases, and slots asked for.
 
-Labels are names of the code (workflows, queues) and durable's own words, never ids, locations or texts of errors: each
+Labels are names of the code (workflows, queues, limits) and durable's own words, never ids, locations or texts of errors: each
 value of a label is a permanent series.
 """
 
@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from durable import signals
 from durable.core.control_flow import LeaseLost
 from durable.core.effects import Call
+from durable.core.journal import Event
 from durable.core.records import ENDED, RunRecord
 from durable.core.run_pass import PassOutcome
 from durable.instrumentation import observers
@@ -74,6 +75,12 @@ class Instruments:
         self.leases_lost = Counter(
             "durable_leases_lost", "Passes whose run was taken over by another worker", ["queue"], registry=registry
         )
+        self.slots_asked = Counter(
+            "durable_slots_asked",
+            "Answers to runs that asked for slots of a limit: held, or waits for a full one",
+            ["limit", "answer"],
+            registry=registry,
+        )
 
     def connect(self) -> None:
         """Start counting."""
@@ -120,6 +127,13 @@ class Instruments:
     def run_started(self, run: RunRecord) -> None:
         """Count the run."""
         self.started.labels(run.workflow).inc()
+
+    def event_happened(self, _run: RunRecord, event: Event) -> None:
+        """Count an answer to a run that asked for slots."""
+        if event.name == "slots_asked":
+            answer = "held" if event.details["is_granted"] else "waits"
+            for limit in event.details["limits"]:
+                self.slots_asked.labels(limit, answer).inc()
 
     # -- signals
 

@@ -21,6 +21,7 @@ from durable.inspection.counts import CAP, count_by_state
 from durable.inspection.holds import held_workflows, paused_queues
 from durable.inspection.schedules import CAP as TICKS
 from durable.inspection.schedules import count_ticks, late_schedules
+from durable.inspection.slot_troubles import count_slots
 from durable.models import Run, Tick
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
@@ -40,6 +41,9 @@ NAMES = (
     "durable_starts_held",
     "durable_schedules_late",
     "durable_ticks_last_hour",
+    "durable_slots_held",
+    "durable_slots_waiting",
+    "durable_slot_wait_seconds",
 )
 
 
@@ -58,7 +62,14 @@ class RowsCollector(Collector):
         had_connection = connections[conf.DATABASE].connection is not None
         found: list[Metric] = []
         try:
-            found = [self._by_state(), *self._due(), *self._running(), *self._holds(), *self._schedules()]
+            found = [
+                self._by_state(),
+                *self._due(),
+                *self._running(),
+                *self._holds(),
+                *self._schedules(),
+                *self._slots(),
+            ]
         except Error as error:  # the counts of the workers are still useful
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
         finally:
@@ -111,6 +122,24 @@ class RowsCollector(Collector):
         for outcome in Tick.Outcome.values:
             ticks.add_metric([outcome], count_ticks(outcome, now - timedelta(hours=1)).number)
         return [late, ticks]
+
+    def _slots(self) -> list[Metric]:
+        now = timezone.now()
+        held = GaugeMetricFamily(
+            "durable_slots_held", f"Slots of a limit that runs hold; {CAP} means that or more", labels=["limit"]
+        )
+        waiting = GaugeMetricFamily(
+            "durable_slots_waiting", f"Runs in line for a slot; {CAP} means that or more", labels=["limit"]
+        )
+        oldest = GaugeMetricFamily(
+            "durable_slot_wait_seconds", "For how long the first of them has waited; 0 without one", labels=["limit"]
+        )
+        for each in count_slots(CAP):
+            held.add_metric([each.name], each.held.number)
+            waiting.add_metric([each.name], each.waiting.number)
+            age = 0.0 if each.oldest_at is None else max(0.0, (now - each.oldest_at).total_seconds())
+            oldest.add_metric([each.name], age)
+        return [held, waiting, oldest]
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

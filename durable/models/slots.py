@@ -71,6 +71,8 @@ class Slot(models.Model):
         indexes = [
             models.Index(fields=["run", "location"], name="durable_slot_of_run"),
             models.Index(fields=["limit", "key", "is_held", "place"], name="durable_slot_in_line"),
+            # what is held, and what waits, for longest
+            models.Index(fields=["limit", "is_held", "since"], name="durable_slot_age"),
         ]
 
     def __str__(self) -> str:

@@ -77,3 +77,11 @@ def test_a_cancelled_holder_lets_the_next_go_on(shell: Shell, stage: Stage) -> N
     next_one(stage)
     assert state("first") == "cancelled"
     assert "Waiting for a message" in shell("why", "second").out
+
+
+def test_the_doctor_names_limits_that_nothing_uses(shell: Shell, stage: Stage) -> None:
+    two_runs(stage)
+    LimitRow.objects.create(name="left behind", at_once=3)
+    told = {each["kind"]: each for each in shell("doctor", "-o", "json").all_json}
+    assert told["limits_unused"]["verdict"] == "note"
+    assert told["limits_unused"]["found"] == "neither the settings nor a workflow names: left behind"

@@ -23,7 +23,7 @@ from django.utils import timezone
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from durable import Context, workflow
+from durable import Context, Limit, workflow
 from durable.core.control_flow import LeaseLost
 from durable.metrics import MULTIPROCESS, exposition, rows
 from durable.metrics.instruments import Instruments
@@ -277,7 +277,7 @@ is_installed = apps.is_installed
 apps.is_installed = lambda name: name == "django_prometheus" or is_installed(name)
 django.setup()
 from prometheus_client import REGISTRY, generate_latest
-from durable import Context, workflow
+from durable import Context, Limit, workflow
 from durable.metrics import exposition
 from durable.testing import Harness
 with Harness() as h:
@@ -331,3 +331,17 @@ def test_the_counts_of_all_workers_are_served_at_one_port(child_environment: dic
     assert scraped(text)["durable_runs/completed"] == 20
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url)
+
+
+@workflow(name="tests.metrics.limited", limit=Limit("one at a time", at_once=1, hold="open"))
+def limited(ctx: Context) -> None:
+    ctx.queue.next("never")
+
+
+def test_answers_to_runs_that_ask_for_slots_are_counted(h: Harness, counts: Counts) -> None:
+    for each in ("a", "b"):
+        h.start(limited.using(id=each))
+    h.settle()
+    name = "durable_slots_asked_total"
+    assert counts(name, limit="one at a time", answer="held") == 1
+    assert counts(name, limit="one at a time", answer="waits") == 1

@@ -1,0 +1,184 @@
+"""What is amiss with limits: slots that runs keep without going on, and lines that do not move.
+
+Each look is bounded, along an index of slots by limit and age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db.models import Count as CountOf
+from django.db.models import F, Max, Q, QuerySet
+
+from durable.conf import conf
+from durable.core import registry
+from durable.core.records import RunState
+from durable.core.slot_records import limit_label
+from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.models import Limit, Run, Slot
+from durable.models.fields import unpack
+from durable.models.run import RunQuerySet
+
+__all__ = ["KeptSlot", "LimitCounts", "StillLine", "count_slots", "kept_slots", "still_lines", "unused_limits"]
+
+#: A slot is told of that a paused or diverged run has held for so long.
+KEPT: Final = timedelta(days=1)
+#: A line is told of whose first run has waited for so long, while no slot of its key was taken.
+STILL: Final = timedelta(hours=1)
+_LIMITS: Final = 100
+_ROWS: Final = 500  # slots of a limit that are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSlot:
+    """A slot that a run has held since `since` and does not use: the run is paused, or its history has diverged."""
+
+    label: str
+    run_id: str
+    workflow: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillLine:
+    """A line that does not move. `run_id` is the run that has waited longest, since `since`; `held` of `at_once` are held."""
+
+    limit: str
+    label: str
+    run_id: str
+    workflow: str
+    since: datetime
+    held: int
+    at_once: int
+
+    @property
+    def has_free_slot(self) -> bool:
+        """True if the run waits although a slot is free."""
+        return self.held < self.at_once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitCounts:
+    """How many slots of a limit are held, how many runs wait for one, and since when the first of them; None for none."""
+
+    name: str
+    held: Count
+    waiting: Count
+    oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    limit: str
+    key: str
+    run: Run
+    since: datetime
+
+
+def kept_slots(now: datetime, within: RunQuerySet | None = None) -> list[KeptSlot]:
+    """Return the slots that paused and diverged runs have held for a day; three statements.
+
+    At most 100 limits are looked at, and the 500 oldest slots of each.
+    """
+    held = _slots(within).filter(is_held=True, since__lt=now - KEPT)
+    return [
+        KeptSlot(
+            label=limit_label(slot.limit, slot.key), run_id=slot.run.id, workflow=slot.run.workflow, since=slot.since
+        )
+        for slot in _oldest(held, [limit.name for limit in _limits()])
+        if slot.run.state == RunState.PAUSED or slot.run.diverged_at is not None
+    ]
+
+
+def still_lines(now: datetime, within: RunQuerySet | None = None) -> list[StillLine]:
+    """Return the lines in which a run that is not paused has waited for an hour, while no slot of the key was taken.
+
+    At most 100 limits are looked at, and the 500 runs of each that have waited longest; four statements.
+    """
+    limits = {limit.name: limit.number for limit in _limits()}
+    first: dict[tuple[str, str], _Slot] = {}
+    for slot in _oldest(_slots(within).filter(is_held=False, since__lt=now - STILL), limits):
+        if slot.run.state != RunState.PAUSED:
+            first.setdefault((slot.limit, slot.key), slot)
+    if not first:
+        return []
+    held = _newest_held(first)
+    return [
+        StillLine(
+            limit=limit,
+            label=limit_label(limit, key),
+            run_id=slot.run.id,
+            workflow=slot.run.workflow,
+            since=slot.since,
+            held=held.get((limit, key), (0, slot.since))[0],
+            at_once=limits[limit],
+        )
+        for (limit, key), slot in first.items()
+        if held.get((limit, key), (0, slot.since))[1] < now - STILL
+    ]
+
+
+def unused_limits() -> list[str]:
+    """Return the limits that neither the settings nor a workflow of this process names, and of which no run has a slot."""
+    named = set(conf.LIMITS)
+    named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
+    return [
+        limit.name
+        for limit in _limits()
+        if limit.name not in named and not _slots(None).filter(limit=limit.name).exists()
+    ]
+
+
+def count_slots(cap: int) -> list[LimitCounts]:
+    """Return the counts of each limit, of at most 100 limits, counting no further than `cap`; three statements."""
+    names = [limit.name for limit in _limits()]
+    held = [_slots(None).filter(limit=name, is_held=True).order_by("limit", "is_held", "since") for name in names]
+    waiting = [_slots(None).filter(limit=name, is_held=False).order_by("limit", "is_held", "since") for name in names]
+    if not names:
+        return []
+    counts = count_capped([*held, *waiting], cap)
+    oldest = sample_rows(waiting, ["since"], 1)
+    return [
+        LimitCounts(
+            name=name,
+            held=counts[number],
+            waiting=counts[len(names) + number],
+            oldest_at=moment_of(oldest[number][0][0]) if oldest[number] else None,
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def _limits() -> list[Limit]:
+    return list(Limit.objects.using(conf.DATABASE).order_by("name")[:_LIMITS])
+
+
+def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
+    slots = Slot.objects.using(conf.DATABASE)
+    return slots.all() if within is None else slots.filter(run__in=within)
+
+
+def _oldest(slots: QuerySet[Slot], limits: Iterable[str]) -> list[_Slot]:
+    """Return the oldest of these slots of each limit, with what is known of their runs; two statements."""
+    oldest = [slots.annotate(limited_by=F("limit")).filter(limit=name).order_by("since") for name in limits]
+    rows = [row for each in sample_rows(oldest, ["limited_by", "key", "run_id", "since"], _ROWS) for row in each]
+    ids = {unpack(run_id) for _limit, _key, run_id, _since in rows}
+    runs = Run.objects.using(conf.DATABASE).filter(id__in=ids).only("id", "workflow", "state", "diverged_at").in_bulk()
+    return [
+        _Slot(limit=unpack(limit), key=unpack(key), run=run, since=moment_of(since))
+        for limit, key, run_id, since in rows
+        if (run := runs.get(unpack(run_id))) is not None
+    ]
+
+
+def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, datetime]]:
+    """Return for each key of which slots are held how many, and when the newest of them was taken; one statement."""
+    wanted = Q()
+    for limit, key in keys:
+        wanted |= Q(limit=limit, key=key)
+    held = Slot.objects.using(conf.DATABASE).filter(wanted, is_held=True).values("limit", "key").order_by()
+    counted = held.annotate(held=CountOf("id"), newest=Max("since"))
+    return {(each["limit"], each["key"]): (each["held"], each["newest"]) for each in counted}

@@ -1,0 +1,146 @@
+"""What findings, the doctor and metrics tell of limits: slots that are kept, lines that do not move, unused limits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from durable import Context, Limit, get_run, runtime, workflow
+from durable.inspection import Finding, collect_findings, worker_overview
+from durable.inspection.slot_troubles import count_slots, unused_limits
+from durable.metrics.rows import RowsCollector
+from durable.models import Limit as LimitRow
+from durable.models import Run, Slot, SlotNote
+from tests.support.plans import scans
+from tests.support.stores import passed
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+
+#: A clock that is read a day and a minute after the runs have begun.
+LATER = timedelta(days=1, minutes=1)
+
+
+@workflow(name="tests.troubles.open", limit=Limit("crm", at_once=1, key=lambda tenant: tenant, hold="open"))
+def holding(ctx: Context, tenant: str) -> None:
+    ctx.queue.next("never")
+
+
+def begin(*ids: str, tenant: str = "acme 🎉") -> None:
+    for each in ids:
+        holding.using(id=each).start(tenant)
+        passed(runtime.current(), each)
+
+
+def found(now: datetime) -> dict[str, Finding]:
+    told = collect_findings(now, worker_overview())
+    return {each.kind: each for each in told if each.kind in ("slot_free", "slot_kept", "line_still")}
+
+
+def test_a_line_that_moves_or_has_just_begun_is_no_finding() -> None:
+    assert found(timezone.now()) == {}
+    begin("a", "b")
+    assert found(timezone.now()) == {}
+    Slot.objects.filter(is_held=False).update(since=timezone.now() - timedelta(hours=2))
+    assert found(timezone.now()) == {}, "the slot has been taken a moment ago"
+
+
+def test_a_line_that_has_not_moved_for_an_hour() -> None:
+    begin("a", "b", "c")
+    told = found(timezone.now() + timedelta(minutes=61))["line_still"]
+    assert told.title.endswith(': "crm/acme 🎉"')
+    assert told.count.number == 1
+    assert told.runs == [("b", holding.name)]
+    assert not told.is_urgent
+    assert told.command == "python manage.py durable limits crm"
+
+
+def test_a_line_of_paused_runs_alone_is_no_finding() -> None:
+    begin("a", "b")
+    get_run("b").pause()
+    assert found(timezone.now() + timedelta(minutes=61)) == {}
+
+
+def test_a_slot_is_free_and_nobody_gives_it_to_those_who_wait() -> None:
+    begin("a", "b")
+    Slot.objects.filter(run_id="a").delete()
+    SlotNote.objects.all().delete()
+    told = found(timezone.now() + timedelta(minutes=61))
+    assert set(told) == {"slot_free"}
+    assert told["slot_free"].is_urgent
+
+
+@pytest.mark.parametrize("idle", ["paused", "diverged"])
+def test_a_slot_that_a_run_keeps_for_a_day_without_going_on(idle: str) -> None:
+    begin("a", "b", tenant="x")
+    assert "slot_kept" not in found(timezone.now() + LATER), "the run waits for a message, as its code says"
+    if idle == "paused":
+        get_run("a").pause()
+    else:
+        Run.objects.filter(id="a").update(diverged_at=timezone.now())
+    assert "slot_kept" not in found(timezone.now() + timedelta(hours=23))
+    told = found(timezone.now() + LATER)["slot_kept"]
+    assert told.title.endswith(': "crm/x"')
+    assert told.runs == [("a", holding.name)]
+    get_run("a").cancel()
+    assert "slot_kept" not in found(timezone.now() + LATER)
+
+
+def test_a_user_who_may_see_some_runs_is_told_of_these_alone() -> None:
+    begin("a", "b")
+    now = timezone.now() + timedelta(minutes=61)
+    seen = Run.objects.filter(id="a")
+    assert [each.kind for each in collect_findings(now, worker_overview(), within=seen) if "line" in each.kind] == []
+
+
+def test_limits_that_nothing_names_and_nobody_uses() -> None:
+    begin("a")
+    LimitRow.objects.bulk_create(LimitRow(name=each, at_once=3) for each in ("left behind", "in use"))
+    Slot.objects.create(run_id="a", location="x", limit="in use", kind="step", is_held=True, since=timezone.now())
+    assert unused_limits() == ["left behind"]
+
+
+def test_metrics_count_slots_by_limit() -> None:
+    begin("a", "b", "c")
+    begin("d", tenant="x")
+    LimitRow.objects.create(name="left behind", at_once=3)
+    Slot.objects.filter(run_id="b").update(since=timezone.now() - timedelta(minutes=5))
+    samples = {
+        (sample.name, sample.labels.get("limit")): sample.value
+        for metric in RowsCollector().collect()
+        for sample in metric.samples
+    }
+    assert (samples["durable_slots_held", "crm"], samples["durable_slots_waiting", "crm"]) == (2, 2)
+    assert 300 <= samples["durable_slot_wait_seconds", "crm"] < 3_600
+    assert samples["durable_slots_held", "left behind"] == samples["durable_slot_wait_seconds", "left behind"] == 0
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="plans of PostgreSQL")
+def test_a_line_of_ten_thousand_is_read_along_an_index() -> None:
+    begin("a")
+    Run.objects.bulk_create(
+        Run(id=f"r-{number}", workflow=holding.name, state="sleeping", created_at=timezone.now(), input="[]")
+        for number in range(10_000)
+    )
+    Slot.objects.bulk_create(
+        Slot(
+            run_id=f"r-{number}",
+            limit="crm",
+            key="acme 🎉",
+            kind="open",
+            is_held=False,
+            place=number,
+            since=timezone.now(),
+        )
+        for number in range(10_000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE durable_slot")
+    with CaptureQueriesContext(connection) as queries:
+        assert set(found(timezone.now() + LATER)) == {"line_still"}
+        [counts] = count_slots(1_000)
+    assert (counts.held.number, counts.waiting.number, counts.waiting.is_capped) == (1, 1_000, True)
+    assert scans(queries, {"durable_slot"}) == []
