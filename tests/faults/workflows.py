@@ -21,7 +21,7 @@ from psycopg import RawCursor
 from psycopg.types.string import TextBinaryLoader
 from redis import Redis
 
-from durable import AsyncContext, Break, Context, Continue, Limit, RollbackContext, current_step, get_run, workflow
+from durable import AsyncContext, Break, Context, Continue, CriticalError, Limit, RollbackContext, current_step, get_run, workflow
 from project.shop.models import Mail
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "haunted",
     "in_branches",
     "limited",
+    "mapped",
     "mended",
     "overrunning",
     "patient",
@@ -136,6 +137,22 @@ def family(ctx: Context, children: int) -> list[str]:
 
     found = ctx.join("all", {f"b{number}": branch(number) for number in range(children)})
     return [*found.values(), last.result("last ended")]
+
+
+@workflow(name="faults.posted")
+def posted(ctx: Context, number: int) -> int:
+    """Write a row, and fail then for each tenth number."""
+    ctx.step("post", post, ctx.run_id, atomic=True)
+    if number % 10 == 3:
+        raise CriticalError(f"not {number}")
+    return number
+
+
+@workflow(name="faults.mapped")
+def mapped(ctx: Context, count: int, at_once: int | None) -> list[int]:
+    """How many children completed, failed and were cancelled, and the sum of the outputs."""
+    found = ctx.map("children", posted, [(each,) for each in range(count)], at_once=at_once, on_failure="finish")
+    return [len(found.outputs), len(found.failed), len(found.cancelled), sum(found.outputs)]
 
 
 def call(url: str, what: str) -> str:
