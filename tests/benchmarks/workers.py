@@ -30,8 +30,8 @@ UNENDED = ("pending", "running", "sleeping")
 
 
 @contextmanager
-def workers(processes: int, *, concurrency: int = 1) -> Iterator[None]:
-    """So many worker processes of one `durable_worker`, each for so many runs at once, waiting for work."""
+def workers(processes: int, *, concurrency: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    """So many worker processes of one `durable_worker`, each for so many runs at once, waiting for work; the command."""
     command = [sys.executable, str(ROOT / "manage.py"), "durable_worker", "--skip-checks"]
     options = [f"--processes={processes}", f"--concurrency={concurrency}"]
     process = subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -41,7 +41,7 @@ def workers(processes: int, *, concurrency: int = 1) -> Iterator[None]:
         for each in noting.start_many([()] * processes * 40):  # enough for each process to have its share
             each.result(timeout=PATIENCE)
         Run.objects.all().delete()
-        yield
+        yield process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=PATIENCE)
@@ -53,11 +53,11 @@ def wait_for_all(workflow: str, patience: float = 600.0) -> None:
     wait_until(lambda: not Run.objects.filter(workflow=workflow, state__in=UNENDED).exists(), "runs go on", patience)
 
 
-def elapsed(workflow: str) -> float:
-    """Seconds from the start of the first to the end of the last run of the workflow, by the rows; all completed."""
-    runs = Run.objects.filter(workflow=workflow)
+def elapsed(*workflows: str) -> float:
+    """Seconds from the start of the first to the end of the last run of the workflows, by the rows; all completed."""
+    runs = Run.objects.filter(workflow__in=workflows)
     failed = runs.filter(state__in=ENDED).exclude(state="completed").count()
-    assert not failed, f"{failed} runs of {workflow} failed"
+    assert not failed, f"{failed} runs of {' and '.join(workflows)} failed"
     moments = runs.aggregate(first=Min("created_at"), last=Max("finished_at"))
     span: timedelta = moments["last"] - moments["first"]
     return span.total_seconds()

@@ -20,6 +20,7 @@ __all__ = [
     "failing",
     "fan_out",
     "holding",
+    "mapping",
     "noting",
     "parallel",
     "querying",
@@ -173,6 +174,12 @@ def start_children(first: int, end: int) -> int:
     parent = current_step().run_id
     steps.start_many([(1,) for _ in range(first, end)], ids=[f"{parent}-{number}" for number in range(first, end)])
     return end - first
+
+
+@workflow(name="benchmarks.mapping")
+def mapping(ctx: Context, count: int, at_once: int | None = None) -> int:
+    """Maps so many runs of one step; returns the sum of their outputs."""
+    return sum(ctx.map("children", steps, [(1,)] * count, at_once=at_once).outputs)
 
 
 @workflow(name="benchmarks.receiving")

@@ -30,10 +30,12 @@ class Workers:
         *,
         settings: str = "tests.e2e.settings",
         options: Sequence[str] = (),
+        queue: str = "default",
     ) -> None:
         self.environment = {**environment, "DJANGO_SETTINGS_MODULE": settings, "PYTHONFAULTHANDLER": "1"}
         self.log = log
         self.options = options
+        self.queue = queue
         self.kills = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._count = count
@@ -82,7 +84,7 @@ class Workers:
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "durable_worker", "default", "--skip-checks", *self.options],
+                [sys.executable, str(ROOT / "manage.py"), "durable_worker", self.queue, "--skip-checks", *self.options],
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -45,7 +45,9 @@ def check_counts(group_id: str) -> GroupTally:
     for state in ("completed", "failed", "cancelled"):
         assert getattr(tally, state) == children.filter(run__state=state).count(), state
     assert sorted(children.values_list("position", flat=True)) == list(
-        range(ChildGroup.objects.get(id=group_id).position, ChildGroup.objects.get(id=group_id).position + tally.created)
+        range(
+            ChildGroup.objects.get(id=group_id).position, ChildGroup.objects.get(id=group_id).position + tally.created
+        )
     )
     return tally
 

@@ -21,7 +21,18 @@ from psycopg import RawCursor
 from psycopg.types.string import TextBinaryLoader
 from redis import Redis
 
-from durable import AsyncContext, Break, Context, Continue, CriticalError, Limit, RollbackContext, current_step, get_run, workflow
+from durable import (
+    AsyncContext,
+    Break,
+    Context,
+    Continue,
+    CriticalError,
+    Limit,
+    RollbackContext,
+    current_step,
+    get_run,
+    workflow,
+)
 from project.shop.models import Mail
 
 __all__ = [

@@ -46,7 +46,7 @@ def pages(bench: Bench) -> Iterator[Figure]:
         fill(runs=bench.size(1_000_000, 20_000), entries=bench.size(10_000, 1000))
         with connection.cursor() as cursor:
             cursor.execute(f"VACUUM (ANALYZE) {TABLES}")  # tables that have grown by and by have been vacuumed
-        browser = _Browser()
+        browser = Browser()
         for name, address in addresses.items():
             times = [seconds(partial(browser.get, address)) for _ in range(bench.size(32, 12))]
             yield Figure(name, median(times[2:]) * 1000, "ms")  # the first ones load templates and warm caches
@@ -54,7 +54,7 @@ def pages(bench: Bench) -> Iterator[Figure]:
         empty_tables()
 
 
-class _Browser:
+class Browser:
     """A user who is logged in and has all permissions."""
 
     def __init__(self) -> None:
