@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --seconds 60 [--seed N] [--concurrency N] [--load runs|families]`: servers, workers, runs, faults,
+"""`python -m tests.chaos --seconds 60 [--seed N] [--concurrency N] [--load runs|families|limits]`: servers, workers, runs, faults,
 and the audit at the end.
 """
 
@@ -25,7 +25,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults are injected (default: 60)")
     parser.add_argument("--seed", type=int, default=None, help="of the faults' kinds and moments (default: random)")
     parser.add_argument("--concurrency", type=int, default=1, help="runs that each worker passes at once (default: 1)")
-    parser.add_argument("--load", choices=("runs", "families"), default="runs", help="what is run (default: runs)")
+    parser.add_argument(
+        "--load", choices=("runs", "families", "limits"), default="runs", help="what is run (default: runs)"
+    )
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
     print(

@@ -4,5 +4,9 @@ from tests.e2e.settings import *  # noqa: F403  # a settings module extends anot
 from tests.e2e.settings import DURABLE as BASE_DURABLE
 from tests.e2e.settings import INSTALLED_APPS as BASE_APPS
 
-INSTALLED_APPS = [*BASE_APPS, "tests.chaos", "tests.chaos.families"]
-DURABLE = {**BASE_DURABLE, "MAX_CRASHES": 1_000_000}
+INSTALLED_APPS = [*BASE_APPS, "tests.chaos", "tests.chaos.families", "tests.chaos.limits"]
+DURABLE = {
+    **BASE_DURABLE,
+    "MAX_CRASHES": 1_000_000,
+    "LIMITS": {"chaos-step": {"at_once": 1}, "chaos-edited": {"at_once": 2}},  # type: ignore[dict-item]  # the others are numbers
+}

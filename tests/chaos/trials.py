@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from project.shop.models import Product
 from tests.chaos import audit
 from tests.chaos.families import audit as family_audit
 from tests.chaos.families.load import FamilyLoad
+from tests.chaos.limits import audit as limit_audit
+from tests.chaos.limits.load import LimitLoad
 from tests.chaos.load import Load
 
 __all__ = ["Trial", "trial_of"]
@@ -20,7 +23,7 @@ __all__ = ["Trial", "trial_of"]
 class Trial:
     """A load, what it promises, and how that is audited and told."""
 
-    load: Load | FamilyLoad
+    load: Load | FamilyLoad | LimitLoad
     promises: str
     audit: Callable[[], list[str]]
     told: Callable[[], str]
@@ -37,6 +40,15 @@ def trial_of(kind: str, chance: random.Random) -> Trial:
             audit=lambda: audit.broken_promises(load),
             told=lambda: f"{len(load.expected)} runs, {load.charges} atomic charges",
         )
+    if kind == "limits":
+        limited = LimitLoad(chance)
+        limit_audit.install()
+        return Trial(
+            load=limited,
+            promises="never more slots held than allowed, none lost, nobody left in a line",
+            audit=lambda: limit_audit.broken_promises(limited),
+            told=lambda: f"{limit_audit.taken()} slots taken by {len(limited.expected)} runs, {_told(limited.acts)}",
+        )
     families = FamilyLoad(chance)
     families.prepare()
     family_audit.install()
@@ -46,6 +58,10 @@ def trial_of(kind: str, chance: random.Random) -> Trial:
         audit=lambda: family_audit.broken_promises(families),
         told=lambda: ", ".join(f"{number} of {name}" for name, number in _kinds()),
     )
+
+
+def _told(numbers: Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items()))
 
 
 def _kinds() -> list[tuple[str, int]]:
