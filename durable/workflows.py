@@ -29,7 +29,7 @@ def bulk(ctx: Context, order: BulkOrder) -> State:
     The state of the loop is the progress: how many runs were `done` and `refused`, and how many are `left`, if that is
     known. `phase` is "canary" until the first runs have been tried, "watch" until these have come to something,
     "stopped" while an operator has to decide, and then "rest". `tried` are the runs of the canary, `again` is how many
-    of them have failed, and `open` how many were under way when the canary's time was over.
+    of them have failed, and `open` how many were under way when the bulk looked last.
 
     At the end the output is the same, with the first `refusals`, each as run, outcome and detail.
     """

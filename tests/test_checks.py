@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, run_checks
 from django.db import connection
@@ -312,6 +313,13 @@ class TestSqlite:
         connection = SimpleNamespace(vendor="postgresql", settings_dict={"OPTIONS": {}})
         monkeypatch.setattr(checks, "connections", {"default": connection})
         assert checks.check_sqlite() == []
+
+    def test_the_models_have_no_warnings_for_a_database_without_covering_indexes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection.features, "supports_covering_indexes", False)
+        models = apps.get_app_config("durable").get_models()
+        assert [found for model in models for found in model.check(databases=["default"])] == []
 
 
 class TestDatabase:

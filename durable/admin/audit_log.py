@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
@@ -35,7 +36,7 @@ from durable.core.clock import to_utc
 from durable.inspection import StatementTimeoutError, reading
 from durable.inspection.actions import ActionCriteria, search_actions
 from durable.inspection.bulks import bulks_among
-from durable.inspection.humanize import printable, thousands
+from durable.inspection.humanize import printable, shortened, thousands
 from durable.inspection.refusals import told
 from durable.inspection.wording import outcome_in_words, source_in_words, verb_in_words, verb_title
 from durable.models import OperatorAction
@@ -46,6 +47,18 @@ __all__ = ["OperatorActionAdmin"]
 
 _CAP = 10_000  # rows that the list counts and pages through
 _WINDOW = 100_000  # newest rows that are searched if no index serves the filter
+_MOST_OF_A_DETAIL = 200  # characters
+#: How the detail of an action names what it is about.
+_SUBJECT = re.compile(
+    r'(?P<kind>schedule|queue|workflow|limit) "(?P<name>.+?)"(?=: |$)|cause (?P<cause>[0-9a-f]+)(?=: )', re.DOTALL
+)
+_SUBJECTS = {
+    "schedule": _("schedule"),
+    "queue": _("queue"),
+    "workflow": _("workflow"),
+    "limit": _("limit"),
+    "cause": _("cause"),
+}
 _FILTERS = frozenset({"source__exact", "action", "outcome", "person", "reason", "since", "until", "bulk"})
 
 if TYPE_CHECKING:
@@ -324,7 +337,7 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def _linked(self, action: OperatorAction, *, is_bulk: bool) -> str:
         if not action.run_id:
-            return "—"
+            return self._subject(action)
         if is_bulk:
             address = reverse(
                 "admin:durable_run_bulk_result", args=[as_key(action.run_id)], current_app=self.admin_site.name
@@ -335,6 +348,15 @@ class OperatorActionAdmin(_ModelAdmin):
             )
         address = reverse("admin:durable_run_change", args=[as_key(action.run_id)], current_app=self.admin_site.name)
         return format_html('<a href="{}">{}</a>', address, action.run_id)
+
+    def _subject(self, action: OperatorAction) -> str:
+        """What an action that is not about a run is about: a schedule, a queue, a workflow, a limit or a cause."""
+        found = _SUBJECT.match(action.detail)
+        if found is None:
+            return shortened(action.detail, _MOST_OF_A_DETAIL) or "—"
+        kind, name = found["kind"] or "cause", found["name"] or found["cause"]
+        address = reverse(f"admin:durable_run_{kind}", args=[as_key(name)], current_app=self.admin_site.name)
+        return format_html('{} <a href="{}"><bdi>{}</bdi></a>', _SUBJECTS[kind], address, name)
 
     @admin.display(description=_("who"))
     def who(self, action: OperatorAction) -> str:

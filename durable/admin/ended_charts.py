@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlencode
@@ -19,12 +19,14 @@ from django.utils.translation import gettext as _
 
 from durable.admin.url_keys import as_key
 from durable.inspection import Bar, Throughput, TimeMark, last_hour_and_day, marks_of
-from durable.inspection.humanize import span, thousands
+from durable.inspection.humanize import day_and_clock, span, thousands
 
 __all__ = ["BarShapes", "ChartMark", "EndedCharts", "Part", "ended_charts"]
 
 HEIGHT: Final = 100  # of a viewBox
 STEP: Final = 10  # its width for each bar
+_LONG: Final = timedelta(minutes=20)  # to be behind: a worker that counts is so for a minute or two
+_HALF_A_DAY: Final = timedelta(hours=12)
 _SHOWN_MARKS: Final = 4  # that the legend names
 #: Moments on an axis of durations, in seconds.
 _NICE: Final = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 36_000, 86_400, 864_000, 8_640_000, 86_400_000)
@@ -68,7 +70,7 @@ class EndedCharts:
 
     `scale` and `durations` are the labels of the axes, from the top to the bottom, and `times` those from left to right.
     `median` and `slow` are the points of lines, one text for each piece without a gap. `uncounted` is where the span
-    begins whose runs are not counted yet, "" if all are.
+    begins whose runs are not counted yet, "" if all are. `behind` is how long it is in words, "" if it is short.
     """
 
     name: str
@@ -84,6 +86,7 @@ class EndedCharts:
     uncounted: str
     uncounted_width: str
     counted_until: str
+    behind: str
     height: int = HEIGHT
     step: int = STEP
 
@@ -109,12 +112,13 @@ def ended_charts(
     marks = marks_of(day)  # the end of both is near: those of the hour are among them
     wanted = {**({"workflow": workflow} if workflow else {}), **everyone}
     return [
-        _drawn("hour", _("the last hour"), hour, marks, wanted, site),
-        _drawn("day", _("the last day"), day, marks, wanted, site),
+        _drawn(now, "hour", _("the last hour"), hour, marks, wanted, site),
+        _drawn(now, "day", _("the last day"), day, marks, wanted, site),
     ]
 
 
 def _drawn(
+    now: datetime,
     name: str,
     title: str,
     throughput: Throughput,
@@ -142,7 +146,8 @@ def _drawn(
         slow=_lines([bar.slow for bar in throughput.bars], low, high),
         uncounted=f"{known:.1f}" if known < width else "",
         uncounted_width=f"{width - known:.1f}",
-        counted_until="" if until is None else f"{timezone.localtime(until):%H:%M %Z}",
+        counted_until="" if until is None else _up_to(until, now),
+        behind="" if until is None or now - until < _LONG else span((now - until).total_seconds(), 1),
     )
 
 
@@ -224,6 +229,12 @@ def _lines(values: Sequence[float | None], low: float, high: float) -> list[str]
 def _dash(point: str) -> str:
     x, y = point.split(",")
     return f"{float(x) - 3:g},{y} {float(x) + 3:g},{y}"
+
+
+def _up_to(until: datetime, now: datetime) -> str:
+    """Return the moment up to which runs are counted, with its day if it is long ago."""
+    there = timezone.localtime(until)
+    return f"{there:%H:%M %Z}" if now - until < _HALF_A_DAY else f"{day_and_clock(there)} {there:%Z}"
 
 
 def _clock(moment: datetime) -> str:

@@ -12,6 +12,7 @@ from durable.admin.base import AdminPages
 from durable.core.records import RunState
 from durable.inspection.family import FamilyCounts, GroupCounts, is_child, list_children, list_parents
 from durable.inspection.humanize import thousands
+from durable.inspection.later_recoveries import recovered_later
 from durable.models import Run
 
 __all__ = ["family_of"]
@@ -79,6 +80,7 @@ def family_of(admin: AdminPages, run: Run, children: FamilyCounts) -> dict[str, 
         "failed_children": [(each.run, admin.url("change", each.run.id)) for each in failed],
         "failed_children_url": _url(_FAILED, ""),
         "more_failed": max(0, children.failed.number - len(failed)),
+        "recovered_later": recovered_later(run) if children else None,
         "recover_children_url": children_url(run.id, admin.admin_site.name),
     }
 

@@ -43,6 +43,7 @@ from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.tree import PAGE
 from durable.inspection.undone import handler_attempts
 from durable.models import Attempt, Entry, LogLine, OperatorAction, Run
+from durable.models.run import RunQuerySet
 
 __all__ = ["PART_NAMES", "Part", "Shown", "part_of", "parts_of"]
 
@@ -272,11 +273,22 @@ def _related(shown: Shown) -> dict[str, Any]:
         related.append(Related(gettext("started by"), found[run.parent_id]))
     if run.replay_of_id in found:
         related.append(Related(gettext("made from"), found[run.replay_of_id], is_comparable=True))
-    started = runs.filter(parent=run).order_by()[:_MOST]
+    started = _started(runs, shown)[:_MOST]
     related += [Related(gettext("started"), each) for each in started]
     made = runs.filter(replay_of=run).order_by()[:_MOST]
     related += [Related(gettext("made into"), each, is_comparable=True) for each in made]
     return {"related": related, "most_related": _MOST}
+
+
+def _started(runs: RunQuerySet, shown: Shown) -> RunQuerySet:
+    """Return the runs that steps of the run have started: its children have a part of their own.
+
+    Beside more children than are counted they are not looked for.
+    """
+    if shown.children.is_capped:
+        return runs.none()
+    started = runs.filter(parent=shown.run).order_by()
+    return started.filter(child_of__isnull=True) if shown.children else started
 
 
 def _audit(shown: Shown) -> dict[str, Any]:
@@ -341,7 +353,7 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
         "attempts": thousands(shown.progress.failed_attempts),
         "messages": thousands(shown.run.message_count),
         "children": str(shown.children.total) if shown.children else "",
-        **_counted(shown.run),
+        **_counted(shown),
     }
     parts = [
         Part(
@@ -357,13 +369,12 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
     return parts, {"part": current, "part_template": f"durable/admin/_run_{current}.html", **_PARTS[current][1](shown)}
 
 
-def _counted(run: Run) -> dict[str, str]:
+def _counted(shown: Shown) -> dict[str, str]:
+    run = shown.run
     runs = Run.objects.using(conf.DATABASE)
     actions = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("-created_at", "-id")
     lines = LogLine.objects.using(conf.DATABASE).filter(run=run).order_by("id")
-    found = count_capped(
-        [runs.filter(parent=run).order_by(), runs.filter(replay_of=run).order_by(), actions, lines], _CAP
-    )
+    found = count_capped([_started(runs.all(), shown), runs.filter(replay_of=run).order_by(), actions, lines], _CAP)
     around = sum(each is not None for each in (run.parent_id, run.replay_of_id))
     related = found[0].number + found[1].number + around
     return {

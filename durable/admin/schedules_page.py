@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -14,7 +16,7 @@ from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.inspection.payloads import payload, pretty
-from durable.inspection.schedules import ScheduleSummary, find_schedule, list_schedules, ticks_of
+from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
 from durable.inspection.shell_command import command
 from durable.models import Schedule, Tick
 from durable.operations.audit import PERMISSIONS
@@ -76,13 +78,17 @@ class ShownTick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSchedule:
-    """A schedule as pages show it; `dots` are its newest ticks, oldest first."""
+    """A schedule as pages show it; `dots` are its newest ticks, oldest first.
+
+    `moments` are its next ones, each with its time in the rule's zone, "" if the page's clock shows the same.
+    """
 
     summary: ScheduleSummary
     url: str
     tint: str
     word: StrPromise
     dots: list[ShownTick]
+    moments: list[tuple[datetime, str]]
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -138,6 +144,9 @@ def _shown(admin: AdminPages, summary: ScheduleSummary) -> ShownSchedule:
         tint=f"durable-{tint}",
         word=word,
         dots=[_shown_tick(admin, each) for each in reversed(summary.ticks)],
+        moments=[
+            (each, clock_of_rule(summary.schedule, each, timezone.get_current_timezone())) for each in summary.moments
+        ],
     )
 
 

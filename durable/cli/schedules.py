@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -14,7 +14,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import reading
-from durable.inspection.schedules import ScheduleSummary, find_schedule, list_schedules, ticks_of
+from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
 from durable.models import Tick
 from durable.operations.schedules.sync import differences, synchronise
 
@@ -78,7 +78,7 @@ def _row(each: ScheduleSummary) -> list[Cell | object]:
     return [
         each.schedule.name,
         Cell(each.state, _COLOURS[each.state]),
-        "" if not each.moments or each.schedule.paused else f"{each.moments[0]:%Y-%m-%d %H:%M:%S}",
+        "" if not each.moments or each.schedule.paused else _moment(each, each.moments[0]),
         "" if last is None else Cell(last.outcome, _OUTCOMES.get(last.outcome, "")),
         f"{each.words} ({each.schedule.zone_in_force}){', overridden' if each.schedule.is_overridden else ''}",
     ]
@@ -108,7 +108,7 @@ def _show(output: Output, name: str, now: datetime) -> int:
             "jitter": row.jitter or "",
             "of": "the code" if row.origin == "code" else "operators",
             "waits": "" if row.waiting_at is None else f"for the end of {row.last_run_id}",
-            "next": ", ".join(f"{each:%Y-%m-%d %H:%M:%S}" for each in found.moments),
+            "next": ", ".join(_moment(found, each) for each in found.moments),
         }
     )
     output.table(
@@ -124,6 +124,12 @@ def _show(output: Output, name: str, now: datetime) -> int:
         ),
     )
     return Exit.OK
+
+
+def _moment(each: ScheduleSummary, moment: datetime) -> str:
+    """Return the moment in UTC and by the clock of the rule."""
+    clock = clock_of_rule(each.schedule, moment, UTC)
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC{f' ({clock})' if clock else ''}"
 
 
 def shown(each: ScheduleSummary) -> dict[str, Any]:

@@ -129,9 +129,10 @@ class BulkSummary:
     def _stopped_why(self, failed: int, still: int) -> str:
         told = {"first": self.done, "failed": failed, "still": still}
         if failed and still:
-            text = _(
-                "Stopped after the first %(first)s: %(failed)d of them failed again and %(still)d had not come to an end "
-                "in time"
+            text = ngettext(
+                "Stopped after the first %(first)s: %(failed)d of them failed again, and %(still)d was still under way",
+                "Stopped after the first %(first)s: %(failed)d of them failed again, and %(still)d were still under way",
+                still,
             )
         elif failed:
             text = ngettext(

@@ -82,7 +82,9 @@ def _which(selection: Any) -> str:
     if isinstance(selection, FailedAgain):
         return _("that failed again after the bulk %(bulk)s") % {"bulk": selection.bulk_id}
     if isinstance(selection, FailedChildren):
-        return _('that are failed children of "%(run)s", and then that run') % {"run": selection.parent}
+        return _('that are failed children of "%(run)s", and then that run if it has failed too') % {
+            "run": selection.parent
+        }
     return _("that were chosen")
 
 

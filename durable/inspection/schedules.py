@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from itertools import islice
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from django.db.models import F, QuerySet
 from django.utils.translation import get_language
@@ -21,6 +22,7 @@ __all__ = [
     "MOST",
     "ScheduleSummary",
     "TickCounts",
+    "clock_of_rule",
     "count_ticks",
     "find_schedule",
     "gone_schedules",
@@ -76,6 +78,17 @@ class ScheduleSummary:
         if self.is_late:
             return "late"
         return "waiting" if self.schedule.waiting_at is not None else "active"
+
+
+def clock_of_rule(schedule: Schedule, moment: datetime, shown_in: tzinfo) -> str:
+    """Return the moment by the clock of the schedule's zone, "02:30 CET", with the date if it is another one there.
+
+    "" if that clock shows the same as the one of `shown_in`.
+    """
+    local, shown = moment.astimezone(ZoneInfo(schedule.zone_in_force)), moment.astimezone(shown_in)
+    if local.utcoffset() == shown.utcoffset():
+        return ""
+    return f"{local:%H:%M %Z}" if local.date() == shown.date() else f"{local:%Y-%m-%d %H:%M %Z}"
 
 
 def list_schedules(

@@ -75,7 +75,9 @@ class Roller:
 
 
 def roll_up(now: datetime) -> bool:
-    """Count what has ended since the last look, up to `AT_ONCE` minutes; return whether more could be counted now.
+    """Count what has ended since the last look; return whether more could be counted now.
+
+    One look counts up to `AT_ONCE` minutes, from the first one in which a run ended.
 
     One process counts at a time; another one returns at once.
     """
@@ -89,13 +91,14 @@ def roll_up(now: datetime) -> bool:
         row = _locked(progress)
         if row is None:
             return False
-        visible = _visible(row, now)
-        until = min(_floor(visible, MINUTE), row.until + AT_ONCE * MINUTE)
-        if until > row.until:
-            _count(row.until, until)
+        visible = _floor(_visible(row, now), MINUTE)
+        if visible > row.until:
+            begin = _first_end(row.until, visible)
+            until = min(visible, begin + AT_ONCE * MINUTE)
+            _count(begin, until)
             row.until = until
         row.save(using=alias)
-        return _floor(visible, MINUTE) > row.until
+        return visible > row.until
 
 
 def _locked(progress: Any) -> RollupProgress | None:
@@ -151,6 +154,13 @@ class _Tally:
             cancelled=self.states[RunState.CANCELLED.value],
             durations={str(each): number for each, number in sorted(self.durations.items())},
         )
+
+
+def _first_end(since: datetime, until: datetime) -> datetime:
+    """Return the minute of the first end from `since` on, at most `until`: time in which no run ended needs no counting."""
+    ends = Run.objects.using(conf.DATABASE).filter(finished_at__gte=since).order_by("finished_at")
+    first = ends.values_list("finished_at", flat=True).first()
+    return until if first is None else min(_floor(first, MINUTE), until)
 
 
 def _count(since: datetime, until: datetime) -> None:

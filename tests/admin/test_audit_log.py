@@ -7,6 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import escape
 
 from durable import Actor, acting_as
 from durable.models import OperatorAction
@@ -55,6 +56,34 @@ def test_the_rows_of_a_bulk_are_found_by_bulk_by_run_and_by_outcome(stage: Stage
     assert rows(operator, q="a") == [("pause", "a")]
     assert rows(operator, outcome="missing") == [("pause", "nowhere")]
     assert rows(operator, bulk=report.bulk_id, outcome="missing") == [("pause", "nowhere")]
+
+
+@pytest.mark.parametrize(
+    ("detail", "kind", "name"),
+    [
+        ('schedule "billing.nightly": started: billing.nightly@20261122T013000Z', "schedule", "billing.nightly"),
+        ('schedule "of "the" <b>"', "schedule", 'of "the" <b>'),
+        ('queue "slow"', "queue", "slow"),
+        ('workflow "shop.order"', "workflow", "shop.order"),
+        ('limit "crm": 4 at once before', "limit", "crm"),
+        ("cause 0123456789abcdef: charge GatewayTimeout", "cause", "0123456789abcdef"),
+    ],
+)
+def test_an_action_that_is_not_about_a_run_names_what_it_is_about(
+    operator: Client, detail: str, kind: str, name: str
+) -> None:
+    action = an_action(run_id="", detail=detail)
+    link = f'{kind} <a href="{url(kind, name)}"><bdi>{escape(name)}</bdi></a>'
+    assert link in text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
+    assert link in text_of(operator.get(reverse("admin:durable_operatoraction_change", args=[action.pk])))
+
+
+def test_an_action_of_another_kind_shows_its_detail(operator: Client) -> None:
+    an_action(run_id="", detail="view stuck orders: state=failed")
+    an_action(run_id="")
+    body = text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
+    assert "view stuck orders: state=failed</td>" in body
+    assert ">—</td>" in body
 
 
 def test_by_person(operator: Client) -> None:

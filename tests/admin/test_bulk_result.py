@@ -72,6 +72,21 @@ def test_a_stopped_bulk_asks_for_a_decision(stage: Stage, operator: Client) -> N
     assert "Stopped after its first runs" in shown
 
 
+@pytest.mark.parametrize(("count", "still"), [(2, "1 was still under way"), (3, "2 were still under way")])
+def test_runs_under_way_when_another_one_fails_are_not_said_to_be_late(
+    stage: Stage, operator: Client, count: int, still: str
+) -> None:
+    ids = failed_runs(stage, 5)
+    bulk_id = recovering(ids, canary=Canary(first=count))
+    stage.settle(bulk_id)
+    stage.settle(ids[0])
+    stage.advance(seconds=20)
+    stage.settle(bulk_id)
+    body = text_of(operator.get(url("bulk_result", bulk_id)))
+    assert f"Stopped after the first {count}: 1 of them failed again, and {still}." in body
+    assert "in time" not in body
+
+
 def test_a_stopped_bulk_is_found_on_the_overview_until_it_is_decided(stage: Stage, operator: Client) -> None:
     bulk_id = stopped(stage)
     assert "waits for your decision" in text_of(operator.get(url("bulk_result", bulk_id)))

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from durable.admin.ended_charts import ended_charts
-from durable.models import Build, Run
+from durable.models import Build, RollupProgress, Run
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of
 from tests.support.rollups import settle
@@ -77,6 +77,21 @@ def test_it_says_up_to_when_runs_are_counted(figures: None) -> None:
     assert hour.counted_until == day.counted_until == "12:12 UTC"
     assert float(hour.uncounted) == pytest.approx(29 * 10)  # of 30 bars of two minutes, the last begins at 12:12
     assert float(hour.uncounted) + float(hour.uncounted_width) == hour.width
+
+
+def test_it_says_how_far_the_counting_is_behind_and_names_another_day(figures: None) -> None:
+    hour, _ = ended_charts(NOW + timedelta(minutes=10))
+    assert (hour.counted_until, hour.behind) == ("12:12 UTC", "")
+    hour, _ = ended_charts(NOW + timedelta(hours=2))
+    assert (hour.counted_until, hour.behind) == ("12:12 UTC", "2 h")
+    hour, _ = ended_charts(NOW + timedelta(hours=23))
+    assert hour.counted_until.endswith(" 12:12 UTC")
+    assert hour.behind == "23 h"
+
+
+def test_the_overview_says_that_it_is_behind(stage: Stage, operator: Client) -> None:
+    RollupProgress.objects.create(pk=1, until=stage.now - timedelta(hours=3, minutes=5))
+    assert ": the 3 h since then are not counted yet." in unescape(text_of(operator.get("/admin/durable/")))
 
 
 def test_one_workflow_alone_can_be_drawn(figures: None) -> None:

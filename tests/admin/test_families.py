@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from durable import get_run
+from durable import Actor, acting_as, get_run, operations
 from durable.inspection import Filtered, RunCriteria, list_runs, progress_of
 from durable.inspection.family import FailedChildren, list_children
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
@@ -204,9 +204,44 @@ def test_failed_children_and_then_their_parent_are_recovered_as_one_bulk(
             family.settle(run_id)
     states = {run.id: run.state for run in Run.objects.filter(pk__in=[*CHILDREN, "billing-1"])}
     assert set(states.values()) == {"completed"}, states
-    assert "failed children of &quot;billing-1&quot;, and then that run" in text_of(
+    assert "failed children of &quot;billing-1&quot;, and then that run if it has failed too" in text_of(
         operator.get(url("bulk_result", order.id))
     )
+
+
+def test_a_parent_says_what_was_recovered_after_its_end(
+    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", False)
+    assert "recovered after" not in text_of(operator.get(url("change", "billing-1")))
+    family.advance(seconds=1)
+    for child in CHILDREN[1:3]:
+        with acting_as(Actor("cli", label="ops"), reason="the bank\nis back"):
+            operations.recover(child)
+        family.advance(seconds=1)
+    said = "2 of these were recovered after this run had ended, last by ops: the bank is back"
+    assert said in text_of(operator.get(url("change", "billing-1")))
+    assert "recovered after" not in text_of(operator.get(url("change", CHILDREN[1])))
+
+
+def test_what_was_recovered_before_the_end_is_not_said(
+    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", False)
+    with acting_as(Actor("cli", label="ops"), reason="the bank is back"):
+        get_run("billing-1").recover_children()
+    family.advance(seconds=1)
+    for run_id in [*CHILDREN[1:3], "billing-1"]:
+        family.settle(run_id)
+    assert Run.objects.get(pk="billing-1").state == "completed"
+    assert "recovered after" not in text_of(operator.get(url("change", "billing-1")))
+
+
+def test_related_runs_are_no_children(family: Stage, operator: Client) -> None:
+    Run.objects.filter(pk="alone").update(parent="billing-1")  # as if a step had started it
+    page = operator.get(url("change", "billing-1"), {"part": "related"})
+    assert [each.run.id for each in page.context["related"]] == ["alone"]
+    assert [part.count for part in page.context["parts"] if part.name == "related"] == ["1"]
 
 
 def test_the_children_of_one_group_may_be_recovered_alone(family: Stage) -> None:

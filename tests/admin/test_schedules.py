@@ -263,3 +263,12 @@ def test_an_override_is_told(log_in: LogIn) -> None:
     override("nightly", "every 2 hours")
     assert tick_due(timezone.now()) == 0
     assert "Every 2 hours" in page(log_in(), "schedules")
+
+
+def test_moments_are_shown_by_the_clock_of_the_rule_too(log_in: LogIn) -> None:
+    make("abroad", zone="Asia/Tokyo")
+    make("plain", zone="UTC")
+    client = log_in()
+    assert page(client, "schedule", "abroad").count("02:30 JST") == 5
+    assert page(client, "schedules").count("02:30 JST") == 6  # the next moment, and the next five
+    assert page(client, "schedule", "plain").count('<span class="durable-quiet">02:30') == 0

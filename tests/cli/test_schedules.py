@@ -1,5 +1,7 @@
 """`durable schedules` and the verbs on schedules."""
 
+import re
+
 import pytest
 
 from durable.models import OperatorAction, Run, Schedule
@@ -24,6 +26,17 @@ def test_a_schedule_is_created_listed_and_shown(shell: Shell) -> None:
     shown = shell("schedules", "nightly")
     assert "operators" in shown.out
     assert OperatorAction.objects.get(action="create_schedule").reason == "new team"
+
+
+def test_moments_are_in_utc_and_by_the_clock_of_the_rule(shell: Shell) -> None:
+    create(shell)
+    shell("create-schedule", "abroad", napping.name, "30 2 * * *", "--zone", "Asia/Tokyo")
+    shell("create-schedule", "plain", napping.name, "30 2 * * *", "--zone", "UTC")
+    listed = {line.split()[0]: line for line in shell("schedules").lines[1:]}
+    assert re.search(r"\d (00|01):30:00 UTC \(02:30 CES?T\)", listed["nightly"])
+    assert re.search(r"\d 17:30:00 UTC \(\d{4}-\d\d-\d\d 02:30 JST\)", listed["abroad"])
+    assert re.search(r"\d 02:30:00 UTC +[^(]", listed["plain"])
+    assert shell("schedules", "nightly").out.count(" UTC (02:30 CE") == 5
 
 
 def test_it_is_paused_edited_run_backfilled_and_deleted(shell: Shell) -> None:

@@ -76,6 +76,7 @@ class TestCounting:
 
     def test_a_look_counts_so_many_minutes(self) -> None:
         begin_at(NOON)
+        ended("1", NOON)
         moved = list[bool]()
 
         def has_moved() -> bool:
@@ -94,6 +95,30 @@ class TestCounting:
         settle(LATER)
         rows = Rollup.objects.filter(width=1_800, workflow="").order_by("begins").values_list("begins", "completed")
         assert list(rows) == [(NOON - timedelta(days=1), 1), (NOON, 1)]
+
+    def test_time_without_ends_is_passed_over_at_once(self) -> None:
+        ended("1", LATER - timedelta(minutes=2))
+        seen = set[datetime]()
+
+        def is_counted() -> bool:
+            roll_up(LATER)
+            seen.add(RollupProgress.objects.get().until)
+            return LATER - MINUTE in seen
+
+        eventually(is_counted)
+        assert seen <= {LATER - timedelta(hours=25), LATER - MINUTE}
+        assert counted() == {"12:08": (1, 0, 0)}
+
+    def test_an_installation_without_runs_is_counted_at_once(self) -> None:
+        seen = set[datetime]()
+
+        def is_counted() -> bool:
+            roll_up(LATER)
+            seen.add(RollupProgress.objects.get().until)
+            return LATER - MINUTE in seen
+
+        eventually(is_counted)
+        assert seen <= {LATER - timedelta(hours=25), LATER - MINUTE}
 
     def test_old_rows_go(self) -> None:
         begin_at(NOON)

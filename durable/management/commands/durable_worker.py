@@ -93,7 +93,9 @@ class Command(BaseCommand):
             if options[option] < 1:
                 raise CommandError(f"--{option} must be at least 1, not {options[option]}")
         at_once = f", {options['concurrency']} runs at once in each" if options["concurrency"] > 1 else ""
-        self._say(f"serving {', '.join(queues)} with {options['processes']} process(es){at_once}")
+        # Without Redis, an empty list means all queues.
+        named = queues if conf.REDIS or options["queues"] else []
+        self._say(f"serving {', '.join(named) or 'every queue'} with {options['processes']} process(es){at_once}")
         for line in _too_small_pools(options["concurrency"]):
             self._say(line)
         health = Health()
@@ -101,8 +103,6 @@ class Command(BaseCommand):
             self._await_migrations(health=health)
             self._say_wrong_routines()
             with self._metrics(options["metrics_port"], options["metrics_address"]):
-                # Without Redis, an empty list means all queues.
-                named = queues if conf.REDIS or options["queues"] else []
                 command = worker_command(named, self._inherited(options))
                 supervisor = Supervisor(command, options["processes"], say=self._say, reloads=options["reload"])
                 health.supervisor = supervisor
