@@ -29,7 +29,7 @@ from durable.core.errors import (
     StaleRunError,
 )
 from durable.inspection import activities_of_runs, explain_fully, possible_verbs
-from durable.inspection.progress import remembered_open_keys
+from durable.inspection.progress import open_keys_of_long
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.models import Run
@@ -172,7 +172,7 @@ def asking_context(admin: AdminPages, run: Run) -> dict[str, Any]:
         "run": run,
         "run_url": admin.url("change", run.id),
         "expected": revision(run),
-        "explanation": explain_fully(run, now, remembered_open_keys(run)),
+        "explanation": explain_fully(run, now, open_keys_of_long(run)),
     }
 
 

@@ -40,7 +40,6 @@ from durable.inspection.family import ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.size_limit import TooLarge, read_within
-from durable.inspection.tree import PAGE
 from durable.inspection.undone import handler_attempts
 from durable.models import Attempt, Entry, LogLine, OperatorAction, Run
 from durable.models.run import RunQuerySet
@@ -49,6 +48,7 @@ __all__ = ["PART_NAMES", "Part", "Shown", "part_of", "parts_of"]
 
 _MOST: Final = 20  # related runs and actions
 _MOST_ATTEMPTS: Final = 30
+_MOST_PLACES: Final = 100  # of a history on one page
 _MOST_LINES: Final = 200  # of a log
 _CAP: Final = 1_000  # related runs and actions that are counted
 _STATES: Final = frozenset(each.value for each in RunState)
@@ -138,6 +138,7 @@ def _history(shown: Shown) -> dict[str, Any]:
     tree = history_tree(
         shown.run.id,
         start=start,
+        size=_MOST_PLACES,
         only_failed=only_failed,
         running=shown.running,
         open_keys=shown.progress.open_keys,
@@ -145,7 +146,6 @@ def _history(shown: Shown) -> dict[str, Any]:
     return {
         "tree": tree,
         "roots": charts.shallow(tree.roots),
-        "tree_size": PAGE,
         "only_failed": only_failed,
         "replay_url": shown.admin.url("replay", shown.run.id),
     }
@@ -154,7 +154,9 @@ def _history(shown: Shown) -> dict[str, Any]:
 def _events(shown: Shown) -> dict[str, Any]:
     given = shown.request.GET
     is_newest_first = given.get("order") == "newest"
-    page = list_events(shown.run, after=EventKey.parse(given.get("after", "")), is_newest_first=is_newest_first)
+    after = EventKey.parse(given.get("after", ""))
+    entries = shown.progress.entries
+    page = list_events(shown.run, after=after, is_newest_first=is_newest_first, entries=entries)
     around = {"part": "events", **({"order": "newest"} if is_newest_first else {})}
     return {
         "events": page.events,

@@ -1,6 +1,6 @@
 """Two runs side by side: what differs between a run and another one of the same workflow, place by place.
 
-Reads the skeletons of both histories, and the values of one page of places.
+The database finds the places of the page and counts all; only the entries of the page are read.
 """
 
 from __future__ import annotations
@@ -8,21 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
+
+from django.db.models import Exists, OuterRef, QuerySet
 
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryStatus
-from durable.inspection.capped_counts import sample_rows
 from durable.inspection.payloads import payload, redacted_error
+from durable.inspection.resting import remembered
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import Entry, Run
-from durable.models.fields import unpack
 
 __all__ = ["MOST", "PAGE", "Comparison", "Difference", "Side", "compare_runs"]
 
 PAGE: Final = 50  # places of one page
-MOST: Final = 50_000  # entries of each run that are read
+MOST: Final = 50_000  # places of the left run, and places of the right one alone, that are paged through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,37 +82,67 @@ def compare_runs(left: Run, right: Run, *, with_payloads: bool, start: int = 0) 
 
     Outputs are compared only with `with_payloads`: the answer that two values differ tells of the values.
     """
-    sides = [_skeleton(each) for each in (left, right)]
-    places = list(dict.fromkeys([*sides[0], *sides[1]]))
-    start = min(max(0, start), max(0, len(places) - 1))
-    shown = places[start : start + PAGE]
-    read = [
-        _read(run, [skeleton[each] for each in shown if each in skeleton], with_payloads)
-        for run, skeleton in zip((left, right), sides, strict=True)
-    ]
+    recorded, own = _entries(left), _own(right, left)
+    numbers = [_count(recorded), _count_own(own, right, left)]
+    of_left, of_right = (min(each, MOST) for each in numbers)
+    start = min(max(0, start), max(0, of_left + of_right - 1))
+    shown = _places(recorded, start, min(start + PAGE, of_left))
+    shown += _places(own, max(0, start - of_left), min(start + PAGE - of_left, of_right))
+    read = _read(left, right, shown, with_payloads)
     return Comparison(
         left=left,
         right=right,
         rows=[_difference(each, read[0].get(each), read[1].get(each), with_payloads=with_payloads) for each in shown],
         start=start,
-        total=len(places),
-        is_cut=any(len(each) >= MOST for each in sides),
+        total=of_left + of_right,
+        is_cut=any(each > MOST for each in numbers),
         inputs=_inputs(left, right) if with_payloads and start == 0 else None,
     )
 
 
-def _skeleton(run: Run) -> dict[str, int]:
-    """Return the keys of the run's entries by location, in the order in which they began."""
-    entries = Entry.objects.using(conf.DATABASE).filter(run=run.pk).order_by("ordinal")
-    [rows] = sample_rows([entries], ["ordinal", "location", "id"], MOST)
-    return {unpack(location): key for _, location, key in sorted(rows)}
+def _entries(run: Run) -> QuerySet[Entry]:
+    return Entry.objects.using(conf.DATABASE).filter(run=run.pk)
 
 
-def _read(run: Run, keys: Sequence[int], with_payloads: bool) -> Mapping[str, tuple[str, Side]]:
-    found = Entry.objects.using(conf.DATABASE).filter(pk__in=keys)
-    outputs = read_within(found.order_by("pk"), "output") if with_payloads and keys else {}
-    rows = found.select_related("metadata").defer("output", "arguments")
-    return {each.location: (each.kind, _side(run, each, outputs.get(each.pk))) for each in rows}
+def _own(run: Run, other: Run) -> QuerySet[Entry]:
+    """Return the entries at places where the other run has nothing."""
+    return _entries(run).filter(~Exists(_entries(other).filter(location=OuterRef("location"))))
+
+
+def _count(entries: QuerySet[Entry]) -> int:
+    """Count no further than one more than `MOST`, along the index."""
+    return entries.order_by("location")[: MOST + 1].count()
+
+
+def _count_own(own: QuerySet[Entry], run: Run, other: Run) -> int:
+    """Count the places of `run` alone; a count of long histories is remembered while both runs rest."""
+    if other.lease_expires_at is not None:
+        return _count(own)
+    what = f"beside {other.state} {other.fence} {other.change_seq} {other.id}"
+    return remembered(run, what, partial(_count, own), lambda number: number)
+
+
+def _places(entries: QuerySet[Entry], start: int, end: int) -> list[str]:
+    """Return the locations of these entries from a position to another, in the order in which they began."""
+    return list(entries.order_by("ordinal").values_list("location", flat=True)[start:end]) if start < end else []
+
+
+def _read(
+    left: Run, right: Run, places: Sequence[str], with_payloads: bool
+) -> tuple[Mapping[str, tuple[str, Side]], Mapping[str, tuple[str, Side]]]:
+    """Return the sides of the two runs by place; two statements, and up to two for each run with payloads."""
+    every = Entry.objects.using(conf.DATABASE)
+    at_places = every.filter(run__in=[left.pk, right.pk], location__in=places).order_by()
+    run_of = dict(at_places.values_list("pk", "run_id"))
+    rows = list(every.filter(pk__in=run_of).select_related("metadata").defer("output", "arguments"))
+
+    def sides(run: Run) -> Mapping[str, tuple[str, Side]]:
+        of_run = [each for each in rows if each.run_id == run.pk]
+        found = every.filter(pk__in=[each.pk for each in of_run]).order_by("pk")
+        outputs = read_within(found, "output") if with_payloads and of_run else {}
+        return {each.location: (each.kind, _side(run, each, outputs.get(each.pk))) for each in of_run}
+
+    return sides(left), sides(right)
 
 
 def _side(run: Run, entry: Any, read: Sequence[Any] | TooLarge | None) -> Side:

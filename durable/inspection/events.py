@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Self
 
-from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
-from django.db.models.functions import Greatest, Least
+from django.db.models import Case, DateTimeField, Expression, F, Q, QuerySet, Value, When
+from django.db.models.functions import Coalesce, Greatest, Least
 from django.utils.dateparse import parse_datetime
 
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.inspection.humanize import shortened
 from durable.inspection.payloads import redacted_error
+from durable.inspection.resting import remembered
 from durable.inspection.undone import handler_attempts, stuck_step
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 
@@ -83,10 +85,13 @@ class EventPage:
     next_key: EventKey | None
 
 
-def list_events(run: Run, *, after: EventKey | None = None, is_newest_first: bool = False) -> EventPage:
+def list_events(
+    run: Run, *, after: EventKey | None = None, is_newest_first: bool = False, entries: int = 0
+) -> EventPage:
     """Return a page of the run's events behind the key `after`, the oldest or the newest first; six statements.
 
-    One more for a run whose compensation has stopped.
+    One more for a run whose compensation has stopped. `entries` is their number, for a caller that has counted them: what
+    is read of a long history is remembered while its run rests (`durable.inspection.resting`).
     """
     found = [
         each
@@ -95,7 +100,9 @@ def list_events(run: Run, *, after: EventKey | None = None, is_newest_first: boo
     ]
     for rank, source in _SOURCES.items():
         found += source(run, _Slice(rank, after, is_newest_first))
-    found += _of_entries(run, after, is_newest_first=is_newest_first)
+    what = f"events {is_newest_first} {after or ''}"
+    read: Callable[[], Sequence[Event]] = partial(_of_entries, run, after, is_newest_first=is_newest_first)
+    found += remembered(run, what, read, lambda _: entries)
     found.sort(key=_key, reverse=is_newest_first)
     page = _in_full(run, found[:PAGE])
     return EventPage(events=page, next_key=page[-1].key if len(found) > PAGE else None)
@@ -203,8 +210,8 @@ _OF_ENTRIES: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 
-def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Iterator[Event]:
-    """Yield the events of entries; one statement, which sorts the entries by the first of their events that is left."""
+def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:
+    """Return the events of entries; one statement, which sorts the entries by the first of their events that is left."""
     never = _FIRST if is_newest_first else _LAST
     left = {rank: _left(rank, moment, after, never, is_newest_first) for rank, (moment, _) in _OF_ENTRIES.items()}
     recorded = EntryMetadata.objects.using(conf.DATABASE).of_runs(run.id)
@@ -215,22 +222,24 @@ def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> I
     sign = "-" if is_newest_first else ""
     columns = [moment for moment, _ in _OF_ENTRIES.values()]
     rows = found.order_by(f"{sign}left", f"{sign}rank", f"{sign}pk").values_list("pk", "attempts", *columns)
+    events = list[Event]()
     for row, attempts, *moments in rows[: PAGE + 1]:
         for (number, (_, what)), at in zip(_OF_ENTRIES.items(), moments, strict=True):
             if at is not None and _is_behind(EventKey(at, number, row), after, is_newest_first=is_newest_first):
                 attempt = attempts or None if number == _COMPLETED else None
-                yield Event(key=EventKey(at, number, row), what=what, attempt=attempt)
+                events.append(Event(key=EventKey(at, number, row), what=what, attempt=attempt))
+    return events
 
 
 _FIRST: Final = datetime(1, 1, 2, tzinfo=UTC)
 _LAST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 
 
-def _left(rank: int, moment: str, after: EventKey | None, never: datetime, is_newest_first: bool) -> Case:
+def _left(rank: int, moment: str, after: EventKey | None, never: datetime, is_newest_first: bool) -> Expression:
     """Return an expression: the moment of an entry if its event is behind the key, else `never`."""
-    condition = Q(**{f"{moment}__isnull": False})
-    if after is not None:
-        condition &= _Slice(rank, after, is_newest_first).behind(moment, "pk")
+    if after is None:
+        return Coalesce(F(moment), Value(never), output_field=DateTimeField())
+    condition = Q(**{f"{moment}__isnull": False}) & _Slice(rank, after, is_newest_first).behind(moment, "pk")
     return Case(When(condition, then=F(moment)), default=Value(never), output_field=DateTimeField())
 
 

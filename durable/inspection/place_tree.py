@@ -106,6 +106,13 @@ def _node_at(location: str, place: Place, nodes: dict[str, PlaceNode], top: list
     node = nodes.get(location)
     if node is not None:
         return node
+    if "#" not in location and location.count("/") < _DEEPEST:  # most of those that are opened
+        around, _, segment = location.rpartition("/")
+        parent = _node_at(around, place, nodes, top) if around else None
+        kind = _scope_kind(parent, segment)
+        node = nodes[location] = PlaceNode(location=location, first=location, kind=kind, ordinal=place.ordinal)
+        (top if parent is None else parent.children).append(node)
+        return node
     segments = location.split("/")
     depth = min(len(segments), _DEEPEST) - 1
     around = "/".join(segments[:depth])

@@ -11,11 +11,12 @@ from django.utils import timezone
 
 from durable.conf import conf
 from durable.core.records import EntryStatus
+from durable.inspection import resting
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.resting import recalled, remembered
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
-__all__ = ["MOST_OPEN", "OPEN", "Progress", "progress_of", "remembered_open_keys"]
+__all__ = ["MOST_OPEN", "OPEN", "Progress", "open_keys_of_long", "progress_of"]
 
 MOST_OPEN: Final = 500  # entries
 _MOST_CHILDREN: Final = 10_000  # that are counted
@@ -64,9 +65,8 @@ def progress_of(run: Run) -> Progress:
     row += [mark for each in running for mark in (each.key[1], each.stack_taken_at, each.abandon_asked_at)]
     active = sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None)
     active += sum(each.seconds for each in running)
-    newest = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("-ordinal").values_list("ordinal", flat=True)
     # Begins and ends of entries, and starts of children, are numbered from 0 on, without a gap.
-    numbered = max(newest.first() or 0, found["finished"] or 0) + 1 if found["entries"] else 0
+    numbered = max(found["begun"] or 0, found["finished"] or 0) + 1 if found["entries"] else 0
     return Progress(
         entries=found["entries"],
         completed=found["completed"],
@@ -86,10 +86,22 @@ def _has_gap(run: Run, missing: int) -> bool:
     return children.values("pk")[: min(missing, _MOST_CHILDREN)].count() < min(missing, _MOST_CHILDREN)
 
 
-def remembered_open_keys(run: Run) -> Sequence[int] | None:
-    """Return the `open_keys` of the run's progress if its long history was counted a moment ago; without a statement."""
+def open_keys_of_long(run: Run) -> Sequence[int] | None:
+    """Return the `open_keys` of the run's progress, without counting it; None for a short history.
+
+    One statement, two for a long history. None if its run rests, and this process has read the keys a moment ago.
+    """
     counts = recalled(run, "progress")
-    return None if counts is None else _open_keys(counts[0])
+    if counts is not None:
+        return _open_keys(counts[0])
+    known: Sequence[int] | None = recalled(run, "open")
+    if known is not None:
+        return known
+    in_order = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("location").values_list("location")
+    if not in_order[resting.LONG : resting.LONG + 1]:
+        return None
+    newest = Entry.objects.using(conf.DATABASE).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
+    return remembered(run, "open", lambda: list(newest[:MOST_OPEN]), lambda _: resting.LONG + 1)
 
 
 def _open_keys(found: dict[str, Any]) -> list[int]:
@@ -97,7 +109,7 @@ def _open_keys(found: dict[str, Any]) -> list[int]:
 
 
 def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the entries and the failed attempts of the run amount to; two statements."""
+    """Return what the entries and the failed attempts of the run amount to; three statements."""
     # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
     found = (
@@ -115,6 +127,7 @@ def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
             open=_JoinedKeys("entry_id", filter=OPEN),
         )
     )
+    found |= Entry.objects.using(conf.DATABASE).filter(run=run).aggregate(begun=Max("ordinal"))
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
     failed = Attempt.objects.using(conf.DATABASE).filter(run=run).aggregate(took=Sum(lost), number=Count("id"))
     return found, failed

@@ -108,18 +108,22 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreePage:
-    """A page of a history. `roots` hold the nodes of this page and the scopes around them. Positions count from 0."""
+    """A page of a history. `roots` hold the nodes of this page and the scopes around them. Positions count from 0.
+
+    `size` is the number of nodes that were asked for.
+    """
 
     roots: Sequence[TreeNode]
     nodes: Sequence[TreeNode]  # of this page, in order
     start: int
     total: int
+    size: int
     is_cut: bool = False
 
     @property
     def previous_start(self) -> int | None:
         """The start of the previous page; None on the first."""
-        return max(0, self.start - PAGE) if self.start else None
+        return max(0, self.start - self.size) if self.start else None
 
     @property
     def end(self) -> int:
@@ -161,7 +165,7 @@ def history_tree(
             running=running,
             open_keys=open_keys,
         )
-        return _page_of(run_id, window, running if window.is_last else [])
+        return _page_of(run_id, window, running if window.is_last else [], size)
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)
     outcomes = read_outcomes(run_id) if has_forks else {}
     built = _Builder(rows, outcomes, _failed_attempts(run_id), running)
@@ -177,31 +181,30 @@ def history_tree(
         start = (min(start, last) if start else last) if at_end else start // size * size
     start = min(max(0, start), max(0, len(nodes) - 1))
     page = nodes[start : start + size]
-    return _page(roots, page, start=start, total=len(nodes))
+    return _page(roots, page, start=start, total=len(nodes), size=size)
 
 
-def _page_of(run_id: str, window: Window, running: Iterable[RunningStep]) -> TreePage:
+def _page_of(run_id: str, window: Window, running: Iterable[RunningStep], size: int) -> TreePage:
     """Return a page of a long history."""
     forks = [location for _, location, kind, *_ in window.rows if kind in FORKS]
     outcomes = read_outcomes(run_id, forks) if forks else {}
-    built = _Builder(window.rows, outcomes, _failed_attempts(run_id, window.locations), running)
+    built = _Builder(window.rows, outcomes, _failed_attempts(run_id, window.locations), running, is_whole=False)
     _mark_caught(run_id, built.nodes, lambda origins: read_fatal(run_id, origins))
     nodes = [node for root in built.roots for node in root.walk()]
     page = [node for node in nodes if node.entry_id in window.keys or (node.running and node.entry_id is None)]
     for position, node in enumerate(page, window.start):
         node.position = position
-    return _page(
-        built.roots, page, start=window.start, total=max(window.total, window.start + len(page)), is_cut=window.is_cut
-    )
+    total = max(window.total, window.start + len(page))
+    return _page(built.roots, page, start=window.start, total=total, size=size, is_cut=window.is_cut)
 
 
 def _page(
-    roots: Sequence[TreeNode], page: Sequence[TreeNode], *, start: int, total: int, is_cut: bool = False
+    roots: Sequence[TreeNode], page: Sequence[TreeNode], *, start: int, total: int, size: int, is_cut: bool = False
 ) -> TreePage:
     shown = {id(node) for node in page}
     kept = list(filter(None, (_cut(root, shown) for root in roots)))
     _fill(page)
-    return TreePage(roots=kept, nodes=page, start=start, total=total, is_cut=is_cut)
+    return TreePage(roots=kept, nodes=page, start=start, total=total, size=size, is_cut=is_cut)
 
 
 def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
@@ -215,7 +218,10 @@ def _place_of_interest(nodes: Sequence[TreeNode]) -> int:
 
 
 class _Builder:
-    """Builds nodes from rows, in the order in which the entries began."""
+    """Builds nodes from rows, in the order in which the entries began.
+
+    `is_whole`: branches of joins and races without a row get a node too, as in a history that is read whole.
+    """
 
     def __init__(
         self,
@@ -223,6 +229,8 @@ class _Builder:
         outcomes: Mapping[int, ForkOutcome],
         failed_attempts: Mapping[str, int],
         running: Iterable[RunningStep],
+        *,
+        is_whole: bool = True,
     ) -> None:
         self.roots: list[TreeNode] = []
         self.nodes: dict[str, TreeNode] = {}
@@ -239,14 +247,14 @@ class _Builder:
         for node, outcome in forks:
             node.note = outcome.note
             node.status = outcome.status(node.status)
-            for name in outcome.branches:
+            for name in outcome.branches if is_whole else ():
                 self._node(outcome.location_of(name))
         for step in running:
             self._show_running(step)
         for root in self.roots:
             _sum_up(root)
-        for _, outcome in forks:
-            self._show_branches(outcome)
+        for node, outcome in forks:
+            self._show_branches(node, outcome)
 
     def _show_running(self, step: RunningStep) -> None:
         """Mark the node of what runs now; a step in its first attempt gets one. A completed step is not marked."""
@@ -258,11 +266,12 @@ class _Builder:
         if node.entry_id is None or node.status != EntryStatus.COMPLETED:
             node.kind, node.status, node.running = EntryKind.STEP, EntryStatus.RUNNING, step
 
-    def _show_branches(self, outcome: ForkOutcome) -> None:
+    def _show_branches(self, fork: TreeNode, outcome: ForkOutcome) -> None:
         """Give the branches the statuses that their join or race has recorded."""
-        for name, end in outcome.branches.items():
-            branch = self.nodes[outcome.location_of(name)]
-            if branch.entry_id is not None:
+        for branch in fork.children:
+            name = unescape(branch.location.rpartition("/")[2])
+            end = outcome.branches.get(name)
+            if branch.entry_id is not None or end is None:
                 continue
             branch.status = end.status
             branch.is_winner = name == outcome.winner

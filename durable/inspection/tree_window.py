@@ -81,7 +81,7 @@ def read_window(
 ) -> Window:
     """Return a page of a long history, see `history_tree`. `open_keys` are those of `progress_of`.
 
-    Five statements; one more without `open_keys`.
+    At most six statements; one more without `open_keys`.
     """
     if open_keys is None:
         newest = Entry.objects.using(conf.DATABASE).few_of(run_id, OPEN).order_by("-ordinal")
@@ -90,18 +90,53 @@ def read_window(
     if only_failed:
         chosen = _of_interest(run_id, open_keys, running)
         is_cut, total = len(chosen) > MOST, min(len(chosen), MOST)
-    else:
-        total = _entries(run_id).count()
-    if start is None and only_failed:
-        start = total - size if at_end else 0
-    elif start is None:
-        start = _start(run_id, open_keys, running, size, total, at_end=at_end)
-    start = min(max(0, start), max(0, total - 1))
-    if only_failed:
+        start = _within(total - size if at_end and start is None else start or 0, total)
         keys = chosen[start : min(start + size, total)]
     else:
-        keys = list(_entries(run_id).order_by("ordinal").values_list("pk", flat=True)[start : start + size])
+        order = _Order(run_id, newest=2 * size if start is None else 0)
+        total = order.total
+        if start is None:
+            start = _start(order, open_keys, running, size, at_end=at_end)
+        start = _within(start, total)
+        keys = order.keys(start, size)
     return Window(rows=_rows(run_id, keys, open_keys), keys=frozenset(keys), start=start, total=total, is_cut=is_cut)
+
+
+def _within(start: int, total: int) -> int:
+    return min(max(0, start), max(0, total - 1))
+
+
+class _Order:
+    """The entries of a run as they began. No index has that order, so each look reads the ordinals of all of them.
+
+    `newest` is the number of last ones that are read at once: a page around the current node is mostly among them.
+    """
+
+    def __init__(self, run_id: str, newest: int) -> None:
+        self._run_id = run_id
+        self.total = _entries(run_id).order_by("location").count()
+        rows = _entries(run_id).order_by("-ordinal").values_list("ordinal", "pk")
+        self._newest: list[tuple[int, int]] = list(rows[:newest]) if newest else []
+
+    def position(self, ordinal: int) -> int:
+        """Return how many entries began before the one with this ordinal; one statement unless it is a newest one."""
+        after = sum(each > ordinal for each, _ in self._newest)
+        if after < len(self._newest):
+            return self.total - after - 1
+        return _entries(self._run_id).filter(ordinal__lt=ordinal).count()
+
+    def keys(self, start: int, size: int) -> list[int]:
+        """Return the keys of `size` entries from a position on; one statement unless they are all newest ones."""
+        after = max(0, self.total - start - size)  # entries behind these
+        if start >= self.total - len(self._newest):
+            backwards = [key for _, key in self._newest[after : self.total - start]]
+        elif start > self.total // 2:
+            found = _entries(self._run_id).order_by("-ordinal").values_list("pk", flat=True)
+            backwards = list(found[after : self.total - start])
+        else:
+            found = _entries(self._run_id).order_by("ordinal").values_list("pk", flat=True)
+            return list(found[start : start + size])
+        return backwards[::-1]
 
 
 def _entries(run_id: str) -> QuerySet[Entry]:
@@ -115,17 +150,15 @@ def _of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[Runnin
     return list(_entries(run_id).filter(wanted).order_by("ordinal").values_list("pk", flat=True)[: MOST + 1])
 
 
-def _start(
-    run_id: str, open_keys: Sequence[int], running: Iterable[RunningStep], size: int, total: int, *, at_end: bool
-) -> int:
+def _start(order: _Order, open_keys: Sequence[int], running: Iterable[RunningStep], size: int, *, at_end: bool) -> int:
     """Return where the page begins that has the last entry without completion, or what runs before its first record."""
-    last = total - size
+    last = order.total - size
     if any(not step.is_rollback for step in running):
-        return last if at_end else max(0, total - 1) // size * size
+        return last if at_end else max(0, order.total - 1) // size * size
     found = Entry.objects.using(conf.DATABASE).filter(pk__in=open_keys).order_by("-ordinal")
     rows = list(found.values_list("ordinal", "kind"))
     ordinal = next((ordinal for ordinal, kind in rows if kind not in _AROUND), rows[0][0] if rows else 0)
-    position = _entries(run_id).filter(ordinal__lt=ordinal).count() if rows else 0
+    position = order.position(ordinal) if rows else 0
     if at_end:
         return min(position, last) if position else last
     return position // size * size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import pytest
 from django.db import connection
@@ -10,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import get_run
-from durable.inspection import build_timeline, places, progress_of, resting
-from durable.inspection.progress import remembered_open_keys
+from durable.inspection import Event, build_timeline, list_events, places, progress_of, resting
+from durable.inspection.progress import open_keys_of_long
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -77,11 +78,44 @@ def test_it_is_kept_for_a_while_only(stage: Stage, monkeypatch: pytest.MonkeyPat
     assert [key[1] for key in resting._results] == ["b"]
 
 
-def test_a_page_of_a_verb_searches_what_was_counted_no_more(stage: Stage) -> None:
+def test_what_is_open_is_searched_for_once(stage: Stage) -> None:
     run = stage.start(flows.many, 6, id="run")
     run.refresh_from_db()
-    assert remembered_open_keys(run) is None
-    assert remembered_open_keys(run) is None  # to ask counts nothing
-    assert progress_of(run).open_keys == remembered_open_keys(run)
+    with CaptureQueriesContext(connection) as queries:
+        found = open_keys_of_long(run)
+        assert open_keys_of_long(run) == found
+    assert len(queries) == 2  # whether the history is long, and the search
+    assert found == progress_of(run).open_keys == open_keys_of_long(run)
+
+
+def test_what_is_open_is_not_searched_for_in_what_was_counted(stage: Stage) -> None:
+    run = stage.start(flows.many, 6, id="run")
+    run.refresh_from_db()
+    found = progress_of(run).open_keys
+    with CaptureQueriesContext(connection) as queries:
+        assert open_keys_of_long(run) == found
+    assert len(queries) == 0
     run.change_seq += 1
-    assert remembered_open_keys(run) is None
+    with CaptureQueriesContext(connection) as queries:
+        open_keys_of_long(run)
+    assert len(queries) == 2
+
+
+def test_a_short_history_is_not_searched_at_once(stage: Stage) -> None:
+    assert open_keys_of_long(stage.start(flows.many, 3, id="run")) is None
+
+
+@pytest.mark.parametrize("is_newest_first", [False, True])
+def test_the_events_of_a_long_history_are_read_once(stage: Stage, is_newest_first: bool) -> None:
+    run = stage.start(flows.many, 6, id="run")
+
+    def read() -> tuple[Sequence[Event], int]:
+        with CaptureQueriesContext(connection) as queries:
+            page = list_events(run, is_newest_first=is_newest_first, entries=6)
+        return page.events, len(queries)
+
+    events, first = read()
+    assert read() == (events, first - 1)
+    run.fence += 1
+    assert read() == (events, first)
+    assert list_events(run, is_newest_first=not is_newest_first, entries=6).events == list(reversed(events))

@@ -99,3 +99,15 @@ def test_only_what_failed_or_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) 
     found = recorded(pages_of(run, size=1, only_failed=True))
     assert list(found) == ["batch 1/sku 3/take", "rest"]
     assert found == {location: node for location, node in whole.items() if location != "batch 1"}  # stands around
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 100])
+def test_a_page_is_the_same_however_much_is_read_at_once(run: Run, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    whole = [entry.pk for entry in run.entries.order_by("ordinal")]
+    ordinals = [entry.ordinal for entry in run.entries.order_by("ordinal")]
+    for newest in (0, 1, 3, len(whole), 500):
+        order = tree_window._Order(run.id, newest)
+        assert order.total == len(whole)
+        assert [order.position(each) for each in ordinals] == list(range(len(whole)))
+        for start in range(len(whole)):
+            assert order.keys(start, size) == whole[start : start + size]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import F
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from durable import Actor, Context, acting_as, get_run, workflow
-from durable.inspection import comparison
+from durable.inspection import comparison, resting
 from durable.inspection.comparison import Comparison, compare_runs
 from durable.models import Run
 from durable.runtime import current
@@ -109,3 +112,49 @@ def test_it_is_paged_at_a_constant_cost(pair: tuple[str, str], monkeypatch: pyte
     assert ([each.location for each in second.rows], second.next_start, second.previous_start) == (["mail"], None, 0)
     assert len(paged) <= len(whole) <= 14
     assert [each.location for each in compared(pair, start=10**6).rows] == ["mail"]
+
+
+@workflow(name="tests.compare.places")
+def places_of(ctx: Context, names: list[str]) -> None:
+    for name in names:
+        ctx.step(name, lambda: None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_pages_have_the_places_of_the_left_run_and_then_the_right_ones_own(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(comparison, "PAGE", size)
+    for name, steps in {"first": ["d", "a", "c"], "second": ["z", "a", "b", "d", "y"]}.items():
+        places_of.using(id=name).start(steps)
+        passed(current(), name)
+    found, start = list[tuple[str, tuple[str, ...]]](), 0
+    while True:
+        page = compared(("first", "second"), start=start)
+        assert (page.total, page.start) == (6, start)
+        found += [(each.location, each.differs) for each in page.rows]
+        if page.next_start is None:
+            break
+        start = page.next_start
+    there = ("place",)
+    assert found == [("d", ()), ("a", ()), ("c", there), ("z", there), ("b", there), ("y", there)]
+
+
+def test_a_count_of_long_histories_is_remembered_while_both_runs_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "LONG", 1)
+    monkeypatch.setattr(resting, "_results", OrderedDict())
+    for name, steps in {"first": ["a"], "second": ["b", "c"]}.items():
+        places_of.using(id=name).start(steps)
+        passed(current(), name)
+
+    def statements() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert compared(("first", "second")).total == 3
+        return len(queries)
+
+    first = statements()
+    assert statements() == first - 1
+    Run.objects.filter(pk="first").update(change_seq=F("change_seq") + 1)
+    assert statements() == first
+    Run.objects.filter(pk="first").update(lease_expires_at=timezone.now(), state="running", finished_at=None)
+    assert statements() == statements() == first

@@ -30,6 +30,7 @@ from durable.inspection import (
     usual_durations,
     workflow_durations,
 )
+from durable.inspection.comparison import compare_runs
 from durable.inspection.names import KINDS, NEWEST
 from durable.inspection.runs import WINDOW
 from durable.inspection.step_durations import ENTRIES as ENTRIES_OF_A_RUN
@@ -235,6 +236,17 @@ def test_events_are_looked_up(is_newest_first: bool) -> None:
     assert len(second.events) == 100
     assert scans(queries, GROWING) == []
     assert len(queries) <= 12
+
+
+@pytest.mark.parametrize("start", [0, 450, ENTRIES])
+def test_two_histories_are_compared_by_look_ups(start: int) -> None:
+    short, long = (Run.objects.get(pk=each) for each in (SHORT, LONG))
+    for left, right in ((short, long), (long, short)):
+        with CaptureQueriesContext(connection) as queries:
+            found = compare_runs(left, right, with_payloads=True, start=start)
+        assert found.rows
+        assert scans(queries, GROWING) == []
+        assert len(queries) <= 14
 
 
 def test_a_page_of_entries_reads_its_own_metadata_alone(get: Callable[[str], Any]) -> None:

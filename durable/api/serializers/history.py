@@ -123,7 +123,7 @@ class TreeNodeSerializer(serializers.Serializer[Any]):
     @extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/TreeNode"}})
     def get_children(self, node: Any) -> Any:
         """Return the nodes below, in order."""
-        return TreeNodeSerializer(node.children, many=True).data if node.children else []
+        return [self.to_representation(child) for child in node.children]  # one serializer for all nodes
 
 
 @extend_schema_serializer(component_name="Tree")

@@ -24,6 +24,7 @@ from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.inspection import activities_of_runs, build_timeline, history_tree
+from durable.inspection.progress import open_keys_of_long
 from durable.inspection.saves import saved_by
 from durable.models import Attempt, Entry
 
@@ -87,7 +88,13 @@ class TreeView(View):
         query = TreeQuery.read(request.query_params)
         run = visible_run(request, run_id)
         running = activities_of_runs([run], runtime.current().now())[run.id]
-        tree = history_tree(run_id, start=query.get("start"), only_failed=query["only_failed"], running=running)
+        tree = history_tree(
+            run_id,
+            start=query.get("start"),
+            only_failed=query["only_failed"],
+            running=running,
+            open_keys=open_keys_of_long(run),
+        )
         return Response(TreeSerializer(tree).data)
 
 

@@ -76,7 +76,11 @@ class SchedulesView(_ScheduleView):
         query = ScheduleListQuery.read(request.query_params)
         key = key_of(query.get("cursor"), str)
         found, after = list_schedules(
-            runtime.current().now(), after=key[0] if key else "", workflow=query["workflow"], most=query["limit"]
+            runtime.current().now(),
+            after=key[0] if key else "",
+            workflow=query["workflow"],
+            most=query["limit"],
+            with_ticks=False,
         )
         return Response(
             {
