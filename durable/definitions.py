@@ -29,6 +29,7 @@ from django.apps import apps
 from durable import operations, runtime
 from durable.conf import conf
 from durable.core import registry
+from durable.core.child_keys import ChildKey
 from durable.core.children import ChildRequest
 from durable.core.current import running_run
 from durable.core.duration import Duration
@@ -194,6 +195,9 @@ class Workflow(Generic[P, R_co]):
         the "first". A run that has begun is not moved: the next start begins another, unless `if_open` says otherwise. A run
         that has the id comes first, then the key's, then the debounce.
 
+        A child has a key too (`ctx.child`, `ctx.start_child`): if a run with it is open, the child is refused with
+        KeyConflictError ("error", the default there), or that run is cancelled ("replace").
+
         `when_parent_ends` is for `ctx.child` and `ctx.start_child`: what becomes of a child that is open when its parent
         ends, whatever way. By default it is cancelled. With `rollback=True` the child is compensated when its parent is: a
         completed one runs its rollback handlers, one that has not ended is cancelled with its rollback. The parent waits for
@@ -228,8 +232,16 @@ class Workflow(Generic[P, R_co]):
                 f'using(on_conflict="error") does not fit a child of {self.name}: an id that another run has is always an '
                 "error there"
             )
-        if options.key is not None or options.if_open is not None or options.debounce is not None:
-            raise TypeError(f"using(key=...) does not fit a child of {self.name}: start the run with its key in a step")
+        key = options.key_options()
+        if key is not None and key.debounce is not None:
+            raise TypeError(
+                f"using(debounce=...) does not fit a child of {self.name}, which is one run: start the run in a step"
+            )
+        if key is not None and key.if_open == "return":
+            raise TypeError(
+                f'using(if_open="return") does not fit a child of {self.name}: the open run is not a child of this one. Leave it '
+                'out, which raises KeyConflictError, or write if_open="replace"'
+            )
         check_arguments(self.name, self.signature, args, kwargs)
         return ChildRequest(
             workflow=self.name,
@@ -243,19 +255,21 @@ class Workflow(Generic[P, R_co]):
             work_limit=options.work_limit,
             when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
             rollback=bool(options.rollback),
+            key=None if key is None else ChildKey(key.key, replaces=key.if_open == "replace"),
         )
 
     def map_requests(self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]]) -> list[ChildRequest]:
         """Return how `ctx.map` starts a child of this workflow for each input. Raises what `child_request` raises."""
         if self._start_options.run_id is not None:
             raise TypeError("ctx.map starts several children, so they cannot share one id: leave using(id=...) out")
-        if self._start_options.rollback:
+        if self._start_options.key is not None:
             raise TypeError(
-                "ctx.map does not undo its children: leave using(rollback=True) out, or start each with ctx.child"
+                "ctx.map starts several children, so they cannot share one key: leave using(key=...) out, or start each with "
+                "ctx.child under its own"
             )
         if self._start_options.rollback:
             raise TypeError(
-                "the children of ctx.map are not compensated with their parent: leave using(rollback=True) out"
+                "ctx.map does not undo its children: leave using(rollback=True) out, or start each with ctx.child"
             )
         return [self.child_request(args, kwargs) for args, kwargs in map(self._arguments, inputs)]
 

@@ -72,9 +72,9 @@ def _has_read(entry: EntryRecord) -> bool:
 def begun_again(entry: EntryRecord) -> EntryRecord:
     """Return the entry of a failed operation as that of one that is tried again.
 
-    A wait goes on, with a deadline of its own; a start that was refused because its id was taken is made again.
+    A wait goes on, with a deadline of its own; a start that was refused because its id or key was taken is made again.
     """
-    forgotten = {"failure", "deadline"} | ({"refused", "child"} if "refused" in entry.data else set())
+    forgotten = {"failure", "deadline"} | ({"refused", "of_key", "child"} if "refused" in entry.data else set())
     data = {name: value for name, value in entry.data.items() if name not in forgotten}
     return replace(
         entry,

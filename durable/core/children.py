@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from durable.core.child_entries import CALL, RESULT, START, TIMEOUT
+from durable.core.child_keys import ChildKey, KeyRefusal, freed
 from durable.core.child_rollback import LOOK_EVERY, POLICY
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
@@ -66,6 +67,7 @@ class ChildRequest:
     work_limit: float | None = None
     when_parent_ends: str = WhenParentEnds.CANCEL
     rollback: bool = False
+    key: ChildKey | None = None
 
 
 def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
@@ -147,7 +149,7 @@ def _ended(scope: Scope, name: str, entry: EntryRecord) -> Any:
 
 
 def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation:
-    """Let the next commit start the child, under the first id that is free; or note that its id is taken."""
+    """Let the next commit start the child, under the first id that is free; or note why it is refused."""
     run = scope.journal.run
     chosen = [request.run_id] if request.run_id is not None else list(ids_at(run.id, entry.location))
     for base in chosen:
@@ -156,9 +158,18 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
             child_id = _of_generation(base, generation)
             found, child = yield PeekChild(child_id, with_origin=True)
             if found is None:
-                taken_by = _begin(scope, entry, request, child_id, generation)
-                if taken_by is None:
+                if request.key is not None:
+                    refusal = yield from freed(run.id, entry.location, request.workflow, request.key, child_id)
+                    if refusal is not None:
+                        _refuse_key(scope, entry, child_id, refusal)
+                        return
+                other = _begin(scope, entry, request, child_id, generation)
+                if other is None:
                     return
+                if other.run.id != child_id:  # a branch beside this one is about to start it with the key
+                    yield SAVE
+                    continue
+                taken_by = other.run.workflow
                 break  # a branch beside this one has just taken it
             taken_by = found.workflow
             if child is None or (child.parent_id, child.location) != (run.id, entry.location):
@@ -168,8 +179,15 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
     scope.journal.mark(entry, data={**entry.data, "child": child_id, "refused": problem})
 
 
-def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: str, generation: int) -> str | None:
-    """Let the next commit start the child. Return the workflow of what has taken its id in this pass, if that is so."""
+def _refuse_key(scope: Scope, entry: EntryRecord, child_id: str, refusal: KeyRefusal) -> None:
+    problem = f'and has the key "{refusal.key}"'
+    scope.journal.mark(entry, data={**entry.data, "child": child_id, "refused": problem, "of_key": refusal.to_data()})
+
+
+def _begin(
+    scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: str, generation: int
+) -> ChildStart | None:
+    """Let the next commit start the child. Return the start of this pass that has taken its id or its key, if one has."""
     environment = scope.environment
     now = environment.now()
     given = {"args": list(request.args), "kwargs": dict(request.kwargs)}
@@ -185,6 +203,7 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
         created_at=created_at(parent, now),
         parent_id=parent.id,
         limits=limits,
+        key=None if request.key is None else request.key.key,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
     if limits is not None:
@@ -197,11 +216,11 @@ def _begin(scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: st
         generation=generation,
         when_parent_ends=request.when_parent_ends,
     )
-    taken_by = scope.journal.start_child(ChildStart(run, child))
-    if taken_by is None:
+    other = scope.journal.start_child(ChildStart(run, child))
+    if other is None:
         data = {**entry.data, "child": child_id}
         scope.journal.mark(entry, data={**data, "rollback": POLICY} if request.rollback else data)
-    return taken_by
+    return other
 
 
 def created_at(parent: RunRecord, now: datetime) -> datetime:
@@ -233,9 +252,10 @@ def _digest(text: str) -> str:
 
 
 def _raise_refusal(name: str, entry: EntryRecord) -> None:
-    """Raise the error of a start whose id was taken; a recovery of the run starts the child again."""
+    """Raise the error of a start whose id or key was taken; a recovery of the run starts the child again."""
     if (problem := entry.data.get("refused")) is not None:
-        error = RunConflictError(entry.data["child"], problem)
+        of_key = entry.data.get("of_key")
+        error = RunConflictError(entry.data["child"], problem) if of_key is None else KeyRefusal.of(of_key).error()
         raise with_failure(error, Failure("child", name, (entry.location,), ErrorInfo.of(error)))
 
 

@@ -35,6 +35,8 @@ Fork          the driver: a thread or a task for each branch
 PeekInbox     `Host.peek_inbox`: a query of the store
 GetRunState   `Host.get_run_state`: a query of the store
 PeekChild     `Host.peek_child`: a query of the store
+PeekKey       `Host.peek_key`: a query of the store
+Supersede     `Host.supersede`: a change of another run, in the pass's own thread
 UndoChild     `Host.undo_child`: a change of the child, in the pass's own thread
 Acquire       `Host.acquire`: a statement of the store of its own
 PeekGroup     `Host.peek_group`: a query of the store; so are PeekMembers and PeekTaken
@@ -60,7 +62,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.errors import CriticalError
 from durable.core.idempotency_keys import idempotency_key
-from durable.core.records import EntryRecord, RunPatch, RunRecord, Uncommitted
+from durable.core.records import ChildRecord, EntryRecord, RunPatch, RunRecord, Uncommitted
 from durable.core.slot_records import SlotWant
 
 if TYPE_CHECKING:
@@ -75,15 +77,18 @@ __all__ = [
     "Effect",
     "Fork",
     "GetRunState",
+    "KeyOwner",
     "Operation",
     "PeekChild",
     "PeekGroup",
     "PeekInbox",
+    "PeekKey",
     "PeekMembers",
     "PeekTaken",
     "Save",
     "ShortSleep",
     "StepInfo",
+    "Supersede",
     "UndoChild",
 ]
 
@@ -287,6 +292,39 @@ class UndoChild:
 
 
 @dataclass(frozen=True, slots=True)
+class PeekKey:
+    """Query who has a key of a workflow. Answer: a `KeyOwner`, None for a key that is free."""
+
+    workflow: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOwner:
+    """The open run that has a key. `child` is what makes it a child, None for other runs.
+
+    `chain` leads from it to the run of the pass, each the parent of the next, if it is that run or one of its ancestors.
+    """
+
+    run_id: str
+    child: ChildRecord | None
+    chain: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Supersede:
+    """Cancel the open run `run_id` if it still has this key of the workflow, and free the key for a child of this run.
+
+    Answer: False, with nothing changed, if it is being compensated; otherwise True.
+    """
+
+    workflow: str
+    key: str
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShortSleep:
     """Wait in memory, because the time is too short to park. In seconds."""
 
@@ -300,6 +338,8 @@ Effect = (
     | Fork
     | PeekInbox
     | PeekChild
+    | PeekKey
+    | Supersede
     | UndoChild
     | PeekGroup
     | PeekMembers

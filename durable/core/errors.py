@@ -483,15 +483,30 @@ class RunConflictError(OperationError):
 class KeyConflictError(RunConflictError):
     """An open run of the workflow has the key. `run_id` is that run."""
 
-    def __init__(self, run_id: str, key: str) -> None:
+    def __init__(self, run_id: str, key: str, *, is_child: bool = False, chain: Sequence[str] = ()) -> None:
+        """Write the message. `is_child`: the start of a child was refused, by a run that is open; `chain` leads from
+        that run down to the parent of the child, if that run is one of its ancestors.
+        """
         self.key = key
-        text = gettext_noop(
-            'run "{run}" is open and has the key "{key}": wait for its end, or cancel it; a start may also say '
-            'if_open="return" or "replace"'
-        )
+        self.chain = tuple(chain)
+        if chain:
+            text = gettext_noop(
+                'run "{run}" has the key "{key}" until it ends, and this child is one of its descendants ({chain}): give the '
+                "child another key"
+            )
+        elif is_child:
+            text = gettext_noop(
+                'run "{run}" is open and has the key "{key}": start the child when that run has ended, or with '
+                'using(if_open="replace"), which cancels it'
+            )
+        else:
+            text = gettext_noop(
+                'run "{run}" is open and has the key "{key}": wait for its end, or cancel it; a start may also say '
+                'if_open="return" or "replace"'
+            )
         self.run_id = run_id
         self.problem = f'and has the key "{key}"'
-        OperationError.__init__(self, Sentence(text, run=run_id, key=key))
+        OperationError.__init__(self, Sentence(text, run=run_id, key=key, chain=" > ".join(self.chain)))
 
 
 class MessageConflictError(OperationError):

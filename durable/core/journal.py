@@ -20,7 +20,7 @@ from durable.core.child_entries import dropped_with
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
-from durable.core.limits import RunLimits
+from durable.core.limits import RunLimits, key_of
 from durable.core.map_entries import open_group
 from durable.core.message_claims import MessageClaims
 from durable.core.records import (
@@ -363,15 +363,19 @@ class Journal:
         with self.lock:
             self._pending.sends.append(message)
 
-    def start_child(self, start: ChildStart) -> str | None:
-        """Let the next commit start a child; unless another operation of this pass has started one under the same id.
+    def start_child(self, start: ChildStart) -> ChildStart | None:
+        """Let the next commit start a child; unless another operation of this pass has started one under the same id, or
+        is about to start one with the same key.
 
-        Then return the workflow of that one. A store takes a second start under the same parent for a repeated commit.
+        Then return that start. A store takes a second start under the same parent for a repeated commit.
         """
         with self.lock:
+            pending = (each for each in self._pending.starts if key_of(each) is not None)
+            if (rival := next((each for each in pending if key_of(each) == key_of(start)), None)) is not None:
+                return rival
             first = self._started.setdefault(start.run.id, start)
             if first.child.location != start.child.location:
-                return first.run.workflow
+                return first
             self._pending.starts.append(start)
             return None
 

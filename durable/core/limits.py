@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from durable.core.errors import RunDeadlineError
-from durable.core.records import EntryRecord, RunRecord, SavedDetails
+from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetails
 
-__all__ = ["History", "NewRun", "RunLimits"]
+__all__ = ["History", "NewRun", "RunLimits", "key_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,16 @@ def _after(now: datetime, length: float) -> datetime | None:
 
 @dataclass(slots=True, kw_only=True)
 class NewRun(RunRecord):
-    """A run to create: its row, and what is stored beside it."""
+    """A run to create: its row, and what is stored beside it. `key` is that of a child; other starts pass theirs."""
 
     limits: RunLimits | None = None
+    key: str | None = None
+
+
+def key_of(start: ChildStart) -> tuple[str, str] | None:
+    """Return the workflow and the key of a child that is to be started with one."""
+    run = start.run
+    return (run.workflow, run.key) if isinstance(run, NewRun) and run.key is not None else None
 
 
 class History(list[EntryRecord]):

@@ -26,10 +26,12 @@ from durable.core.effects import (
     PeekChild,
     PeekGroup,
     PeekInbox,
+    PeekKey,
     PeekMembers,
     PeekTaken,
     Save,
     ShortSleep,
+    Supersede,
     UndoChild,
 )
 from durable.core.scope import Scope
@@ -225,6 +227,12 @@ class AsyncDriver:
     async def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return await self._owner.call(self.host.peek_group, effect)
 
+    async def _peek_key(self, effect: PeekKey) -> Any:
+        return await self._owner.call(self.host.peek_key, effect)
+
+    async def _supersede(self, effect: Supersede) -> Any:
+        return await self._owner.call(self.host.supersede, effect)
+
     async def _undo_child(self, effect: UndoChild) -> Any:
         return await self._owner.call(self.host.undo_child, effect)
 
@@ -334,6 +342,8 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     PeekGroup: AsyncDriver._peek_group,
     PeekMembers: AsyncDriver._peek_group,
     PeekTaken: AsyncDriver._peek_group,
+    PeekKey: AsyncDriver._peek_key,
+    Supersede: AsyncDriver._supersede,
     UndoChild: AsyncDriver._undo_child,
     ShortSleep: AsyncDriver._short_sleep,
     Fork: AsyncDriver._fork,

@@ -11,12 +11,15 @@ from durable.core.effects import (
     Acquire,
     Call,
     GetRunState,
+    KeyOwner,
     PeekChild,
     PeekGroup,
     PeekInbox,
+    PeekKey,
     PeekMembers,
     PeekTaken,
     Save,
+    Supersede,
     UndoChild,
 )
 from durable.core.records import ChildRecord, Message, RunRecord
@@ -60,6 +63,12 @@ class Host(Protocol):
 
     def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         """Return a group of children, some of its children, or which ids are taken, as the effect says."""
+
+    def peek_key(self, effect: PeekKey) -> KeyOwner | None:
+        """Return who has a key, None for one that is free."""
+
+    def supersede(self, effect: Supersede) -> bool:
+        """Cancel the run that has a key, for a child; return False if it cannot be cancelled."""
 
     def undo_child(self, effect: UndoChild) -> RunRecord | None:
         """Begin the compensation of a child; return its run then, None if it is gone."""

@@ -24,10 +24,12 @@ from durable.core.effects import (
     PeekChild,
     PeekGroup,
     PeekInbox,
+    PeekKey,
     PeekMembers,
     PeekTaken,
     Save,
     ShortSleep,
+    Supersede,
     UndoChild,
 )
 from durable.core.scope import Scope
@@ -121,6 +123,12 @@ class SyncDriver:
 
     def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return self.host.peek_group(effect)
+
+    def _peek_key(self, effect: PeekKey) -> Any:
+        return self.host.peek_key(effect)
+
+    def _supersede(self, effect: Supersede) -> Any:
+        return self.host.supersede(effect)
 
     def _undo_child(self, effect: UndoChild) -> Any:
         return self.host.undo_child(effect)
@@ -221,6 +229,8 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     PeekGroup: SyncDriver._peek_group,
     PeekMembers: SyncDriver._peek_group,
     PeekTaken: SyncDriver._peek_group,
+    PeekKey: SyncDriver._peek_key,
+    Supersede: SyncDriver._supersede,
     UndoChild: SyncDriver._undo_child,
     ShortSleep: SyncDriver._short_sleep,
     Fork: SyncDriver._fork,

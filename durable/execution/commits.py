@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
+from typing import TypeVar
 
 from django.db import InternalError
 from django.db.transaction import TransactionManagementError
 
 from durable.conf import conf
-from durable.core import child_rollback, clock
+from durable.core import child_keys, child_rollback, clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
-from durable.core.effects import Acquire, Call, Save, UndoChild
+from durable.core.effects import Acquire, Call, Save, Supersede, UndoChild
 from durable.core.errors import RunNotFoundError, UnknownLimitError
 from durable.core.journal import Event, Journal
 from durable.core.records import Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
@@ -34,6 +36,8 @@ from durable.store import Store, sessions
 from durable.store.atomic import BROKEN, kept_open
 
 __all__ = ["CommitSession"]
+
+T = TypeVar("T")
 
 #: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
@@ -135,26 +139,68 @@ class CommitSession:
         run, now = self._journal.run, self._journal.environment.now()
 
         def decide(child: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
-            parent = self._store.get(run.id)
-            if parent is None or parent.fence != run.fence:
-                raise LeaseLost
+            self._check_is_ours()
             return child_rollback.change_of(child, entries, run.id, now)
 
         try:
-            sessions.prepare_commit(conf.DATABASE)
-            child = self._store.change(child_id, decide)
+            child = self._changed(lambda: self._store.change(child_id, decide))
         except RunNotFoundError:
             return None
+        if child.wake_at is not None and child.wake_at <= now:
+            self._notify({child.queue})
+        return child
+
+    def supersede(self, effect: Supersede) -> bool:
+        """Cancel the run that has a key, and free the key, in a transaction of its own, as long as this worker may write
+        the run. Return False if that run is being compensated.
+
+        It may be repeated: a run that no longer has the key stays as it is.
+        """
+        self.rollback_leftovers(already_failing=False)
+        return self._delegate.call(lambda: self._changed(lambda: self._supersede(effect)))
+
+    def _supersede(self, effect: Supersede) -> bool:
+        now = self._journal.environment.now()
+        is_free = True
+
+        def decide(owner: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
+            nonlocal is_free
+            self._check_is_ours()
+            nothing = RunChange(run={"change_seq": owner.change_seq})
+            holder = self._store.key_holder(effect.workflow, effect.key)
+            if holder is None or holder.id != owner.id:
+                return nothing
+            change = child_keys.change_of(owner, effect.reason, now)
+            if change is None:
+                is_free = False
+                return nothing
+            self._store.free_key(owner.id, for_good=False)
+            return change
+
+        with suppress(RunNotFoundError):
+            self._store.change(effect.run_id, decide)
+        return is_free
+
+    def _check_is_ours(self) -> None:
+        """Raise LeaseLost if another worker has claimed the run."""
+        found = self._store.get(self._journal.run.id)
+        if found is None or found.fence != self._journal.run.fence:
+            raise LeaseLost
+
+    def _changed(self, change: Callable[[], T]) -> T:
+        """Change another run. Raises LeaseLost, RunNotFoundError, and PassAborted if the store does not answer."""
+        try:
+            sessions.prepare_commit(conf.DATABASE)
+            return change()
+        except RunNotFoundError:
+            raise
         except LeaseLost:
             self._eviction.request(LEASE_LOST)
             self._events.lease_lost()
             raise
         except Exception as error:
             self._journal.is_lost = True
-            raise pass_aborted(run, error) from error
-        if child.wake_at is not None and child.wake_at <= now:
-            self._notify({child.queue})
-        return child
+            raise pass_aborted(self._journal.run, error) from error
 
     def rollback_leftovers(self, *, already_failing: bool) -> None:
         """Roll back transactions that user code has left open, so that no commit is made inside one.

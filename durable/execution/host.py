@@ -19,12 +19,15 @@ from durable.core.effects import (
     Acquire,
     Call,
     GetRunState,
+    KeyOwner,
     PeekChild,
     PeekGroup,
     PeekInbox,
+    PeekKey,
     PeekMembers,
     PeekTaken,
     Save,
+    Supersede,
     UndoChild,
 )
 from durable.core.journal import Journal
@@ -109,6 +112,14 @@ class PassHost:
     def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         self._origin.end_forked_child()
         return self._queries.group(effect)
+
+    def peek_key(self, effect: PeekKey) -> KeyOwner | None:
+        self._origin.end_forked_child()
+        return self._queries.key(effect)
+
+    def supersede(self, effect: Supersede) -> bool:
+        self._origin.end_forked_child()
+        return self._commits.supersede(effect)
 
     def undo_child(self, effect: UndoChild) -> RunRecord | None:
         self._origin.end_forked_child()

@@ -12,7 +12,16 @@ from typing import TypeVar
 
 from durable.conf import conf
 from durable.core.control_flow import PassAborted
-from durable.core.effects import GetRunState, PeekChild, PeekGroup, PeekInbox, PeekMembers, PeekTaken
+from durable.core.effects import (
+    GetRunState,
+    KeyOwner,
+    PeekChild,
+    PeekGroup,
+    PeekInbox,
+    PeekKey,
+    PeekMembers,
+    PeekTaken,
+)
 from durable.core.limits import History
 from durable.core.records import ChildRecord, GroupRecord, Member, Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
@@ -58,6 +67,27 @@ class PassQueries:
             return found, self._store.children([effect.run_id]).get(effect.run_id)
 
         return self._query(query)
+
+    def key(self, effect: PeekKey) -> KeyOwner | None:
+        """Return who has a key, and the way from there to this run if it is an ancestor."""
+
+        def query() -> KeyOwner | None:
+            owner = self._store.key_holder(effect.workflow, effect.key)
+            if owner is None:
+                return None
+            return KeyOwner(owner.id, self._store.children([owner.id]).get(owner.id), self._chain_from(owner.id))
+
+        return self._query(query)
+
+    def _chain_from(self, ancestor: str) -> tuple[str, ...]:
+        """Return the ids from this ancestor of the run to the run itself, () if it is none."""
+        chain = [self._run.id]
+        while chain[0] != ancestor:
+            child = self._store.children(chain[:1]).get(chain[0])
+            if child is None:
+                return ()
+            chain.insert(0, child.parent_id)
+        return tuple(chain)
 
     def group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> GroupRecord | list[Member] | set[str] | None:
         """Return a group of children, some of its children, or which of these ids runs have."""

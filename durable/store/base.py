@@ -36,18 +36,32 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.store.surveys import Surveyor
 
-__all__ = ["ChildIdTaken", "Claimed", "DuePoint", "Renewed", "Store"]
+__all__ = ["ChildIdTaken", "ChildKeyTaken", "ChildRefused", "Claimed", "DuePoint", "Renewed", "Store"]
 
 #: A point in the order of due runs: `wake_at` and id.
 DuePoint = tuple[datetime, str]
 
 
-class ChildIdTaken(Exception):
-    """A commit starts a child under an id that another run has. Nothing was written."""
+class ChildRefused(Exception):
+    """A commit starts a child that cannot be started. Nothing was written: the next pass sees why."""
+
+    def __init__(self, run_id: str, problem: str) -> None:
+        self.run_id = run_id
+        super().__init__(problem)
+
+
+class ChildIdTaken(ChildRefused):
+    """Another run has the id of the child."""
 
     def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        super().__init__(f'the id "{run_id}" of a child is taken by another run')
+        super().__init__(run_id, f'the id "{run_id}" of a child is taken by another run')
+
+
+class ChildKeyTaken(ChildRefused):
+    """Another open run has the key of the child."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id, f'the key of the child "{run_id}" is taken by another run')
 
 
 class Claimed(list[RunRecord]):
@@ -331,7 +345,8 @@ class Store(Protocol):
         entry deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier
         one of the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises LeaseLost, and writes
         nothing, if the run has a newer fence. Its children are started as `create` starts runs; one that was started
-        before stays as it is. Raises ChildIdTaken, and writes nothing, if a child's id is taken by a run that is not
+        before stays as it is. Raises ChildKeyTaken, and writes nothing, if another open run has a child's
+        key; ChildIdTaken if a child's id is taken by a run that is not
         this run's child. The changes of groups come last, with statements of their own; their tallies are locked first.
         """
 

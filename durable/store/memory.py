@@ -17,7 +17,7 @@ from typing import Final
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
-from durable.core.limits import History, NewRun, RunLimits
+from durable.core.limits import History, NewRun, RunLimits, key_of
 from durable.core.location import escape
 from durable.core.records import (
     ENDED,
@@ -48,7 +48,7 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.transitions import moved
 from durable.store import lines, row_rules
-from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
+from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.memory_activities import MemoryActivities
 from durable.store.memory_children import MemoryChildren, due_for_children
 from durable.store.memory_holds import MemoryHolds
@@ -467,6 +467,7 @@ class MemoryStore:
             run = self._runs.get(batch.run_id)
             if run is None or run.fence != batch.fence:
                 raise LeaseLost
+            self._check_keys(batch.starts)
             consumed = row_rules.consumed(batch)
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
             pending = self._pending_after(run.id, consumed, batch.returned)
@@ -569,9 +570,21 @@ class MemoryStore:
         for run, child in starts:
             created, is_new = self._created(row_rules.check(run))
             self._children.add(child, is_new=is_new)
+            if is_new and (with_key := key_of(ChildStart(run, child))) is not None:
+                workflow, key = with_key
+                self._keys.put(KeyRecord(run_id=run.id, workflow=workflow, key=key, taken_at=run.created_at))
             if is_new and created.wake_at is not None and created.wake_at <= run.created_at:
                 queues.add(run.queue)
         return frozenset(queues)
+
+    def _check_keys(self, starts: Sequence[ChildStart]) -> None:
+        """Raise ChildKeyTaken if another open run has the key of one of these children."""
+        for start in starts:
+            with_key = key_of(start)
+            if with_key is None or start.run.id in self._runs:  # the latter by an earlier try of the commit
+                continue
+            if self._keys.holder(self._runs, *with_key) is not None:
+                raise ChildKeyTaken(start.run.id)
 
     def _woken_parent(self, batch: Batch) -> frozenset[str]:
         """Return the queue of the parent that this end of a child has made due."""

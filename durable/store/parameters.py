@@ -106,8 +106,9 @@ def children_parameters(batch: Batch) -> list[str | None]:
 def _start(start: ChildStart) -> dict[str, Any]:
     run, child = start
     columns = {name: RUN.dumps[name](getattr(run, name)) for name in _CHOSEN if name != "replay_of_id"}
-    limits = run.limits if isinstance(run, NewRun) else None
-    return columns | CHILD.dumped(child) | {"limits": None if limits is None else LIMITS.dumped(limits)}
+    limits, key = (run.limits, run.key) if isinstance(run, NewRun) else (None, None)
+    beside = {"limits": None if limits is None else LIMITS.dumped(limits), "key": None if key is None else pack(key)}
+    return columns | CHILD.dumped(child) | beside
 
 
 def _texts(texts: Sequence[str]) -> str | None:

@@ -35,7 +35,7 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models.fields import pack, unpack
 from durable.store import groups, libpq, patience, row_rules, sessions, sql, sql_functions
-from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
+from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import text
 from durable.store.parameters import (
@@ -284,9 +284,9 @@ class PostgresStore(DatabaseStore):
             request, queues = sql_functions.COMMIT_WITH_CHILDREN(self.alias, parameters, uninterrupted=True)
         except IntegrityError as error:
             found = getattr(error.__cause__, "diag", None)
-            if found is None or found.constraint_name != "durable_child_id_is_free":
+            if found is None or (refusal := _REFUSALS.get(found.constraint_name)) is None:
                 raise
-            raise ChildIdTaken(unpack(found.message_detail)) from error
+            raise refusal(unpack(found.message_detail)) from error
         return _committed(request, queues)
 
     def _flush(self, batch: Batch) -> Committed:
@@ -389,6 +389,7 @@ class PostgresStore(DatabaseStore):
 
 
 _NOTHING_ASKED: Final = Committed()
+_REFUSALS: Final = {"durable_child_id_is_free": ChildIdTaken, "durable_child_key_is_free": ChildKeyTaken}
 
 
 def _answered(request: str) -> Committed:

@@ -35,6 +35,7 @@ from durable.execution.passes import PassOutcome
 from durable.execution.queries import may_have_history
 from durable.notifier import notify, redis_clients
 from durable.store import Store
+from durable.store.base import ChildRefused
 from durable.store.prefetched import prefetched
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
@@ -162,7 +163,7 @@ class RunExecutor:
             text = "the pass of run %s was cut short: %s: %s"
             logger.warning(text, record.id, type(error).__name__, error, extra=about)
             close_connections()
-            if any(isinstance(each, SESSION_TROUBLE) for each in (error, error.__cause__)):
+            if any(isinstance(each, (*SESSION_TROUBLE, ChildRefused)) for each in (error, error.__cause__)):
                 self._abandon(record)
         except Exception:  # a fault of the engine: the worker must survive it, and must not spin
             text = "the pass of run %s failed; it is tried again when its lease runs out"
@@ -196,7 +197,8 @@ class RunExecutor:
             notify.notify_at(record.queue, outcome.wake_at)
 
     def _abandon(self, record: RunRecord) -> None:
-        """Release a run whose pass a database failure ended, once the database answers.
+        """Release a run whose pass a database failure ended, or a child that another start was faster than, once the
+        database answers.
 
         This happens at most once in `JOB_TIME_LIMIT` for each run. A run on which the database fails again waits until
         its lease expires, instead of spinning.

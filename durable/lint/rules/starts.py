@@ -100,14 +100,8 @@ class Options(Rule):
             child = operation.child
             if child is None:
                 continue
-            refused = next((each for each in ("key", "if_open", "debounce") if _has(child, each)), None)
-            if refused is not None:
-                yield Report(
-                    operation.module,
-                    operation.line,
-                    f"A child cannot have `{refused}`.",
-                    "Start the run with its key in a step.",
-                )
+            for message, fix in _problems_of_key(child, is_map=operation.kind == "map"):
+                yield Report(operation.module, operation.line, message, fix)
             conflict = child.options.get("on_conflict")
             if conflict is not None and isinstance(conflict[0], ast.Constant) and conflict[0].value == "error":
                 yield Report(
@@ -163,6 +157,26 @@ class Forgotten(Rule):
 def _has(workflow: WorkflowValue, option: str) -> bool:
     found = workflow.options.get(option)
     return found is not None and not (isinstance(found[0], ast.Constant) and found[0].value is None)
+
+
+def _problems_of_key(child: WorkflowValue, *, is_map: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the key of a child, or of the children of a map."""
+    if _has(child, "debounce"):
+        yield "A child cannot have `debounce`.", "Start the run in a step."
+    elif _has(child, "key") and is_map:
+        yield "Several children cannot share one key.", "Start each with ctx.child under its own key."
+    elif _has(child, "if_open") and not _has(child, "key"):
+        yield "`if_open` is about a key, and there is none.", "Add key=...."
+    elif _is(child, "if_open", "return"):
+        yield (
+            'A child cannot have if_open="return": the open run is not a child of this one.',
+            'Leave it out, which raises KeyConflictError, or write if_open="replace".',
+        )
+
+
+def _is(workflow: WorkflowValue, option: str, value: str) -> bool:
+    node = workflow.options[option][0] if option in workflow.options else None
+    return isinstance(node, ast.Constant) and bool(node.value == value)
 
 
 def _problems(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:

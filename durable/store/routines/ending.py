@@ -170,7 +170,31 @@ DECLARE
   one record;
   summary text;
   queues text[] := '{{}}';
+  taken text[] := '{{}}';
 BEGIN
+  IF starts IS NOT NULL THEN
+    -- in one order, and before the parent is locked: the end of a child frees its key and then locks its parent
+    FOR one IN SELECT * FROM json_to_recordset(starts) AS x(id text, workflow text, "key" text, created_at timestamptz)
+      WHERE "key" IS NOT NULL ORDER BY workflow COLLATE "C", "key" COLLATE "C"
+    LOOP
+      LOOP
+        INSERT INTO durable_runkey (run_id, workflow, key, is_open, taken_at, moves)
+        VALUES (one.id, one.workflow, one."key", true, one.created_at, 0) ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+          taken := taken || one.id;
+          EXIT;
+        END IF;
+        EXIT WHEN EXISTS (SELECT 1 FROM durable_run WHERE id = one.id); -- by an earlier try, or the id is another's
+        IF EXISTS (SELECT 1 FROM durable_runkey WHERE workflow = one.workflow AND key = one."key" AND is_open) THEN
+          RAISE unique_violation USING CONSTRAINT = 'durable_child_key_is_free', TABLE = 'durable_runkey',
+            MESSAGE = format('the key "%s" of a child is taken by another run', one."key"), DETAIL = one.id;
+        END IF;
+        -- the key of an earlier run of this id, which was deleted behind the engine's back
+        DELETE FROM durable_runkey AS k WHERE k.run_id = one.id
+          AND NOT EXISTS (SELECT 1 FROM durable_run WHERE id = one.id);
+      END LOOP;
+    END LOOP;
+  END IF;
   IF failure IS NULL THEN
     SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
       deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
@@ -179,6 +203,7 @@ BEGIN
       deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, failure) AS c;
   END IF;
   IF pending IS NULL THEN
+    DELETE FROM durable_runkey WHERE run_id = ANY(taken);
     RETURN;
   END IF;
   IF starts IS NOT NULL THEN

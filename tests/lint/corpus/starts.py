@@ -51,6 +51,8 @@ def start_bill(order_id):
 def children(ctx: Context, order_id: int):
     ctx.child("bill", bill, order_id)
     ctx.child("slow", bill.using(queue="slow", id=f"bill-{order_id}"), order_id)
+    ctx.child("keyed", bill.using(key="k"), order_id)
+    ctx.child("replaces", bill.using(key="k", if_open="replace"), order_id)
     one = ctx.start_child("later", bill, order_id)
     ctx.start_child("left alone", bill.using(when_parent_ends="leave"), order_id)
     one.result("later done")
@@ -59,7 +61,9 @@ def children(ctx: Context, order_id: int):
 
 @workflow(name="starts.wrong_children")
 def wrong_children(ctx: Context, order_id: int):
-    ctx.child("a", bill.using(key="k"), order_id)  # expect: W161
+    ctx.child("a", bill.using(key="k", if_open="return"), order_id)  # expect: W161
+    ctx.child("g", bill.using(if_open="replace"), order_id)  # expect: W161
+    ctx.map("h", bill.using(key="k"), [(order_id,)])  # expect: W161
     ctx.child("b", bill.using(on_conflict="error"), order_id)  # expect: W161
     ctx.child("c", bill.using(id="the bill"), order_id)  # expect: W162
     ctx.child("e", bill.using(debounce=5, key="k"), order_id)  # expect: W161

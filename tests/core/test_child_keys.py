@@ -1,0 +1,308 @@
+"""Children with a key: taken by the parent's commit, refused, superseded, taken back; in both flavours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from durable import (
+    AsyncContext,
+    ChildCancelledError,
+    Context,
+    CriticalError,
+    KeyConflictError,
+    get_run,
+    runtime,
+    workflow,
+)
+from durable.core.control_flow import PassAborted
+from durable.testing import Harness
+from tests.core.driving import threaded_pass
+
+CALLS: list[Any] = []
+FAIL: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    CALLS.clear()
+    FAIL.clear()
+
+
+def work(name: str) -> str:
+    CALLS.append(name)
+    if name in FAIL:
+        raise CriticalError(f"no {name}")
+    return f"done {name}"
+
+
+def undo(_rollback: Any, _output: Any) -> None:
+    raise RuntimeError("the handler waits for its next attempt")
+
+
+@workflow(name="child_keys.sync")
+def sync(ctx: Context, name: str = "a", seconds: float = 0) -> str:
+    if seconds:
+        ctx.sleep("before", seconds)
+    return ctx.step("work", work, name)
+
+
+@workflow(name="child_keys.calls")
+def calls(ctx: Context, name: str = "a", seconds: float = 0, how: Any = None) -> str:
+    return ctx.child("label", sync.using(key="k", if_open=how), name, seconds)
+
+
+@workflow(name="child_keys.acalls")
+async def acalls(ctx: AsyncContext, name: str = "a", seconds: float = 0, how: Any = None) -> str:
+    return await ctx.child("label", sync.using(key="k", if_open=how), name, seconds)
+
+
+both = pytest.mark.parametrize("parent", [calls, acalls], ids=["sync", "async"])
+
+
+def owner() -> str | None:
+    found = runtime.current().store.key_holder("child_keys.sync", "k")
+    return None if found is None else found.id
+
+
+@both
+def test_a_child_has_its_key_as_long_as_it_is_open(parent: Any) -> None:
+    with Harness() as h:
+        run = h.start(parent.using(id="p"), "a", 60)
+        h.settle()
+        assert owner() == "p:label"
+        open_run = sync.open_run(key="k")
+        assert open_run is not None
+        assert sync.using(key="k").start() == open_run
+        assert h.finish(run).output == "done a"
+        assert owner() is None
+
+
+@both
+@pytest.mark.parametrize("how", [None, "error"])
+def test_an_open_run_with_the_key_refuses_the_child(parent: Any, how: str | None) -> None:
+    with Harness() as h:
+        first = sync.using(key="k", id="first").start("f", 60)
+        run = h.start(parent.using(id="p"), "a", 0, how)
+        h.settle()
+        assert run.state == "failed"
+        assert run.error is not None
+        assert run.error.type == "KeyConflictError"
+        assert str(run.error.message) == (
+            'run "first" is open and has the key "k": start the child when that run has ended, or with '
+            'using(if_open="replace"), which cancels it'
+        )
+        assert first.state == "sleeping"
+        assert h.finish(first).output == "done f"
+        run.recover()
+        assert h.finish(run).output == "done a", "the recovery starts the child"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_block_catches_the_refusal(is_async: bool) -> None:
+    caught: list[BaseException] = []
+
+    def body(ctx: Context) -> Any:
+        try:
+            return ctx.child("label", sync.using(key="k"))
+        except KeyConflictError as error:
+            caught.append(error)
+            raise
+
+    async def abody(ctx: AsyncContext) -> Any:
+        child = await ctx.start_child("label", sync.using(key="k"))
+        return await child.result("done")
+
+    @workflow(name="child_keys.catches")
+    def catches(ctx: Context) -> Any:
+        found = ctx.try_block("try", body, catch=["child"])
+        ctx.sleep("then", 5)
+        return found.ok, found.failure and (found.failure.source, found.failure.name, found.failure.error.type)
+
+    @workflow(name="child_keys.acatches")
+    async def acatches(ctx: AsyncContext) -> Any:
+        found = await ctx.try_block("try", abody, catch=["child"])
+        await ctx.sleep("then", 5)
+        return found.ok, found.failure and (found.failure.source, found.failure.name, found.failure.error.type)
+
+    with Harness() as h:
+        sync.using(key="k", id="first").start("f", 600)
+        run = h.start(acatches if is_async else catches)
+        assert h.finish(run).output == (False, ("child", "label", "KeyConflictError"))
+        assert len(caught) == (0 if is_async else 2), "the same error in each pass"
+        assert h.crash_everywhere(acatches if is_async else catches, check=lambda: None) >= 2
+
+
+@both
+@pytest.mark.parametrize("kind", ["run", "child"])
+def test_a_run_with_the_key_is_replaced(parent: Any, kind: str) -> None:
+    with Harness() as h:
+        if kind == "run":
+            sync.using(key="k", id="first").start("f", 600)
+        else:
+            h.start(calls.using(id="other"), "f", 600)
+            h.settle()
+        old = get_run("first" if kind == "run" else "other:label")
+        run = h.start(parent.using(id="p"), "a", 5, "replace")
+        h.settle()
+        assert (old.state, owner()) == ("cancelled", "p:label")
+        row = runtime.current().store.get(old.id)
+        assert row is not None
+        assert row.request_reason == 'replaced by run "p:label", which was started with its key'
+        assert h.finish(run).output == "done a"
+        if kind == "child":
+            assert h.finish("other").state == "failed"
+            error = get_run("other").error
+            assert error is not None
+            assert error.type == ChildCancelledError.__name__
+
+
+def test_a_run_that_a_worker_has_gives_its_key_up() -> None:
+    with Harness() as h:
+        run = sync.using(key="k", id="first").start("f")
+        held = h._store.claim_run("first", now=h.now, lease_until=h.now.replace(year=9999), worker="w")
+        assert held is not None
+        h.start(calls.using(id="p"), "a", 5, "replace")
+        h.settle()
+        assert (run.state, h._store.requests(["first"]), owner()) == ("running", {"first": "cancel"}, "p:label")
+
+
+def test_a_run_that_is_compensated_is_not_replaced() -> None:
+    @workflow(name="child_keys.compensates")
+    def compensates(ctx: Context) -> None:
+        ctx.rollback_checkpoint("from here")
+        ctx.step("one", work, "one", rollback=undo)
+        ctx.queue.next("go")
+
+    @workflow(name="child_keys.replaces_compensated")
+    def replaces(ctx: Context) -> None:
+        ctx.child("label", compensates.using(key="k", if_open="replace"))
+
+    with Harness() as h:
+        run = h.start(compensates.using(key="k"))
+        h.run(run)
+        run.cancel(rollback=True)
+        h.run(run)
+        assert run.state == "rolling_back"
+        refused = h.start(replaces)
+        h.run(refused)
+        assert refused.state == "failed"
+        assert refused.error is not None
+        assert refused.error.type == "KeyConflictError"
+        assert run.state == "rolling_back"
+
+
+@pytest.mark.parametrize("how", ["error", "replace"])
+@pytest.mark.parametrize("generations", [1, 2])
+def test_a_key_of_an_ancestor_is_refused_with_the_chain(how: Any, generations: int) -> None:
+    @workflow(name="child_keys.recurses")
+    def recurses(ctx: Context, depth: int) -> str:
+        if depth == 0:
+            return ctx.child("last", recurses.using(key="k", if_open=how), 7)
+        return ctx.child("next", recurses, depth - 1)
+
+    with Harness() as h:
+        run = h.start(recurses.using(id="p", key="k"), generations - 1)
+        h.settle()
+        last = ["p", "p:next"][generations - 1]
+        assert get_run(last).state == "failed"
+        error = get_run(last).error
+        assert error is not None
+        assert error.type == "KeyConflictError"
+        assert error.message == (
+            'run "p" has the key "k" until it ends, and this child is one of its descendants '
+            f"({' > '.join(['p', 'p:next'][:generations])}): give the child another key"
+        )
+        assert run.state == "failed", "it was not cancelled for its own descendant"
+
+
+@pytest.mark.parametrize("how", [None, "replace"])
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_two_branches_start_children_with_one_key(how: Any, is_threaded: bool) -> None:
+    def branch(name: str) -> Any:
+        def body(ctx: Context) -> Any:
+            found = ctx.try_block("try", lambda ctx: ctx.child("label", sync.using(key="k", if_open=how), name, 5))
+            return found.value if found.ok else found.failure and found.failure.error.type
+
+        return body
+
+    @workflow(name="child_keys.branches")
+    def branches(ctx: Context) -> Any:
+        return ctx.join("both", {"a": branch("a"), "b": branch("b")})
+
+    with Harness() as h:
+        run = h.start(branches.using(id="p"))
+        if is_threaded:
+            try:
+                threaded_pass(h, "p")
+            except (
+                PassAborted
+            ):  # both have seen a free key: the worker releases the run, and the next pass sees it taken
+                found = h._store.get("p")
+                assert found is not None
+                h._store.release([("p", found.fence)], h.now)
+        output = h.finish(run).output
+        loser = "KeyConflictError" if how is None else "ChildCancelledError"
+        assert sorted(output.values()) in (sorted(["done a", loser]), sorted(["done b", loser]))
+
+
+def test_a_child_that_was_taken_back_gives_its_key_up() -> None:
+    """A replay in place cancels the child that a worker has; the next generation takes the key from it."""
+    with Harness() as h:
+        run = h.start(calls.using(id="p"), "a")
+        h.run(run)
+        h.advance(1)
+        run.pause()
+        held = h._store.claim_run("p:label", now=h.now, lease_until=h.now.replace(year=9999), worker="w")
+        assert held is not None
+        run.replay("label", in_place=True)
+        assert h._store.requests(["p:label"]) == {"p:label": "cancel"}
+        h.run(run)
+        assert (owner(), get_run("p:label").state) == ("p:label~1", "running")
+        assert h.finish(run).output == "done a"
+
+
+def test_recover_takes_the_key_again() -> None:
+    FAIL.add("a")
+    with Harness() as h:
+        run = h.start(calls.using(id="p"))
+        assert h.finish(run).state == "failed"
+        assert owner() is None
+        other = sync.using(key="k").start("o", 60)
+        FAIL.clear()
+        with pytest.raises(KeyConflictError):
+            run.recover()
+        assert (run.state, get_run("p:label").state) == ("failed", "failed"), "nothing was changed"
+        h.finish(other)
+        run.recover()
+        assert owner() == "p:label"
+        assert h.finish(run).output == "done a"
+
+
+@both
+@pytest.mark.parametrize("how", [None, "replace"])
+def test_a_crash_at_each_commit(parent: Any, how: Any) -> None:
+    with Harness() as h:
+        assert h.crash_everywhere(parent, "a", 5, how) >= 10
+
+
+def test_a_loop_starts_one_child_after_the_other_in_one_pass() -> None:
+    @workflow(name="child_keys.one_after_the_other")
+    def one_after_the_other(ctx: Context) -> list[str]:
+        return [ctx.child(f"n{number}", sync.using(key="k"), str(number)) for number in range(3)]
+
+    with Harness() as h:
+        assert h.finish(h.start(one_after_the_other)).output == ["done 0", "done 1", "done 2"]
+
+
+def test_what_a_child_cannot_have() -> None:
+    for how, text in (
+        ({"key": "k", "if_open": "return"}, r'using\(if_open="return"\) does not fit a child'),
+        ({"key": "k", "debounce": 5, "at_most": 60}, r"using\(debounce=...\) does not fit a child"),
+        ({"if_open": "error"}, r"using\(if_open=...\) needs key"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            sync.using(**how).child_request((), {})
+    with pytest.raises(TypeError, match=r"ctx\.map starts several children, so they cannot share one key"):
+        sync.using(key="k").map_requests([("a",)])
