@@ -23,8 +23,7 @@ from durable.inspection.counts import CAP, count_everyone
 
 __all__ = ["context", "needs_a_person", "show"]
 
-CAUSES: Final = 8  # that the overview has
-ON_INDEX: Final = 5  # causes that the admin's index has
+CAUSES: Final = 10  # that the overview and the admin's index have
 #: The text of a time from now: the browser counts it on, so it is no change of the page.
 _FROM_NOW: Final = re.compile(r"(?<=data-durable-relative=\"1\">)[^<]*")
 
@@ -66,7 +65,7 @@ def needs_a_person(now: datetime, site: str) -> tuple[str, str, list[attention.R
     rows, has_more, _findings = _attention(now, worker_overview(), site)
     urgent = [row for row in rows if row.is_urgent]
     number = f"{len(urgent)}{'+' if has_more else ''}" if urgent else ""
-    return number, attention.headline(rows, has_more=has_more), [row for row in urgent if row.newest][:ON_INDEX]
+    return number, attention.headline(rows, has_more=has_more), [row for row in urgent if row.newest]
 
 
 def _attention(

@@ -234,9 +234,9 @@ def test_the_index_recovers_what_it_shows(stage: Stage, operator: Client, log_in
         stage.start(flows.switched, number, id=f"failed-{number}")
         stage.advance(seconds=1)
     shown = text_of(operator, "/admin/")
-    alone = re.search(rf'<form method="post" action="{url("act", "failed-2", "recover")}">.*?</form>', shown, re.S)
-    assert alone is not None
-    given = dict(re.findall(r'name="(\w+)" value="([^"]*)"', alone[0]))
+    [form] = re.findall(r'<form method="post" action="[^"]*/bulk/">.*?</form>', shown, re.S)
+    assert f'formaction="{url("act", "failed-2", "recover")}"' in form
+    given = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
     get_run("failed-2").recover()
     stage.settle("failed-2")  # it has failed again: what the page shows is no longer so
     refused = operator.post(url("act", "failed-2", "recover"), given)
