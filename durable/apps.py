@@ -18,11 +18,12 @@ class DurableConfig(AppConfig):
 
     def ready(self) -> None:
         """Import every app's `workflows` module and the checks; set up metrics, tracing and alerts as configured."""
-        from durable import logs, metrics
+        from durable import guard, logs, metrics
         from durable.instrumentation import tracing
         from durable.notifier import silence
 
         logs.guard()
+        guard.install()
         silence.note_settings()
         self.autodiscover()
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.

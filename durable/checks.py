@@ -54,6 +54,7 @@ from durable.core.duration import seconds
 from durable.core.ids import check_limit
 from durable.core.places import Place
 from durable.core.workflow_limits import check_at_once
+from durable.guard import MODES
 from durable.mistakes import error_classes
 
 __all__ = [
@@ -229,6 +230,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "HARD_TIMEOUT": _DURATION,
     "DIVERGENCE_GRACE": _DURATION,
     "MISTAKES": (_are_error_classes, "a list of classes of exceptions, or of their dotted paths"),
+    "GUARD": (lambda value: value is None or value in MODES, '"off", "log", "raise", or None'),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
     "MAX_UNCOUNTED_RETRIES": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
     "LIMITS": (_are_limits, 'a dict of limits by name, such as {"gpu": {"at_once": 4}}'),

@@ -52,6 +52,9 @@ class Values:
       again before it stops.
     - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when the workflow
       raises them: the run stops, and nothing is undone. An empty list: no class is.
+    - `GUARD`: what becomes of queries, and in development and tests of files, sockets, processes and changed inputs too,
+      that workflow code makes between its operations: "off", "log" or "raise", which stops the run. None: "raise" with
+      DEBUG, in tests and with a `Harness`, otherwise "log".
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
     - `MAX_UNCOUNTED_RETRIES`: how many attempts of one step may end with `RetryLater(counts=False)`; later ones count.
@@ -99,6 +102,7 @@ class Values:
     HARD_TIMEOUT: float = 60.0
     DIVERGENCE_GRACE: float = 600.0
     MISTAKES: Sequence[type[Exception] | str] = DEFAULT_MISTAKES
+    GUARD: str | None = None
     STEP_TIMEOUT: float = 600.0
     MAX_UNCOUNTED_RETRIES: int = 100
     LIMITS: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -42,6 +42,7 @@ LOGGERS: Final = (
             "api",
             "audit",
             "bell",
+            "guard",
             "inspection",
             "metrics",
             "operations",

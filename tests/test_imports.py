@@ -30,8 +30,9 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "lint": (("lint",), ()),
     "codec": (("codec", "crypto"), ("settings", "core")),
     "models": (("models",), ("schedules", "codec", "settings", "core")),
-    "store": (("store", "migrations"), ("models", "settings", "core")),
+    "store": (("store", "migrations"), ("guard", "models", "settings", "core")),
     "notifier": (("notifier",), ("settings", "core")),
+    "guard": (("guard",), ("lint", "notifier", "codec", "settings", "core")),
     "runtime": (("runtime",), ("store", "notifier", "codec", "settings", "core")),
     "instrumentation": (("instrumentation",), ("settings", "core")),
     "context": (("context",), ("drivers", "core")),
@@ -39,7 +40,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "rollups": (("rollups",), ("models", "settings", "core")),
     "execution": (
         ("execution",),
-        ("runtime", "context", "drivers", "instrumentation", "store", "codec", "settings", "core"),
+        ("runtime", "context", "drivers", "guard", "instrumentation", "store", "codec", "settings", "core"),
     ),
     "operations": (
         ("operations", "handles", "definitions", "shortcuts"),

@@ -24,6 +24,7 @@ A project catches a middle class, or one of its children::
     │   ├── RollbackCheckpointError
     │   ├── OpenTransactionError
     │   ├── OutsideStepError
+    │   ├── InputChangedError
     │   ├── PayloadError
     │   └── MessageNotCompletedError
     ├── OperationError                a verb was refused: nothing was changed
@@ -80,6 +81,7 @@ __all__ = [
     "ErrorInfo",
     "HeartbeatTimeoutError",
     "HistoryDivergedError",
+    "InputChangedError",
     "InvalidTransitionError",
     "JoinError",
     "KeyConflictError",
@@ -373,6 +375,17 @@ class OutsideStepError(ContractError):
         self.action = action
         self.remedy = remedy
         super().__init__(f"{action} between the steps of a workflow would happen again on each replay: {remedy}")
+
+
+class InputChangedError(ContractError):
+    """A pass has changed the value of an argument of its workflow. `argument` is the argument's name."""
+
+    def __init__(self, argument: str) -> None:
+        self.argument = argument
+        super().__init__(
+            f'the input "{argument}" was changed during the pass: the next pass gets it as it was recorded, without the '
+            "change; make a copy first, or keep the new value in a variable of its own (W123 of the rules)"
+        )
 
 
 class PayloadError(ContractError):

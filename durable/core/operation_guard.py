@@ -5,7 +5,7 @@ Owns whether an operation may begin here and now. Must not know the history.
 
 from __future__ import annotations
 
-from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted
+from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Park
 from durable.core.errors import EntryInProgressError, OpenTransactionError
 from durable.core.journal import Environment, Journal
 from durable.core.records import Request
@@ -108,10 +108,11 @@ class OperationGuard:
 
     def finish(self) -> None:
         """Raise pending control flow, and an error for an operation that has not ended with the scope's code."""
-        if self.ended_by is not None:
+        poison = self._journal.poison
+        if self.ended_by is not None and (poison is None or not isinstance(self.ended_by, Park)):
             raise self.ended_by
-        if self._journal.poison is not None:
-            raise self._journal.poison
+        if poison is not None:
+            raise poison
         if self.busy is not None or self.unawaited:
             running = self.busy or next(iter(self.unawaited.values()))
             self._journal.stop(self._in_progress(running, "the end of the code"))

@@ -25,6 +25,7 @@ class Scope:
     """One scope during one pass."""
 
     __slots__ = (
+        "awaited",
         "branch",
         "cursor",
         "determinism",
@@ -42,6 +43,8 @@ class Scope:
         self.environment: Environment = journal.environment
         #: The scope's location; "" for the root.
         self.location: str = node.location
+        #: What the code of an async scope has returned to be awaited; None for others.
+        self.awaited: Any = None
         self.branch: Branch | None = branch or (parent.branch if parent else None)
         self.is_concurrent: bool = branch is not None or (parent is not None and parent.is_concurrent)
         self.has_checkpoint: bool = parent is not None and parent.has_checkpoint

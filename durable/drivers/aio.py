@@ -182,6 +182,7 @@ class AsyncDriver:
             with running_scope(effect.scope):
                 value = effect.function(context, *effect.args)
                 if inspect.isawaitable(value):
+                    effect.scope.awaited = value
                     return await value
         except BaseException as error:
             if is_readable(error):

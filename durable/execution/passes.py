@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from durable import runtime
+from durable import guard, runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.compatibility import unreadable
@@ -98,8 +98,14 @@ def _call_of(definition: WorkflowDefinition | None, host: PassHost) -> Callable[
     if definition is None:
         return None
 
+    is_watched = guard.begin_pass()
+
     def call(context: Any) -> Any:
         args, kwargs, host.journal.scheduled_for = _arguments(host)
+        if is_watched:
+            return guard.with_unchanged_input(
+                context._scope, definition.function, context, args, kwargs, is_async=definition.is_async
+            )
         return definition.function(context, *args, **kwargs)
 
     call.__qualname__ = getattr(definition.function, "__qualname__", definition.name)

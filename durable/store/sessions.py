@@ -20,6 +20,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from durable import guard
+
 __all__ = [
     "guarded",
     "is_observed",
@@ -280,7 +282,7 @@ def _needs_round_trip(connection: BaseDatabaseWrapper) -> bool:
 
 def is_observed(connection: BaseDatabaseWrapper) -> bool:
     """Return True if code observes each statement: a test, a debugger, or a replaced method on the object."""
-    return bool(connection.execute_wrappers or connection.queries_logged or _has_other_cursors(connection))
+    return bool(guard.observes(connection) or connection.queries_logged or _has_other_cursors(connection))
 
 
 def _has_other_cursors(connection: BaseDatabaseWrapper) -> bool:

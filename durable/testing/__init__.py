@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from django.db import connections, transaction
 
-from durable import operations, runtime
+from durable import guard, operations, runtime
 from durable.conf import conf
 from durable.core.current import is_in_step, running_run, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
@@ -32,7 +32,7 @@ from durable.runtime import Runtime
 from durable.store.atomic import committed_or_raised
 from durable.store.transactional_memory import TransactionalMemoryStore
 from durable.testing.muting import muted
-from durable.testing.savepoints import roll_back_inside
+from durable.testing.savepoints import go_on_after_refusals, roll_back_inside
 from durable.testing.twins import AsyncTwins, require_no_loop
 
 __all__ = ["Harness", "Pass", "SimulatedCrash"]
@@ -113,6 +113,9 @@ class Harness(AsyncTwins):
         loops = loop_threads.keep()  # from one pass to the next
         loops.__enter__()
         self._in_force.append(loops)
+        raising = guard.raising_by_default()
+        raising.__enter__()
+        self._in_force.append(raising)
         runtime.activate(self._runtime)
         return self
 
@@ -120,7 +123,8 @@ class Harness(AsyncTwins):
         try:
             runtime.deactivate(self._runtime)
         finally:
-            self._in_force.pop().__exit__(None, None, None)
+            for _ in range(2):
+                self._in_force.pop().__exit__(None, None, None)
 
     def _require_force(self) -> None:
         if runtime.current() is not self._runtime:
@@ -283,6 +287,8 @@ class Harness(AsyncTwins):
         except SimulatedCrash:
             self._store.expire_lease(claimed.id, self._now)
             raise
+        finally:
+            go_on_after_refusals()
 
     def _pause(self, _seconds: float) -> None:
         """Execute what is due while a caller waits for a result or a response."""

@@ -1,4 +1,4 @@
-"""Roll back to a savepoint inside a test's transaction.
+"""Keep a test's transaction in order: roll back to a savepoint inside it, and go on after a refused statement.
 
 Owns what a worker's pass does not need: a worker closes a connection on which code has left a transaction open. A
 test's transaction would be lost with its connection.
@@ -6,10 +6,25 @@ test's transaction would be lost with its connection.
 
 from __future__ import annotations
 
-from django.db import Error
+from typing import Any
+
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["roll_back_inside"]
+from durable.core.errors import OutsideStepError
+
+__all__ = ["go_on_after_refusals", "roll_back_inside"]
+
+
+def go_on_after_refusals() -> None:
+    """Let the test use its transactions further: a statement that the guard has refused was not sent, but Django counts it as
+    failed.
+    """
+    connection: Any  # the stubs lack rollback_exc
+    for connection in connections.all(initialized_only=True):
+        if connection.needs_rollback and isinstance(connection.rollback_exc, OutsideStepError):
+            connection.needs_rollback = False
+            connection.rollback_exc = None
 
 
 def roll_back_inside(connection: BaseDatabaseWrapper, depth: int) -> None:

@@ -16,6 +16,7 @@ from tests.benchmarks.measures import (  # noqa: I001  # the order of a round: w
     loops,
     fan_out,
     growth,
+    guard,
     pages,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "concurrency",
     "fan_out",
     "growth",
+    "guard",
     "in_process",
     "joins",
     "loops",

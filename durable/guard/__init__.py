@@ -1,0 +1,39 @@
+"""The guard: tells of what workflow code does between its operations, where each pass would do it again.
+
+Owns which effects are noticed (statements of the database, files, sockets, processes, a changed input), whose they are,
+and whether they are refused or logged. Must not know the history, and does nothing where no workflow code runs. The
+code of steps, of durable itself and of loggers is let through.
+"""
+
+from __future__ import annotations
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from durable.guard.events import watch_events
+from durable.guard.inputs import with_unchanged_input
+from durable.guard.modes import MODES, is_developing, mode, raising_by_default
+from durable.guard.statements import install, is_guards
+
+__all__ = [
+    "MODES",
+    "begin_pass",
+    "install",
+    "is_guards",
+    "observes",
+    "raising_by_default",
+    "with_unchanged_input",
+]
+
+
+def begin_pass() -> bool:
+    """Prepare for a pass; return whether the guard watches everything, as in development and in tests."""
+    if mode() == "off" or not is_developing():
+        return False
+    watch_events()
+    return True
+
+
+def observes(connection: BaseDatabaseWrapper) -> bool:
+    """Return True if code other than the guard's sees each statement of the connection."""
+    wrappers = connection.execute_wrappers
+    return bool(wrappers) and not (len(wrappers) == 1 and is_guards(wrappers[0]))
