@@ -387,7 +387,7 @@ def terminated(ctx: Context) -> int | None:
 
 
 def _fork(way: str) -> tuple[str, int]:
-    child = os.fork()
+    child = os.fork()  # durable: allow[W106] the test is about code that does so between its steps
     if child:
         return "parent", os.waitpid(child, 0)[1]
     if way == "raise":
