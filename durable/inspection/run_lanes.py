@@ -46,8 +46,8 @@ class Plan:
     rest: Q
     #: whether `rest` may drop runs, so that a page may have to read any number of them
     is_sieve: bool
-    #: whether the index is that of a cause's open failures
-    is_of_cause: bool = False
+    #: whether the index is one of open failures
+    is_of_failures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Lane:
 
     @property
     def _key(self) -> tuple[str, ...]:
-        return FAILURE_KEY if self.plan.is_of_cause else self.order.key
+        return FAILURE_KEY if self.plan.is_of_failures else self.order.key
 
     def matching(self, window: int | None = None) -> tuple[RunQuerySet, Cursor | None]:
         """Return the matching runs, and the key of the last run that is examined for them; None: all are.

@@ -294,7 +294,7 @@ def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
         failed = runs.filter(failure__is_open=True)
         sifts = is_limited or bool(rest)
-        return [Plan(failed.filter(failure__cause_id=each), rest, sifts, is_of_cause=True) for each in causes]
+        return [Plan(failed.filter(failure__cause_id=each), rest, sifts, is_of_failures=True) for each in causes]
     if causes is not None:
         rest &= Q(failure__is_open=True, failure__cause_id__in=causes)
         wanted = wanted if wanted.id_prefix else replace(wanted, states=wanted.states or _FAILED)
@@ -308,8 +308,18 @@ def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[
     if wanted.states:
         rest &= _is(workflow=wanted.workflow)
         sifts = is_limited or bool(rest)
-        return [Plan(runs.filter(state=state), rest, sifts) for state in sorted(wanted.states)]
+        states = wanted.states - _FAILED if wanted.only_roots else wanted.states
+        lanes = [Plan(runs.filter(state=state), rest, sifts) for state in sorted(states)]
+        return lanes if states == wanted.states else [*lanes, _failed_roots(runs, wanted, is_limited=is_limited)]
     return [Plan(runs, rest, is_sieve)]
+
+
+def _failed_roots(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> Plan:
+    """Return the lane of failed runs that are no children: along an index of their own, however many children have failed."""
+    rest = _sieve(replace(wanted, only_roots=False)) & _is(workflow=wanted.workflow)
+    times = _is(failure__run_created_at__gte=wanted.created_from, failure__run_created_at__lt=wanted.created_until)
+    roots = runs.filter(times, failure__is_open=True, failure__parent__isnull=True)
+    return Plan(roots, rest, is_limited or bool(rest), is_of_failures=True)
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:

@@ -43,7 +43,10 @@ class Cause(models.Model):
 
 
 class Failure(models.Model):
-    """The newest failure of a run. `is_open`: the run is still failed because of it."""
+    """The newest failure of a run. `is_open`: the run is still failed because of it.
+
+    `parent` is that of a child (`durable.models.Child`), None for a root, and for a child whose parent was deleted.
+    """
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="failure")
     cause = models.ForeignKey(Cause, on_delete=models.CASCADE, related_name="failures", db_index=False)
@@ -54,9 +57,27 @@ class Failure(models.Model):
     run_created_at = models.DateTimeField()
     is_open = models.BooleanField(default=True)
     build = NameField[str, str](max_length=200, default="", db_default="", blank=True)
+    # without a constraint: the child's commit would lock the parent's row
+    parent = models.ForeignKey(
+        Run,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="failures_of_children",
+        db_index=False,
+        db_constraint=False,
+    )
 
     class Meta:
         indexes = [
+            # the list of failed roots, the newest first, however many children have failed
+            models.Index(
+                fields=["run_created_at", "run"],
+                condition=Q(is_open=True, parent__isnull=True),
+                name="durable_failure_open_roots",
+            ),
+            # the failures whose parent is deleted
+            models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="durable_failure_of_parent"),
             # the list of a cause's failed runs, the newest first, and their number
             models.Index(
                 fields=["cause", "run_created_at", "run"], condition=Q(is_open=True), name="durable_failure_open"

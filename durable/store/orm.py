@@ -385,7 +385,7 @@ class OrmStore(DatabaseStore):
             after, overruled = row_rules.after_commit(run, batch, own, self._awaited(run, batch))
             self._update(run, after)
             if batch.failure is not None:
-                self._fail(batch.failure)
+                self._fail(batch.failure, run)
             self._write_beside(batch)
             queues = self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
@@ -479,15 +479,17 @@ class OrmStore(DatabaseStore):
             each for each in self._messages(run_id=run.id, state=MessageState.PENDING.value) if each.id not in sends
         ]
 
-    def _fail(self, failure: FailureRecord) -> None:
+    def _fail(self, failure: FailureRecord, run: RunRecord) -> None:
         causes = Cause.objects.using(self.alias)
         if connections[self.alias].features.has_select_for_update:  # a cause that was pruned meanwhile is made again
             causes = causes.select_for_update()
         cause, _ = causes.get_or_create(
             fingerprint=failure.cause.fingerprint, defaults=cause_row(failure.cause, failure.failed_at)
         )
-        rows = [Failure(cause=cause, **{name: getattr(failure, name) for name in FAILURE_NAMES})]
-        self._upsert(Failure, rows, ["run"], ["cause", *FAILURE_NAMES[1:]])
+        child = run.parent_id is not None and Child.objects.using(self.alias).filter(run_id=run.id).exists()
+        parent_id = run.parent_id if child else None
+        rows = [Failure(cause=cause, parent_id=parent_id, **{name: getattr(failure, name) for name in FAILURE_NAMES})]
+        self._upsert(Failure, rows, ["run"], ["cause", "parent", *FAILURE_NAMES[1:]])
         if failure.build:
             seen = CauseBuild(cause=cause, build=failure.build, first_seen_at=failure.failed_at)
             CauseBuild.objects.using(self.alias).bulk_create([seen], ignore_conflicts=True)

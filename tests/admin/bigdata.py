@@ -225,6 +225,11 @@ _FAMILY = (
     SELECT %(big)s || ':bill ' || n, %(big)s, 'bills', 0, 'cancel', CASE WHEN mod(n, 2) = 0 THEN 'bills' END, n, false
     FROM generate_series(1, %(size)s) AS n
     """,
+    """
+    INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open, parent_id)
+    SELECT run.id, (SELECT min(id) FROM durable_cause), workflow, queue, worker, finished_at, created_at, true, parent_id
+    FROM durable_run AS run WHERE (id = %(big)s OR parent_id = %(big)s) AND state = 'failed'
+    """,
     # rows of other parents, so that this one's are not all there are
     """
     INSERT INTO durable_child (run_id, parent_id, location, generation, when_parent_ends, "position", is_dropped)
@@ -240,10 +245,11 @@ def a_family(size: int) -> Iterator[None]:
     with connection.cursor() as cursor:
         for statement in _FAMILY:
             cursor.execute(statement, {"big": BIG, "size": size})
-        cursor.execute("ANALYZE durable_run, durable_child")
+        cursor.execute("ANALYZE durable_run, durable_child, durable_failure")
     try:
         yield
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM durable_child WHERE parent_id = %s OR parent_id LIKE 'parent-%%'", [BIG])
+            cursor.execute("DELETE FROM durable_failure WHERE run_id = %s OR parent_id = %s", [BIG, BIG])
             cursor.execute("DELETE FROM durable_run WHERE id = %s OR parent_id = %s", [BIG, BIG])

@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
 from durable import Actor, acting_as, get_run, operations
-from durable.inspection import Filtered, RunCriteria, list_runs, progress_of
+from durable.inspection import Filtered, RunCriteria, list_runs, progress_of, run_lanes
 from durable.inspection.family import FailedChildren, list_children
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
 from durable.operations import bulk
 from durable.operations.families import ChildrenFirst
+from durable.operations.prune import prune
+from durable.retention import Policy
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, traces, url
@@ -57,6 +61,39 @@ def test_a_list_of_failed_runs_leads_to_failed_children(family: Stage, operator:
     assert "2 children match and are not listed." in text_of(page)
     found = operator.get(url("changelist") + page.context["with_children_query"])
     assert ids_of(found) == {"billing-1", *CHILDREN[1:3]}
+
+
+def test_failed_roots_are_listed_behind_any_number_of_failed_children(
+    family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lanes, "WINDOW", 1)  # the children are newer than their parent
+    failed = list(Run.objects.filter(state="failed").order_by("-created_at").values_list("id", flat=True))
+    assert failed == [CHILDREN[2], CHILDREN[1], "billing-1"]
+    assert ids_of(operator.get(url("changelist"), {"state": "failed"})) == {"billing-1"}
+    roots = RunCriteria(states=frozenset({"failed"}), only_roots=True)
+    page = list_runs(roots)
+    assert ([run.id for run in page.runs], page.next_cursor) == (["billing-1"], None)
+    created = Run.objects.get(pk="billing-1").created_at
+    assert list_runs(replace(roots, created_from=created + timedelta(microseconds=1))).runs == []
+    assert [run.id for run in list_runs(replace(roots, created_from=created)).runs] == ["billing-1"]
+    assert list_runs(replace(roots, created_until=created)).runs == []
+
+
+def test_children_whose_parent_is_deleted_are_failed_roots(family: Stage) -> None:
+    assert set(Failure.objects.values_list("run", "parent")) == {
+        ("billing-1", None),
+        *((child, "billing-1") for child in CHILDREN[1:3]),
+    }
+    Run.objects.get(pk="billing-1").delete()
+    page = list_runs(RunCriteria(states=frozenset({"failed"}), only_roots=True))
+    assert {run.id for run in page.runs} == set(CHILDREN[1:3])
+
+
+def test_a_pruned_parent_leaves_failed_roots(family: Stage) -> None:
+    family.advance(minutes=1)
+    prune(Policy.older_than(0, states=["failed"], workflow="tests.billing"))
+    assert not Run.objects.filter(pk="billing-1").exists()
+    assert set(Failure.objects.values_list("run", "parent")) == {(child, None) for child in CHILDREN[1:3]}
 
 
 def test_where_only_children_match_the_page_says_so(family: Stage, operator: Client) -> None:

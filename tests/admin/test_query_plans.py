@@ -13,7 +13,7 @@ from pytest_django import DjangoDbBlocker
 from durable.admin import audit_log
 from durable.inspection import RunCriteria, list_runs
 from durable.inspection.family import CAP, count_children
-from durable.inspection.runs import WINDOW
+from durable.inspection.runs import PAGE, WINDOW
 from durable.inspection.selection import EXAMINED
 from durable.models import Run
 from durable.operations.prune import prune
@@ -144,6 +144,18 @@ def test_a_list_of_roots_looks_for_parents_of_no_more_runs_than_its_window(crowd
             assert sifted(queries, tables) <= WINDOW, query
             assert not any(row.run.id.startswith(BIG) for row in response.context["rows"] if row.run.id != BIG), query
             assert bool(response.context["hidden"]) is ("workflow" not in query), query
+
+
+def test_failed_roots_are_found_behind_any_number_of_failed_children(crowd: None, operator: Client) -> None:
+    with a_family(12_000):
+        assert Run.objects.filter(parent=BIG, state="failed").count() > WINDOW
+        for query in ("?state=failed", "?state=failed&state=cancelled", "?state=failed&created_from=2020-01-01T00:00"):
+            with CaptureQueriesContext(connection) as queries:
+                rows = operator.get(url("changelist") + query).context["rows"]
+            assert (len(rows), rows[0].run.id) == (PAGE, BIG), query
+            tables = {*GROWING, "durable_child"}
+            assert scans(queries, tables) + sorts(queries, tables, most=WINDOW) == [], query
+            assert sifted(queries, tables) <= WINDOW, query
 
 
 def test_many_runs_of_one_instant_are_paged_too(db: None) -> None:

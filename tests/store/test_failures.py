@@ -17,7 +17,8 @@ from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
-from tests.store.making import HOSTILE, NOW, at, commit, finished, started, the
+from tests.store.family import a_child, start_children
+from tests.store.making import HOSTILE, LEASE, NOW, a_run, at, commit, finished, started, the
 
 DECLINED = Cause(place="charge", error_type="CardDeclined", pattern="no: #")
 ENDS: dict[str, Any] = {"state": RunState.FAILED, "wake_at": None, "lease_expires_at": None, "finished_at": NOW}
@@ -141,3 +142,16 @@ def test_a_commit_that_fails_a_run_is_one_statement_too(postgres_store: Postgres
         for each in held:
             commit(postgres_store, each, run=ENDS, failure=a_failure(each.id))
     assert ["durable_fail_2" in each["sql"] for each in captured.captured_queries] == [True] * 3
+
+
+def test_the_failure_of_a_child_names_its_parent(database_store: OrmStore | PostgresStore) -> None:
+    start_children(database_store, started(database_store, "parent"), a_child("child"))
+    database_store.create([a_run("other", parent_id="parent")])  # as a step starts one
+    rows = Failure.objects.using(database_store.alias)
+    for run_id, parent in {"child": "parent", "other": None}.items():
+        for _ in range(2):  # and once more after a recovery
+            held = database_store.claim_run(run_id, now=NOW, lease_until=NOW + LEASE, worker="w")
+            assert held is not None
+            commit(database_store, held, run=ENDS, failure=a_failure(run_id))
+            assert rows.get(run_id=run_id).parent_id == parent
+            recover(database_store, run_id)

@@ -429,12 +429,14 @@ BEGIN
     VALUES (f.fingerprint, f.place, f.error_type, f.pattern, f.first_seen_at, '')
     ON CONFLICT (fingerprint) DO NOTHING;
   END LOOP;
-  INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open, build)
+  INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open, build,
+    parent_id)
   VALUES (of_run, found_id, f.workflow, f.queue, f.worker, f.failed_at, f.run_created_at, f.is_open,
-    f.build)
+    f.build, (SELECT c.parent_id FROM durable_child AS c WHERE c.run_id = of_run))
   ON CONFLICT (run_id) DO UPDATE SET cause_id = EXCLUDED.cause_id, workflow = EXCLUDED.workflow,
     queue = EXCLUDED.queue, worker = EXCLUDED.worker, failed_at = EXCLUDED.failed_at,
-    run_created_at = EXCLUDED.run_created_at, is_open = EXCLUDED.is_open, build = EXCLUDED.build;
+    run_created_at = EXCLUDED.run_created_at, is_open = EXCLUDED.is_open, build = EXCLUDED.build,
+    parent_id = EXCLUDED.parent_id;
   IF f.build <> '' THEN
     INSERT INTO durable_causebuild (cause_id, build, first_seen_at) VALUES (found_id, f.build, f.first_seen_at)
     ON CONFLICT (cause_id, build) DO NOTHING;
