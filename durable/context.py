@@ -418,7 +418,7 @@ class _SharedChild(Generic[R, D]):
     def _result(self, name: str, timeout: Duration | None) -> Any:
         scope = _innermost(self._scope)
         limit = None if timeout is None else parse_remaining(timeout, "a timeout")
-        operation = child_result(scope, name, self._location, self.id, self._request.workflow, limit)
+        operation = child_result(scope, name, self._location, self.id, self._request, limit)
         return self._driver.operate(scope, f'wait for child "{name}"', operation)
 
 

@@ -256,6 +256,7 @@ class Workflow(Generic[P, R_co]):
             when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
             rollback=bool(options.rollback),
             key=None if key is None else ChildKey(key.key, replaces=key.if_open == "replace"),
+            limits=self.limits,
         )
 
     def map_requests(self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]]) -> list[ChildRequest]:

@@ -10,6 +10,7 @@ from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
 __all__ = [
     "CALL",
+    "DEADLOCK",
     "RESULT",
     "START",
     "TIMEOUT",
@@ -18,6 +19,7 @@ __all__ = [
     "dropped_with",
     "started_children",
     "unread_children",
+    "waits_for",
 ]
 
 #: What an entry of a child is: the start of one and the wait for it, the start alone, or the wait alone.
@@ -27,6 +29,8 @@ RESULT: Final = "result"
 
 #: The kind of the failure of a wait that has reached its deadline.
 TIMEOUT: Final = "timeout"
+#: The kind of the failure of a wait that could never end; without a child, if it was refused before the start.
+DEADLOCK: Final = "deadlock"
 
 
 def started_children(entry: EntryRecord) -> list[str]:
@@ -63,9 +67,14 @@ def unread_children(entries: Iterable[EntryRecord]) -> list[str]:
     return [each for each in started if each not in read]
 
 
+def waits_for(entry: EntryRecord, child_id: str) -> bool:
+    """Return True if the operation, which has not ended, waits for this child."""
+    return entry.kind == EntryKind.CHILD and entry.data["action"] != START and entry.data.get("child") == child_id
+
+
 def _has_read(entry: EntryRecord) -> bool:
     if entry.status == EntryStatus.EXHAUSTED:
-        return bool(entry.data["failure"]["kind"] != TIMEOUT)
+        return entry.data["failure"]["kind"] not in (TIMEOUT, DEADLOCK)
     return entry.status == EntryStatus.COMPLETED and "refused" not in entry.data
 
 

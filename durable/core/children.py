@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from durable.core.child_entries import CALL, RESULT, START, TIMEOUT
+from durable.core.child_entries import CALL, DEADLOCK, RESULT, START, TIMEOUT
 from durable.core.child_keys import ChildKey, KeyRefusal, freed
 from durable.core.child_rollback import LOOK_EVERY, POLICY
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
+from durable.core.deadlocks import Deadlock
 from durable.core.duration import later
-from durable.core.effects import SAVE, Operation, PeekChild, Save
+from durable.core.effects import SAVE, Operation, PeekChild, PeekDeadlock, Save
 from durable.core.errors import (
     ChildCancelledError,
     ChildFailedError,
     ChildTimeoutError,
+    DeadlockError,
     ErrorInfo,
     PayloadError,
     RollbackCheckpointError,
@@ -44,8 +46,10 @@ from durable.core.records import (
 )
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
+from durable.core.slot_records import SlotKind, SlotWant
 from durable.core.summary import awaiting
 from durable.core.transitions import started
+from durable.core.workflow_limits import WorkflowLimits
 
 __all__ = ["ChildRequest", "call_child", "child_result", "created_at", "ids_at", "start_child"]
 
@@ -68,6 +72,17 @@ class ChildRequest:
     when_parent_ends: str = WhenParentEnds.CANCEL
     rollback: bool = False
     key: ChildKey | None = None
+    #: The limits of the workflow, None for none.
+    limits: WorkflowLimits | None = None
+
+    def wants(self) -> tuple[SlotWant, ...]:
+        """Return the slots that the child will want; () where that cannot be said, which the child then says."""
+        if self.limits is None:
+            return ()
+        try:
+            return tuple(self.limits.wants(self.args, self.kwargs))
+        except Exception:  # of the function that makes the key
+            return ()
 
 
 def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
@@ -78,6 +93,7 @@ def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
         raise _failure(name, entry)
     if entry.status != EntryStatus.COMPLETED:
         if is_to_start := entry.data.get("child") is None:
+            yield from _refuse_deadlock(scope, name, entry, request)
             yield from _start(scope, entry, request)
         if "refused" in entry.data:
             scope.journal.finish(entry)
@@ -101,19 +117,19 @@ def start_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
 
 
 def child_result(
-    scope: Scope, name: str, of: str, child_id: str, workflow: str, timeout: timedelta | None
+    scope: Scope, name: str, of: str, child_id: str, request: ChildRequest, timeout: timedelta | None
 ) -> Operation:
     """Wait for the child that was started at `of`, and return its output.
 
     Raises ChildTimeoutError when `timeout` has passed, and what `call_child` raises.
     """
-    entry, is_new = _matched(scope, name, RESULT, workflow)
+    entry, is_new = _matched(scope, name, RESULT, request.workflow)
     if entry.status == EntryStatus.EXHAUSTED:
         raise _failure(name, entry)
     if entry.status != EntryStatus.COMPLETED:
         if (entry.data.get("of"), entry.data.get("child")) != (of, child_id):  # new, or the child was started anew
             scope.journal.mark(entry, data={**entry.data, "of": of, "child": child_id})
-        yield from _wait(scope, name, entry, timeout, is_new=is_new, is_started=False)
+        yield from _wait(scope, name, entry, timeout, is_new=is_new, is_started=False, request=request)
     return _ended(scope, name, entry)
 
 
@@ -262,10 +278,29 @@ def _raise_refusal(name: str, entry: EntryRecord) -> None:
 # -- the wait
 
 
+def _refuse_deadlock(scope: Scope, name: str, entry: EntryRecord, request: ChildRequest) -> Operation:
+    """Fail if the child would wait for a slot of a limit that this run, or one that waits for it, keeps until its end."""
+    wants = request.wants()
+    found: Deadlock | None = (yield PeekDeadlock(wants, frozenset({SlotKind.OPEN}))) if wants else None
+    if found is not None and found.is_certain:
+        info = ErrorInfo.of(found.error(f'child "{name}" of {request.workflow}'))
+        yield from _fail(scope, name, entry, DEADLOCK, info)
+
+
 def _wait(
-    scope: Scope, name: str, entry: EntryRecord, timeout: timedelta | None, *, is_new: bool, is_started: bool
+    scope: Scope,
+    name: str,
+    entry: EntryRecord,
+    timeout: timedelta | None,
+    *,
+    is_new: bool,
+    is_started: bool,
+    request: ChildRequest | None = None,
 ) -> Operation:
-    """Record how the child has ended, or park. A child that is only now being started has not ended."""
+    """Record how the child has ended, or park. A child that is only now being started has not ended.
+
+    `request` is how the child was started, where it was not known then that the run would wait for it.
+    """
     child_id = entry.data["child"]
     if is_new or (timeout is not None and entry.data.get("deadline") is None):
         ends = None if timeout is None else later(scope.environment.now(), timeout, "a wait")
@@ -281,6 +316,8 @@ def _wait(
             return
         if is_past:
             yield from _fail(scope, name, entry, TIMEOUT, ErrorInfo.of(ChildTimeoutError(name, child_id)))
+        if is_new and request is not None:
+            yield from _refuse_deadlock(scope, name, entry, request)
         if found is not None and found.parent_id != scope.journal.run.id:  # its end does not wake this run
             look_again = scope.environment.now() + LOOK_EVERY
             deadline = look_again if deadline is None else min(deadline, look_again)
@@ -332,9 +369,11 @@ def _failure(name: str, entry: EntryRecord) -> Exception:
     """Return the error of a recorded failure."""
     recorded = entry.data.get("failure", {})
     info = entry.error or ErrorInfo("Exception", "unknown")
-    workflow, child_id = entry.data["workflow"], entry.data["child"]
+    workflow, child_id = entry.data["workflow"], entry.data.get("child", "")
     error: Exception
-    if recorded.get("kind") == "failed":
+    if recorded.get("kind") == DEADLOCK:
+        error = DeadlockError(info.message)
+    elif recorded.get("kind") == "failed":
         error = ChildFailedError(child_id, workflow, info)
     elif recorded.get("kind") == TIMEOUT:
         error = ChildTimeoutError(name, child_id)

@@ -36,6 +36,7 @@ PeekInbox     `Host.peek_inbox`: a query of the store
 GetRunState   `Host.get_run_state`: a query of the store
 PeekChild     `Host.peek_child`: a query of the store
 PeekKey       `Host.peek_key`: a query of the store
+PeekDeadlock  `Host.peek_deadlock`: queries of the store
 Supersede     `Host.supersede`: a change of another run, in the pass's own thread
 UndoChild     `Host.undo_child`: a change of the child, in the pass's own thread
 Acquire       `Host.acquire`: a statement of the store of its own
@@ -63,7 +64,7 @@ from typing import TYPE_CHECKING, Any, Final
 from durable.core.errors import CriticalError
 from durable.core.idempotency_keys import idempotency_key
 from durable.core.records import ChildRecord, EntryRecord, RunPatch, RunRecord, Uncommitted
-from durable.core.slot_records import SlotWant
+from durable.core.slot_records import SlotKind, SlotWant
 
 if TYPE_CHECKING:
     from durable.core.saves import StepProgress
@@ -80,6 +81,7 @@ __all__ = [
     "KeyOwner",
     "Operation",
     "PeekChild",
+    "PeekDeadlock",
     "PeekGroup",
     "PeekInbox",
     "PeekKey",
@@ -312,6 +314,19 @@ class KeyOwner:
 
 
 @dataclass(frozen=True, slots=True)
+class PeekDeadlock:
+    """Query whether slots that are wanted are kept by runs that wait for them. Answer: a `Deadlock` or None.
+
+    `own` are the kinds of the run's own slots that it keeps meanwhile. `is_full`: `at_once` of the wants is what the
+    store has said.
+    """
+
+    wants: tuple[SlotWant, ...]
+    own: frozenset[SlotKind]
+    is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Supersede:
     """Cancel the open run `run_id` if it still has this key of the workflow, and free the key for a child of this run.
 
@@ -339,6 +354,7 @@ Effect = (
     | PeekInbox
     | PeekChild
     | PeekKey
+    | PeekDeadlock
     | Supersede
     | UndoChild
     | PeekGroup

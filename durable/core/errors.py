@@ -5,6 +5,7 @@ A project catches a middle class, or one of its children::
     DurableError
     ├── WorkflowError                 an operation failed: the run fails and is compensated, unless the code handles it
     │   ├── CriticalError
+    │   │   └── DeadlockError         a wait that could never end
     │   ├── RollbackError
     │   ├── StepExhaustedError
     │   ├── StepTimeoutError
@@ -75,6 +76,7 @@ __all__ = [
     "ChildTimeoutError",
     "ContractError",
     "CriticalError",
+    "DeadlockError",
     "DurableError",
     "EntryInProgressError",
     "EntryNotFoundError",
@@ -158,6 +160,13 @@ class WorkflowError(DurableError):
 
 class CriticalError(WorkflowError):
     """Raised in a step: do not retry. Raised in a workflow: fail and compensate."""
+
+
+class DeadlockError(CriticalError):
+    """A run would wait for a slot of a limit that it keeps itself, or that runs keep which wait for it.
+
+    The message says who holds what, and who waits for whom.
+    """
 
 
 class RollbackError(WorkflowError):

@@ -201,6 +201,8 @@ class Journal:
         #: The run may hold slots that it has only while a worker passes it: those of its workflow, and what a worker that
         #: died had taken for a step and not recorded.
         self.has_running_slots = False
+        #: The run holds slots of its workflow's limits.
+        self.has_own_slots = False
         self._may_have_lost_slots = run.crashes > 0
         self._pending = _Pending()
         #: How many times all marked changes have been taken.

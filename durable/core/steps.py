@@ -15,6 +15,7 @@ from durable.core.errors import (
     AttemptAbandonedError,
     ContractError,
     CriticalError,
+    DeadlockError,
     ErrorInfo,
     HeartbeatTimeoutError,
     PayloadError,
@@ -204,6 +205,11 @@ class _Attempt:
             if LIMIT not in entry.data:  # so that what takes the step back gives up its place too
                 self.journal.mark(entry, data={**entry.data, LIMIT: want.label})
             raise
+        except DeadlockError as error:
+            entry.data = {**entry.data, LIMIT: want.label}
+            self._start()
+            yield from self._record_failure(ErrorInfo.of(error), "critical", error)
+            raise self._outcome() from None
         entry.data = {**entry.data, LIMIT: want.label}
 
     def _start(self) -> None:

@@ -24,6 +24,7 @@ from durable.core.effects import (
     GetRunState,
     Operation,
     PeekChild,
+    PeekDeadlock,
     PeekGroup,
     PeekInbox,
     PeekKey,
@@ -231,6 +232,9 @@ class AsyncDriver:
     async def _peek_key(self, effect: PeekKey) -> Any:
         return await self._owner.call(self.host.peek_key, effect)
 
+    async def _peek_deadlock(self, effect: PeekDeadlock) -> Any:
+        return await self._owner.call(self.host.peek_deadlock, effect)
+
     async def _supersede(self, effect: Supersede) -> Any:
         return await self._owner.call(self.host.supersede, effect)
 
@@ -344,6 +348,7 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     PeekMembers: AsyncDriver._peek_group,
     PeekTaken: AsyncDriver._peek_group,
     PeekKey: AsyncDriver._peek_key,
+    PeekDeadlock: AsyncDriver._peek_deadlock,
     Supersede: AsyncDriver._supersede,
     UndoChild: AsyncDriver._undo_child,
     ShortSleep: AsyncDriver._short_sleep,

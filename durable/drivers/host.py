@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from durable.core.deadlocks import Deadlock
 from durable.core.effects import (
     Acquire,
     Call,
     GetRunState,
     KeyOwner,
     PeekChild,
+    PeekDeadlock,
     PeekGroup,
     PeekInbox,
     PeekKey,
@@ -66,6 +68,9 @@ class Host(Protocol):
 
     def peek_key(self, effect: PeekKey) -> KeyOwner | None:
         """Return who has a key, None for one that is free."""
+
+    def peek_deadlock(self, effect: PeekDeadlock) -> Deadlock | None:
+        """Return why slots that are wanted can never be had, None if they can."""
 
     def supersede(self, effect: Supersede) -> bool:
         """Cancel the run that has a key, for a child; return False if it cannot be cancelled."""

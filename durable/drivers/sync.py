@@ -22,6 +22,7 @@ from durable.core.effects import (
     GetRunState,
     Operation,
     PeekChild,
+    PeekDeadlock,
     PeekGroup,
     PeekInbox,
     PeekKey,
@@ -127,6 +128,9 @@ class SyncDriver:
     def _peek_key(self, effect: PeekKey) -> Any:
         return self.host.peek_key(effect)
 
+    def _peek_deadlock(self, effect: PeekDeadlock) -> Any:
+        return self.host.peek_deadlock(effect)
+
     def _supersede(self, effect: Supersede) -> Any:
         return self.host.supersede(effect)
 
@@ -230,6 +234,7 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     PeekMembers: SyncDriver._peek_group,
     PeekTaken: SyncDriver._peek_group,
     PeekKey: SyncDriver._peek_key,
+    PeekDeadlock: SyncDriver._peek_deadlock,
     Supersede: SyncDriver._supersede,
     UndoChild: SyncDriver._undo_child,
     ShortSleep: SyncDriver._short_sleep,

@@ -15,12 +15,14 @@ from django.db import connections
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.control_flow import Evicted
+from durable.core.deadlocks import Deadlock
 from durable.core.effects import (
     Acquire,
     Call,
     GetRunState,
     KeyOwner,
     PeekChild,
+    PeekDeadlock,
     PeekGroup,
     PeekInbox,
     PeekKey,
@@ -116,6 +118,10 @@ class PassHost:
     def peek_key(self, effect: PeekKey) -> KeyOwner | None:
         self._origin.end_forked_child()
         return self._queries.key(effect)
+
+    def peek_deadlock(self, effect: PeekDeadlock) -> Deadlock | None:
+        self._origin.end_forked_child()
+        return self._queries.deadlock(effect)
 
     def supersede(self, effect: Supersede) -> bool:
         self._origin.end_forked_child()

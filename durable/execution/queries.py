@@ -11,11 +11,14 @@ from contextlib import suppress
 from typing import TypeVar
 
 from durable.conf import conf
+from durable.core.child_entries import waits_for
 from durable.core.control_flow import PassAborted
+from durable.core.deadlocks import Ancestor, Deadlock, find
 from durable.core.effects import (
     GetRunState,
     KeyOwner,
     PeekChild,
+    PeekDeadlock,
     PeekGroup,
     PeekInbox,
     PeekKey,
@@ -23,8 +26,11 @@ from durable.core.effects import (
     PeekTaken,
 )
 from durable.core.limits import History
-from durable.core.records import ChildRecord, GroupRecord, Member, Message, RunRecord
+from durable.core.location import ANY_QUEUE, child_token, is_awaited
+from durable.core.map_entries import open_group
+from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
+from durable.execution import limits
 from durable.store import Store, sessions
 
 __all__ = ["PassQueries", "may_have_history", "pass_aborted"]
@@ -78,6 +84,38 @@ class PassQueries:
             return KeyOwner(owner.id, self._store.children([owner.id]).get(owner.id), self._chain_from(owner.id))
 
         return self._query(query)
+
+    def deadlock(self, effect: PeekDeadlock) -> Deadlock | None:
+        """Return why slots that are wanted can never be had, None if they can."""
+
+        def query() -> Deadlock | None:
+            family = self._family()
+            slots = self._store.slots([each.run_id for each in family])
+            for want in effect.wants:
+                known = want.at_once if effect.is_full else self._store.at_once(want.limit)
+                at_once = known if known is not None else limits.defined(want).at_once
+                if (found := find(family, slots, want, at_once or 0, effect.own)) is not None:
+                    return found
+            return None
+
+        return self._query(query)
+
+    def _family(self) -> list[Ancestor]:
+        """Return the run and its ancestors."""
+        family = [Ancestor(self._run.id, waits=True)]
+        while (child := self._store.children([family[-1].run_id]).get(family[-1].run_id)) is not None:
+            parent = self._store.get(child.parent_id)
+            if parent is None or parent.state in ENDED:
+                break
+            family.append(Ancestor(parent.id, waits=self._awaits(parent, child)))
+        return family
+
+    def _awaits(self, parent: RunRecord, child: ChildRecord) -> bool:
+        """Return True if the parent waits for this child, or for its group."""
+        if parent.waiting_for != ANY_QUEUE:
+            return is_awaited(parent.waiting_for, child_token(child.member_of or child.run_id))
+        waits = (each for each in self._store.load(parent.id) if each.status == EntryStatus.PENDING)
+        return any(waits_for(each, child.run_id) or open_group(each) == child.member_of is not None for each in waits)
 
     def _chain_from(self, ancestor: str) -> tuple[str, ...]:
         """Return the ids from this ancestor of the run to the run itself, () if it is none."""

@@ -371,6 +371,9 @@ class Store(Protocol):
         what has become free; runs that hold a slot keep it.
         """
 
+    def at_once(self, limit: str) -> int | None:
+        """Return how many slots of each of its keys the limit allows, None if it has no row."""
+
     def declare_limit(self, name: str, at_once: int) -> bool:
         """Write the number that the code says, under an operator's number. Return False if that is the row's already.
 

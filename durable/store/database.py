@@ -318,6 +318,9 @@ class DatabaseStore(ABC):
             self._begin_to_write()
             return slots.set_limit(self.alias, name, override)
 
+    def at_once(self, limit: str) -> int | None:
+        return slots.at_once(self.alias, limit)
+
     def declare_limit(self, name: str, at_once: int) -> bool:
         with transaction.atomic(using=self.alias):
             self._begin_to_write()

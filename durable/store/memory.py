@@ -522,6 +522,10 @@ class MemoryStore:
         with self._lock:
             return self._slots.set_limit(name, override)
 
+    def at_once(self, limit: str) -> int | None:
+        with self._lock:
+            return self._slot_table.at_once(limit)
+
     def declare_limit(self, name: str, at_once: int) -> bool:
         with self._lock:
             before = self._slots.limits.get(name)

@@ -18,6 +18,7 @@ from durable.store.lines import Place
 
 __all__ = [
     "DatabaseSlots",
+    "at_once",
     "declare_limit",
     "forget",
     "note_end",
@@ -214,6 +215,12 @@ def set_limit(alias: str, name: str, override: int | None) -> int | None:
     limits.update(override=override)
     _note_lines(alias, name)
     return before.number
+
+
+def at_once(alias: str, name: str) -> int | None:
+    """Return how many slots of each of its keys a limit allows, None if it has no row."""
+    found = Limit.objects.using(alias).filter(name=name).first()
+    return None if found is None else found.number
 
 
 def declare_limit(alias: str, name: str, at_once: int) -> bool:
