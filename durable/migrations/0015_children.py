@@ -78,6 +78,7 @@ class Migration(migrations.Migration):
         CreateRoutines(
             [
                 "durable_wake_parent_1",
+                "durable_complete_2",
                 "durable_end_children_1",
                 "durable_drop_children_1",
                 "durable_cascade_1",

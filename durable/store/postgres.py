@@ -307,10 +307,15 @@ class PostgresStore(DatabaseStore):
         assert finished_at is not None
         assert output is not None
         values = [pack(batch.run_id), str(batch.fence), text(finished_at), pack(output)]
-        [request] = sql_functions.COMPLETE(self.alias, values, uninterrupted=True)
-        if request is None:
+        if batch.parent_id is None:
+            [request] = sql_functions.COMPLETE(self.alias, values, uninterrupted=True)
+            committed = None if request is None else _answered(request)
+        else:
+            values.append(pack(batch.parent_id))
+            committed = _committed(*sql_functions.COMPLETE_CHILD(self.alias, values, uninterrupted=True))
+        if committed is None:
             raise LeaseLost
-        return _answered(request)
+        return committed
 
     def _commit(self, parts: CommitParameters, failure: FailureRecord | None = None) -> Committed | None:
         """Write the parts. Return None, and write nothing, if the run has a newer fence."""
@@ -413,7 +418,7 @@ def _asked(
 
 
 def _only_entries(batch: Batch) -> bool:
-    return bool(batch.entries) and batch.run is None and _has_no_others(batch)
+    return bool(batch.entries) and batch.run is None and batch.parent_id is None and _has_no_others(batch)
 
 
 def _only_completes(batch: Batch) -> bool:
@@ -424,11 +429,15 @@ def _only_completes(batch: Batch) -> bool:
 
 def _has_no_others(batch: Batch) -> bool:
     others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.returned or batch.sends
-    return not others and batch.park_change_seq is None and not _concerns_children(batch)
+    return not others and batch.park_change_seq is None and not _has_children(batch)
 
 
 def _concerns_children(batch: Batch) -> bool:
-    return bool(batch.starts or batch.awaited_children or batch.dropped_children) or batch.parent_id is not None
+    return _has_children(batch) or batch.parent_id is not None
+
+
+def _has_children(batch: Batch) -> bool:
+    return bool(batch.starts or batch.awaited_children or batch.dropped_children)
 
 
 def _holding(held: Sequence[tuple[str, int]]) -> dict[str, Any]:

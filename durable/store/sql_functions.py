@@ -23,6 +23,7 @@ __all__ = [
     "COMMIT",
     "COMMIT_WITH_CHILDREN",
     "COMPLETE",
+    "COMPLETE_CHILD",
     "FAIL",
     "FLUSH",
     "PATCHED",
@@ -96,6 +97,11 @@ COMMIT_WITH_CHILDREN: Final = SQLFunction(
 
 #: Parameters: run, fence, time and output of a run that ends as `is_completion` says. Returns the same as RECORD.
 COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
+
+#: Parameters: those of COMPLETE, and the parent. Returns the same as COMMIT.
+COMPLETE_CHILD: Final = SQLFunction(
+    "durable_complete_2", ["text", "bigint", "timestamptz", "text", "text"], ["pending", "queues_to_notify"]
+)
 
 #: Parameters: a run's id, now. Returns the next parent whose end has left children, and how many it now has cancelled.
 CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_parent", "number"])

@@ -40,6 +40,12 @@ _SUMMARY: Final = f"""CASE WHEN parent_state = ''
     ELSE format('{{{{"kind":"{SummaryKind.PARENT_ENDED.value}","parent":%s,"state":%s}}}}', to_json(of_parent),
       to_json(parent_state)) END""".replace("{{", "{").replace("}}", "}")
 
+#: The queues to notify after the end of a child: that of the parent if it is due, and those of the children of its group
+#: whose turn has come, other than its own.
+_TO_NOTIFY: Final = f"""ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
+      AND state NOT IN ({_ENDED}, '{RunState.PAUSED}') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
+      || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}')"""
+
 ENDING: Final = (
     # Make a parent due that waits for the end of this child; do nothing if it does not wait for it, or has ended. The
     # lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it.
@@ -249,11 +255,29 @@ BEGIN
     END IF;
   END IF;
   IF of_parent IS NOT NULL THEN
-    queues := queues || ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
-      AND state NOT IN ({_ENDED}, '{RunState.PAUSED}') AND (lease_expires_at IS NULL OR lease_expires_at <= at));
+    queues := queues || {_TO_NOTIFY};
   END IF;
   IF queues <> '{{}}' THEN
     queues_to_notify := array_to_json(ARRAY(SELECT json_array_elements_text(queues_to_notify::json)) || queues)::text;
+  END IF;
+END $$
+"""),
+    # Write the end of a completed child where nothing else is to be written, as durable_complete_1 does. Returns the same as
+    # durable_commit_1.
+    Function.of(f"""
+CREATE FUNCTION durable_complete_2(
+  of_run text, with_fence bigint, at timestamptz, with_output text, of_parent text,
+  OUT pending text, OUT queues_to_notify text
+) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  queues text[];
+BEGIN
+  pending := durable_complete_1(of_run, with_fence, at, with_output);
+  IF pending IS NOT NULL THEN
+    queues := {_TO_NOTIFY};
+    IF queues <> '{{}}' THEN
+      queues_to_notify := array_to_json(queues)::text;
+    END IF;
   END IF;
 END $$
 """),

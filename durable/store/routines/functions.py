@@ -56,7 +56,7 @@ BEGIN
     lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
     state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
     wake_at = LEAST(r.wake_at, at)
-  FROM due WHERE r.id = due.id RETURNING r, NULL::bigint;
+  WHERE r.id = ANY(ARRAY(SELECT id FROM due)) RETURNING r, NULL::bigint; -- a join planned on few runs reads all of them
   run := NULL;
   visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass) - visited_before;
   RETURN NEXT;
@@ -116,7 +116,7 @@ BEGIN
     lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
     state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
     wake_at = LEAST(r.wake_at, at)
-  FROM due WHERE r.id = due.id RETURNING r, NULL::bigint;
+  WHERE r.id = ANY(ARRAY(SELECT id FROM due)) RETURNING r, NULL::bigint; -- a join planned on few runs reads all of them
   run := NULL;
   visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass) - visited_before;
   RETURN NEXT;

@@ -17,14 +17,17 @@ __all__ = ["GROUPS", "GROUP_TRIGGERS"]
 GROUPS: Final = (
     # Count the end of a child in its group, and let the next children begin, unless a failure has stopped them, or their
     # parent has ended. Returns the group if its parent is to be woken: all have ended, or the first one has failed. The
-    # caller has the child's row locked; the rows of others that somebody has locked are passed over.
+    # caller has the child's row locked; the rows of others that somebody has locked are passed over. Where the next one
+    # is of another queue, whose workers may be idle, a setting local to the transaction tells it the commit.
     Function.of(f"""
 CREATE FUNCTION durable_member_ended_1(of_child text, of_group text, how text, at timestamptz) RETURNS text
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
 DECLARE
   t record;
   g record;
   one record;
+  r record;
+  others text[] := '{{}}';
   had_turn boolean;
   begun integer := 0;
   room integer;
@@ -49,15 +52,24 @@ BEGIN
     IF room > 0 AND (g.when_parent_ends <> '{WhenParentEnds.CANCEL}' OR EXISTS (
       SELECT 1 FROM durable_run WHERE id = g.parent_id AND finished_at IS NULL
     )) THEN
-      FOR one IN
-        SELECT w.run_id, w.due_at FROM durable_turn AS w JOIN durable_run AS r ON r.id = w.run_id
-        WHERE w.group_id = of_group ORDER BY w.position LIMIT room FOR NO KEY UPDATE OF r SKIP LOCKED
-      LOOP
-        UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at))
-        WHERE id = one.run_id AND state = '{RunState.PENDING}';
+      -- in the order of the index: a plan that is made while there are few turns would sort all of them for the first one
+      FOR one IN SELECT w.run_id, w.due_at FROM durable_turn AS w WHERE w.group_id = of_group ORDER BY w.position LOOP
+        SELECT state, queue INTO r FROM durable_run WHERE id = one.run_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        IF r.state = '{RunState.PENDING}' THEN
+          UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at)) WHERE id = one.run_id;
+          IF GREATEST(one.due_at, at) = at AND r.queue <> (SELECT queue FROM durable_run WHERE id = of_child) THEN
+            others := others || r.queue::text;
+          END IF;
+        END IF;
         DELETE FROM durable_turn WHERE run_id = one.run_id;
         begun := begun + 1;
+        EXIT WHEN begun = room;
       END LOOP;
+      IF others <> '{{}}' THEN
+        others := others || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}');
+        PERFORM set_config('durable.queues', others::text, true);
+      END IF;
     END IF;
   END IF;
   UPDATE durable_grouptally SET waiting = t.waiting - begun, running = t.running + begun,
