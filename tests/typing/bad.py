@@ -89,6 +89,11 @@ def jittery(ctx: Context) -> None:
     ctx.child("c", fulfil, "3")  # 41 wrong argument type
     ctx.start_child("d", fulfil, 3).result("e").upper()  # 42 wrong result
     fulfil.using(when_parent_ends="never")  # 43 wrong value of an option
+    ctx.map("e", fulfil, [3])  # 44 no tuple of arguments
+    ctx.map("f", fulfil, [fulfil.input("3")])  # 45 wrong argument type
+    ctx.map("g", fulfil, [(3,)], at_once="10")  # 46 wrong type of an option
+    ctx.map("h", fulfil, [(3,)], on_failure="skip")  # 47 wrong value of an option
+    ctx.map("i", fulfil, [(3,)]).outputs[0].upper()  # 48 wrong output
     raise RetryLater("30 s", "the bank is closed", False)  # 37 a keyword by position
 
 
@@ -96,3 +101,4 @@ async def refusing(ctx: AsyncContext) -> None:
     message: AsyncQueueMessage = await ctx.queue.next("order", completable=True)
     await message.refuse(3)  # 38 a reason that is no text
     message.refuse("out of stock").upper()  # 39 not awaited
+    ctx.map("m", fulfil, [(3,)]).outputs.copy()  # 49 not awaited

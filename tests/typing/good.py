@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, assert_type
+from typing import Any, Literal, ParamSpec, TypeVar, assert_type
 
 from durable import (
     AsyncContext,
@@ -17,6 +17,8 @@ from durable import (
     Context,
     Continue,
     Handle,
+    MapChild,
+    MapResult,
     QueueMessage,
     RaceResult,
     RetryLater,
@@ -166,6 +168,14 @@ def parent(ctx: Context) -> None:
     assert_type(started, Child[dict[str, str]])
     assert_type(started.result("g", timeout="1 day"), dict[str, str])
     assert_type(started.handle, Handle[dict[str, str]])
+    assert_type(ctx.map("h", fulfil, [fulfil.input(1, gift=True)], at_once=5), MapResult[dict[str, str]])
+    assert_type(ctx.map("i", fulfil.using(queue="slow"), [(1,), (2,)]), MapResult[dict[str, str]])
+    assert_type(ctx.map("j", count, ((each,) for each in range(3)), on_failure="finish").outputs, list[int])
+    assert_type(ctx.map("k", "shop.fulfil", [(1,)]), MapResult[Any])
+    for each in ctx.map("l", count, [(1,)]):
+        assert_type(each, MapChild[int])
+        assert_type(each.output, int | None)
+        assert_type(each.state, Literal["completed", "failed", "cancelled"])
 
 
 @workflow
@@ -173,6 +183,8 @@ async def async_parent(ctx: AsyncContext) -> None:
     assert_type(await count(ctx, 1), int)
     assert_type(await ctx.child("c", fulfil, 1), dict[str, str])
     assert_type(await (await ctx.start_child("d", count, 1)).result("e"), int)
+    assert_type(await ctx.map("f", count, [(1,)], at_once=5), MapResult[int])
+    assert_type((await ctx.map("g", fulfil, [fulfil.input(1)])).failed, list[MapChild[dict[str, str]]])
 
 
 assert_type(fulfil.start(3), Handle[dict[str, str]])
