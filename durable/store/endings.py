@@ -26,23 +26,26 @@ Locking = Callable[..., RunQuerySet]
 _AT_ONCE = row_rules.CASCADED_AT_ONCE
 
 
-def ended(alias: str, run: RunRecord, locking: Locking) -> None:
-    """Do what follows from the end of this run, whose row is locked and written."""
+def ended(alias: str, run: RunRecord, locking: Locking) -> frozenset[str]:
+    """Do what follows from the end of this run, whose row is locked and written; return the queues to notify."""
     keys.close(alias, run.id)
     slots.note_end(alias, run.id)
     children = Child.objects.using(alias)
     found = set(children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).values_list("parent_id", flat=True)[:2])
-    if run.parent_id in found:
-        _count(alias, run, locking)
+    queues = _count(alias, run, locking) if run.parent_id in found else frozenset()
     if run.id in found:
         _end_children(alias, run, row_rules.end_of(run), locking)
+    return queues
 
 
-def _count(alias: str, child: RunRecord, locking: Locking) -> None:
-    """Count the end of a child in its group, if it is in one; wake the parent that waits for the one or the other."""
-    is_member, settled = groups.ended(alias, child, row_rules.end_of(child))
+def _count(alias: str, child: RunRecord, locking: Locking) -> frozenset[str]:
+    """Count the end of a child in its group, if it is in one; wake the parent that waits for the one or the other.
+
+    Return the queues to notify of turns that have come.
+    """
+    is_member, settled, queues = groups.ended(alias, child, row_rules.end_of(child))
     if is_member and settled is None:
-        return
+        return queues
     for parent in _records(locking(Run.objects.using(alias).filter(id=child.parent_id))):
         if settled is None:
             after = row_rules.after_child(parent, child)
@@ -50,6 +53,7 @@ def _count(alias: str, child: RunRecord, locking: Locking) -> None:
             after = row_rules.after_group(parent, settled, row_rules.end_of(child))
         if changed := row_rules.changed_columns(parent, after):
             Run.objects.using(alias).filter(id=parent.id).update(**changed)
+    return queues
 
 
 def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db import connections
 from django.db.models import Q, QuerySet
@@ -43,6 +44,17 @@ __all__ = [
 Create = Callable[[Sequence[RunRecord]], list[tuple[RunRecord, bool]]]
 
 _AT_ONCE = 500  # rows in an insert
+
+
+class Counted(NamedTuple):
+    """What the end of a child has come to: the group if its parent is to be woken, and the queues to notify.
+
+    Those are the queues of the children whose turn has come, without that of the child: its worker looks again anyway.
+    """
+
+    is_member: bool = True
+    settled: str | None = None
+    queues: frozenset[str] = frozenset()
 
 
 # -- reading
@@ -275,22 +287,19 @@ def _runs(alias: str, run_ids: Sequence[str], *, is_locked: bool = False) -> lis
     return [RunRecord(**row) for row in found.values(*RUN.names)]
 
 
-def ended(alias: str, run: RunRecord, at: datetime) -> tuple[bool, str | None]:
-    """Count the end of a child in its group, and let the next one begin.
-
-    Return whether it is in one, and the group if its parent is to be woken.
-    """
+def ended(alias: str, run: RunRecord, at: datetime) -> Counted:
+    """Count the end of a child in its group, if it is in one, and let the next one begin."""
     group_id = _member_of(alias, run.id)
     if group_id is None:
-        return False, None
+        return Counted(is_member=False)
     before = _counted(alias, group_id)
     if before is None or _member_of(alias, run.id) != group_id:  # another child has taken its place meanwhile
-        return True, None
+        return Counted()
     deleted, _ = Turn.objects.using(alias).filter(run_id=run.id).delete()
     after = group_rules.after_end(before, str(run.state), had_turn=not deleted)
-    after, _ = _turned(alias, after, at)
+    after, queues = _turned(alias, after, at)
     _write(alias, before, after)
-    return True, group_id if group_rules.wakes(before, after) else None
+    return Counted(settled=group_id if group_rules.wakes(before, after) else None, queues=queues - {run.queue})
 
 
 def held_back(alias: str, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:

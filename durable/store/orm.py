@@ -149,12 +149,14 @@ class OrmStore(DatabaseStore):
             skip_locked=skip and features.has_select_for_update_skip_locked,
         )
 
-    def _update(self, before: RunRecord, after: RunRecord) -> None:
+    def _update(self, before: RunRecord, after: RunRecord) -> frozenset[str]:
+        """Write what has changed; return the queues to notify of what follows from the end of the run."""
         changed = row_rules.changed_columns(before, after)
         if changed:
             self._runs.held_with(before.id, before.fence).update(**changed)
         if row_rules.has_ended(before, after) and not self._has_routines:
-            endings.ended(self.alias, after, self._with_locks)
+            return endings.ended(self.alias, after, self._with_locks)
+        return frozenset()
 
     def _begin_to_write(self) -> None:
         if not connections[self.alias].features.has_select_for_update:
@@ -383,11 +385,11 @@ class OrmStore(DatabaseStore):
             new = self._put(batch.sends, {**runs, run.id: run})[1] if batch.sends else []
             own = [each for each in new if each.run_id == run.id]
             after, overruled = row_rules.after_commit(run, batch, own, self._awaited(run, batch))
-            self._update(run, after)
+            following = self._update(run, after)
             if batch.failure is not None:
                 self._fail(batch.failure, run)
             self._write_beside(batch)
-            queues = self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
+            queues = following | self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
             if batch.dropped_children:
                 endings.drop(self.alias, after, batch.dropped_children, batch.now, self._with_locks, every=False)

@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import ErrorInfo
+from durable.core.location import child_token
 from durable.core.records import RunState
 from durable.store import Store, sql_functions
 from durable.store.postgres import PostgresStore
@@ -27,6 +28,7 @@ from durable.store.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
+from tests.store.reads import rows_read
 
 NAMES = (
     "durable_claim_3",
@@ -153,6 +155,39 @@ def test_a_usual_completion_is_written_by_its_own_function_and_is_the_same(
         commit(postgres_store, held, run={**COMPLETION, **other})
     assert ["durable_complete_1" in each["sql"] for each in captured.captured_queries] == [is_usual] * 2
     assert the(postgres_store) == replace(held, **{**COMPLETION, **other})
+
+
+def test_the_usual_completion_of_a_child_is_written_by_its_own_function_and_is_the_same(
+    postgres_store: PostgresStore,
+) -> None:
+    parent = started(postgres_store, "parent")
+    start_children(postgres_store, parent, a_child("run"))
+    park(postgres_store, parent, waiting_for=f"/{child_token('run')}/")
+    held = postgres_store.claim_run("run", now=NOW, lease_until=at(99), worker="w")
+    assert held is not None
+    with CaptureQueriesContext(connections[POSTGRES]) as captured:
+        with pytest.raises(LeaseLost):
+            commit(postgres_store, held, fence=held.fence - 1, run=COMPLETION, parent_id="parent")
+        committed = commit(postgres_store, held, run=COMPLETION, parent_id="parent")
+    assert ["durable_complete_2" in each["sql"] for each in captured.captured_queries] == [True] * 2
+    assert the(postgres_store) == replace(held, **COMPLETION)
+    assert committed.queues_to_notify == {parent.queue}
+
+
+def test_a_claim_that_was_planned_on_a_few_runs_reads_as_few_of_many(postgres_store: PostgresStore) -> None:
+    """A new installation has its worker first and its runs then, and its statistics are of the empty tables."""
+    claiming: dict[str, Any] = {"queues": ["q"], "now": at(0), "lease_until": at(99), "worker": "w", "limit": 10}
+    postgres_store.create([a_run("first")])
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute("ANALYZE durable_run")
+    for number in range(12):  # as often as PostgreSQL plans anew
+        postgres_store.create([a_run(f"first-{number}")])
+        assert postgres_store.claim(**claiming)
+    postgres_store.create([a_run(f"many-{number}", summary="planted") for number in range(2000)])
+    with transaction.atomic(using=POSTGRES):
+        before = rows_read(POSTGRES)
+        assert len(postgres_store.claim(**claiming)) == 10
+        assert rows_read(POSTGRES) - before < 100
 
 
 def everything(store: Store) -> list[object]:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from django.db import connections, transaction
 
 from durable.core import transitions
 from durable.core.location import child_token
@@ -18,9 +19,13 @@ from durable.core.records import (
     RunState,
     WhenParentEnds,
 )
+from durable.models import Run
 from durable.store import Store
+from durable.store.postgres import PostgresStore
+from tests.store.family import finish
 from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
 from tests.store.making import LEASE, NOW, park, started, the
+from tests.store.reads import rows_read
 
 
 def counts(store: Store) -> GroupRecord:
@@ -183,6 +188,50 @@ def test_cancelled_children_are_replaced(store: Store) -> None:
         assert due(store) == [1, 2]
         assert counts(store).waiting == 1
     assert not store.members(GROUP, -1, 10, is_lost=True)
+
+
+@pytest.mark.parametrize("name", ["sqlite_store", "postgres_store"])
+def test_the_commit_of_an_end_names_the_other_queue_whose_child_begins(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    store = request.getfixturevalue(name)
+    grouped(store, 5)
+    Run.objects.using(store.alias).filter(id=f"{GROUP}:3").update(queue="other")
+    told = [finish(store, f"{GROUP}:{number}").queues_to_notify for number in (0, 1, 2)]
+    assert told == [frozenset(), {"other"}, frozenset()]
+    counts(store)
+
+
+def test_an_end_reads_as_few_turns_of_many(postgres_store: PostgresStore) -> None:
+    held = started(postgres_store, "parent")
+    members = [a_member(number) for number in range(2000)]
+    change(postgres_store, held, new=spec(2000), starts=members[:5], created=5)
+    with connections[postgres_store.alias].cursor() as cursor:
+        cursor.execute("ANALYZE durable_run, durable_turn, durable_child")
+    change(postgres_store, held, starts=members[5:], created=2000)
+    for number in range(12):  # as often as PostgreSQL plans anew
+        end(postgres_store, number)
+    with transaction.atomic(using=postgres_store.alias):
+        before = rows_read(postgres_store.alias)
+        end(postgres_store, 12)
+        assert rows_read(postgres_store.alias) - before < 150
+
+
+def test_the_next_turn_is_found_by_the_order_of_an_index_whatever_the_statistics_say(
+    postgres_store: PostgresStore,
+) -> None:
+    query = "SELECT w.run_id, w.due_at FROM durable_turn AS w WHERE w.group_id = %s ORDER BY w.position"
+    with transaction.atomic(using=postgres_store.alias), connections[postgres_store.alias].cursor() as cursor:
+        cursor.execute("SELECT prosrc, proconfig FROM pg_proc WHERE proname = 'durable_member_ended_1'")
+        [source, settings] = cursor.fetchone()
+        assert query.replace("%s", "of_group") in source
+        assert set(settings) == {"enable_seqscan=off", "enable_bitmapscan=off", "enable_sort=off"}
+        for setting in settings:
+            cursor.execute("SELECT set_config(%s, %s, true)", setting.split("="))
+        cursor.execute(f"EXPLAIN {query}", ["group"])
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Scan using durable_turn_in_order" in plan
+    assert "Sort" not in plan
 
 
 @pytest.mark.parametrize("seed", range(6))
