@@ -116,3 +116,25 @@ def test_a_process_without_pages_starts_without_their_modules(command: str, has_
     if not has_pages:
         assert found == ""
     assert address == "/admin/durable/run/"
+
+
+def test_a_worker_loads_of_the_read_side_what_it_says_alone() -> None:
+    """Its lines and its look at the migrations: the rest, with a hundred classes, would be a tenth of its start."""
+    code = (
+        "import sys; sys.argv = ['manage.py', 'durable_worker']; import django; django.setup();"
+        "from durable.management.commands.durable_worker import Command;"
+        "import durable.cli.console, durable.worker.health, durable.worker.process, durable.worker.supervisor;"
+        "import durable.inspection.pending_migrations;"
+        "Command().check(tags=Command.requires_system_checks);"
+        "names = [each for each in sys.modules if each.startswith('durable.inspection.')];"
+        "print(*sorted(each.removeprefix('durable.inspection.') for each in names))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
+    )
+    assert done.stdout.split() == ["humanize", "pending_migrations", "wording"]

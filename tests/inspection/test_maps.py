@@ -6,7 +6,8 @@ import pytest
 from django.utils import timezone
 
 from durable import Context, runtime, workflow
-from durable.inspection import child_counts, explain
+from durable.inspection import explain
+from durable.inspection.child_counts import child_counts
 from durable.models import Run
 from tests.support.stores import passed
 

@@ -12,7 +12,8 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.conf import conf
-from durable.inspection import builds, collect_findings, find_worker, worker_overview
+from durable.inspection import collect_findings, find_worker, worker_overview
+from durable.inspection.builds import builds
 from durable.models import Build, WorkerProcess
 from durable.store import Store, store_for
 from durable.worker import presence

@@ -167,7 +167,7 @@ class Command(BaseCommand):
 
     def _await_migrations(self, is_over: Callable[[], bool] = lambda: False, health: Health | None = None) -> None:
         """Wait for the migrations of a deploy that starts workers first: without them each job would fail."""
-        from durable.inspection import how_to_migrate
+        from durable.inspection.pending_migrations import how_to_migrate
         from durable.worker.health import Health
 
         health = health or Health()
@@ -188,7 +188,7 @@ class Command(BaseCommand):
 
         Workers go on: most runs may not need them, and `migrate` repairs them.
         """
-        from durable.inspection import how_to_migrate, wrong_routines
+        from durable.inspection.pending_migrations import how_to_migrate, wrong_routines
 
         with contextlib.suppress(Error):
             if wrong := wrong_routines():
@@ -196,7 +196,7 @@ class Command(BaseCommand):
         close_connections()
 
     def _missing_migrations(self) -> list[str]:
-        from durable.inspection import missing_migrations
+        from durable.inspection.pending_migrations import missing_migrations
 
         try:
             return missing_migrations()
