@@ -53,6 +53,7 @@ from durable.core import registry
 from durable.core.duration import seconds
 from durable.core.ids import check_limit
 from durable.core.places import Place
+from durable.core.rates import rate_of
 from durable.core.workflow_limits import check_at_once
 from durable.guard import MODES
 from durable.mistakes import error_classes
@@ -211,7 +212,10 @@ def _are_limits(value: Any) -> bool:
 
 def _is_limit(name: Any, given: Any) -> bool:
     check_limit(name)
-    return isinstance(given, Mapping) and set(given) == {"at_once"} and check_at_once(given["at_once"]) >= 0
+    if not isinstance(given, Mapping) or not given or set(given) - {"at_once", "rate", "burst"}:
+        return False
+    has_rate = rate_of(given.get("rate"), given.get("burst")) is not None
+    return has_rate if "at_once" not in given else check_at_once(given["at_once"]) >= 0
 
 
 _WANTED: Mapping[str, _Wanted] = {
@@ -233,7 +237,10 @@ _WANTED: Mapping[str, _Wanted] = {
     "GUARD": (lambda value: value is None or value in MODES, '"off", "log", "raise", or None'),
     "STEP_TIMEOUT": (_is_timeout, 'seconds from 0 on, a timedelta, text such as "10 minutes", or None for no limit'),
     "MAX_UNCOUNTED_RETRIES": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
-    "LIMITS": (_are_limits, 'a dict of limits by name, such as {"gpu": {"at_once": 4}}'),
+    "LIMITS": (
+        _are_limits,
+        'a dict of limits by name, such as {"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}',
+    ),
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,

@@ -58,8 +58,9 @@ class Values:
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
     - `MAX_UNCOUNTED_RETRIES`: how many attempts of one step may end with `RetryLater(counts=False)`; later ones count.
-    - `LIMITS`: limits by name, as `{"gpu": {"at_once": 4}}`: how many slots of each of its keys may be held at once. The
-      database's row decides once a slot of the limit was wanted.
+    - `LIMITS`: limits by name, as `{"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}`: how many slots of
+      each key may be held at once, how many units may begin in each period, and how many of them at once after a pause
+      (1). The database's row decides once the limit was used.
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.

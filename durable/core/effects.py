@@ -40,6 +40,7 @@ PeekDeadlock  `Host.peek_deadlock`: queries of the store
 Supersede     `Host.supersede`: a change of another run, in the pass's own thread
 UndoChild     `Host.undo_child`: a change of the child, in the pass's own thread
 Acquire       `Host.acquire`: a statement of the store of its own
+Reserve       `Host.reserve`: a statement of the store of its own; so is CloseLimit
 PeekGroup     `Host.peek_group`: a query of the store; so are PeekMembers and PeekTaken
 ShortSleep    `Host.wait` or `Host.async_wait`
 ============  ==========================================================================================
@@ -63,6 +64,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.errors import CriticalError
 from durable.core.idempotency_keys import idempotency_key
+from durable.core.rates import RateWant
 from durable.core.records import ChildRecord, EntryRecord, RunPatch, RunRecord, Uncommitted
 from durable.core.slot_records import SlotKind, SlotWant
 
@@ -75,6 +77,7 @@ __all__ = [
     "Acquire",
     "Body",
     "Call",
+    "CloseLimit",
     "Effect",
     "Fork",
     "GetRunState",
@@ -87,6 +90,7 @@ __all__ = [
     "PeekKey",
     "PeekMembers",
     "PeekTaken",
+    "Reserve",
     "Save",
     "ShortSleep",
     "StepInfo",
@@ -260,6 +264,27 @@ class Acquire:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """Reserve units of a limit's rate for an attempt. Answer: a `Reservation`. Raises LeaseLost.
+
+    Without `may_begin` the attempt does not begin by it: it takes its moment alone.
+    """
+
+    location: str
+    want: RateWant
+    may_begin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLimit:
+    """Close a limit's rate, as an attempt has asked: nothing of the key begins before `until`. Answer: None."""
+
+    want: RateWant
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeekGroup:
     """Query a group of children. Answer: its `GroupRecord`, or None if there is none."""
 
@@ -362,6 +387,8 @@ Effect = (
     | PeekTaken
     | GetRunState
     | Acquire
+    | Reserve
+    | CloseLimit
     | ShortSleep
 )
 Operation = Generator[Effect, Any, Any]

@@ -40,6 +40,7 @@ A project catches a middle class, or one of its children::
     │   ├── StalePlanError
     │   ├── UndiscoveredWorkflowError
     │   ├── UnknownLimitError
+    │   ├── RateUnitsError            (a mistake of the code, as UnknownLimitError)
     │   ├── StaleLimitError
     │   ├── BulkCountError
     │   ├── BulkNotStoppedError
@@ -97,6 +98,7 @@ __all__ = [
     "OutsideStepError",
     "PayloadError",
     "RaceError",
+    "RateUnitsError",
     "ReplayRefusedError",
     "RollbackCheckpointError",
     "RollbackError",
@@ -633,13 +635,26 @@ class UndiscoveredWorkflowError(OperationError):
 
 
 class UnknownLimitError(OperationError):
-    """A slot was wanted of a limit that nobody has defined."""
+    """A slot or units were wanted of a limit that nobody has defined, or that has no number of slots, or no rate."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_rate: bool = False) -> None:
         self.name = name
+        option, example = ("rate", '"500/min"') if is_rate else ("at_once", "4")
+        what = f'limit "{name}" with a rate' if is_rate else f'limit "{name}"'
         super().__init__(
-            f'there is no limit "{name}": define it in DURABLE["LIMITS"] ({{"{name}": {{"at_once": 4}}}}), or with at_once= where a '
-            "workflow names it"
+            f'there is no {what}: define it in DURABLE["LIMITS"] ({{"{name}": {{"{option}": {example}}}}}), or with {option}= '
+            "where a workflow names it"
+        )
+
+
+class RateUnitsError(OperationError):
+    """An attempt wants so many units of a rate that it would wait for more than a year."""
+
+    def __init__(self, label: str, units: int, rate: str) -> None:
+        self.label, self.units = label, units
+        super().__init__(
+            f'{units:,} units of "{label}" take more than a year at {rate}: ask for fewer with units=, or raise the rate of the '
+            "limit"
         )
 
 

@@ -13,7 +13,14 @@ from collections.abc import Collection
 from types import FrameType
 from typing import Final
 
-from durable.core.errors import ContractError, CriticalError, ErrorInfo, RollbackError, UnknownLimitError
+from durable.core.errors import (
+    ContractError,
+    CriticalError,
+    ErrorInfo,
+    RateUnitsError,
+    RollbackError,
+    UnknownLimitError,
+)
 from durable.core.results import failure_of
 from durable.core.summary import Summary, SummaryKind
 
@@ -45,7 +52,7 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
     """
     if isinstance(error, ExceptionGroup):  # from an asyncio.TaskGroup, for example
         return any(is_mistake(each, mistakes) for each in error.exceptions)
-    if isinstance(error, UnknownLimitError):  # of this worker's code and settings
+    if isinstance(error, UnknownLimitError | RateUnitsError):  # of this worker's code and settings
         return True
     if (
         not mistakes

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from durable.core.duration import Duration, seconds
 from durable.core.limit_names import wanted
+from durable.core.rates import RateWant, rate_wanted
 from durable.core.signatures import check_call
 from durable.core.slot_records import SlotWant
 
@@ -67,6 +68,8 @@ class CommonStepOptions(TypedDict, total=False):
     ephemeral: bool
     atomic: bool
     limit: str | None
+    rate: str | None
+    units: int
 
 
 class StepOptions(CommonStepOptions, Generic[R], total=False):
@@ -86,6 +89,9 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
     - `atomic`: what the function writes to durable's database and the step's record are one commit.
     - `limit`: the function runs while the step holds a slot of this limit, "gpu", or "crm/acme" for the key "acme" of the limit
       "crm". While none is free the run is parked, in the limit's line.
+    - `rate`: each attempt begins at its own moment in the rate of this limit, "openai", or "openai/acme" for a key. The run is
+      parked until then.
+    - `units`: how many units of the rate one attempt takes, by default 1.
     - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of a module.
     """
 
@@ -108,6 +114,8 @@ class StepPolicy:
     ephemeral: bool = False
     atomic: bool = False
     limit: SlotWant | None = None  # given as text
+    rate: RateWant | None = None  # given as text
+    units: int = 1  # of `rate`, which has them
     rollback: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -123,6 +131,10 @@ class StepPolicy:
             raise ValueError(f"backoff must be one of {', '.join(_BACKOFFS)}, not {self.backoff!r}")
         if self.limit is not None and not isinstance(self.limit, SlotWant):
             object.__setattr__(self, "limit", wanted(self.limit))
+        if self.rate is not None and not isinstance(self.rate, RateWant):
+            object.__setattr__(self, "rate", rate_wanted(self.rate, self.units))
+        if self.rate is None and self.units != 1:
+            raise ValueError('units= is of a rate: add rate=, such as rate="openai"')
         if self.heartbeat and self.atomic:
             raise ValueError(
                 "an atomic step has no heartbeat: it saves nothing, because what a failed attempt has done is rolled back; "

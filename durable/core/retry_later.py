@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.errors import WorkflowError
+from durable.core.rates import rate_wanted
 from durable.core.tracebacks import kind_of, message_of
 
 __all__ = ["RetryLater"]
@@ -22,15 +23,21 @@ class RetryLater(WorkflowError):  # what the function asks for, rather than what
     Retry-After: whole seconds or a date. None, for a header that is missing, leaves the delay to the step's backoff. A
     time that has passed means at once. `reason` is for operators; without one, the error after `from` is it.
 
+    With `limit`, the rate of this limit ("openai", or "openai/acme" for a key) is closed until then, for all runs: nothing
+    begins before, and what begins then keeps the rate.
+
     With `counts=False` the attempt does not use up one of the step's attempts, at most
     `DURABLE["MAX_UNCOUNTED_RETRIES"]` times. `retry_if` is not asked. Raises TypeError or ValueError for a `when` that
     cannot be read.
     """
 
-    def __init__(self, when: Duration | datetime | None, reason: str = "", *, counts: bool = True) -> None:
+    def __init__(
+        self, when: Duration | datetime | None, reason: str = "", *, counts: bool = True, limit: str | None = None
+    ) -> None:
         self.delay, self.moment = _read(when)
         self.reason = reason
         self.counts = counts
+        self.closes = None if limit is None else rate_wanted(limit)
         super().__init__(when, reason)
 
     def at(self, now: datetime) -> datetime | None:

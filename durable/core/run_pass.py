@@ -20,6 +20,8 @@ from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, 
 from durable.core.journal import Event, Journal
 from durable.core.location import waiting_text
 from durable.core.mistakes import described, is_mistake
+from durable.core.rate_waits import reserved
+from durable.core.rates import RateWant
 from durable.core.records import EntryRecord, Request, RunPatch, RunState
 from durable.core.results import failure_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
@@ -28,10 +30,19 @@ from durable.core.slot_records import SlotWant
 from durable.core.slots import acquired
 from durable.core.summary import Summary, SummaryKind, waiting
 
-__all__ = ["PassOutcome", "PassPolicy", "Slots", "run_pass"]
+__all__ = ["PassOutcome", "PassPolicy", "PassWants", "Slots", "run_pass"]
 
-#: Which slots of limits a run has to hold for a pass.
-Slots = Callable[[], Sequence[SlotWant]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassWants:
+    """What limits a pass has to have before it calls the workflow: its moments in rates, and its slots."""
+
+    rates: Sequence[RateWant]
+    slots: Sequence[SlotWant]
+
+
+#: Which of them a pass of the run wants.
+Slots = Callable[[], PassWants]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +97,7 @@ def run_pass(
     scope = Scope(journal, journal.root)
     try:
         if slots is not None:
-            yield from acquired(journal, "", slots())
+            yield from _admitted(journal, slots())
         value = yield from run_body(scope, workflow)
         output = journal.environment.encode(value, "the output of the workflow", "output", "")
         if journal.environment.is_in_transaction():
@@ -125,6 +136,16 @@ def run_pass(
         return (yield from _complete(journal, output))
     except OpenTransactionError as error:
         return (yield from _stop(journal, error, _origins(error)))
+
+
+def _admitted(journal: Journal, wants: PassWants) -> Operation:
+    """Wait for the pass's moments in rates, then take its slots. Raises Park if that is not soon."""
+    for rate in wants.rates:
+        yield from reserved(journal, "", rate, may_begin=not wants.slots)
+    if wants.slots:
+        yield from acquired(journal, "", wants.slots)
+        for rate in wants.rates:
+            yield from reserved(journal, "", rate)
 
 
 # -- the ways out

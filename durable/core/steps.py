@@ -26,6 +26,8 @@ from durable.core.errors import (
 )
 from durable.core.journal import Event
 from durable.core.options import StepPolicy, handler_name, resolve_name
+from durable.core.rate_waits import closed, reserved
+from durable.core.rates import RATE, RateWant
 from durable.core.records import AttemptRecord, EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
 from durable.core.retries import FailedAttempt, retry_of
@@ -147,8 +149,13 @@ class _Attempt:
         if self.entry.status == EntryStatus.EXHAUSTED:
             raise self._failure_error()
         self._wait_for_backoff()
-        if self.options.limit is not None:
-            yield from self._take_slot(self.options.limit)
+        rate, limit = self.options.rate, self.options.limit
+        if rate is not None:
+            yield from self._reserve(rate, may_begin=limit is None)
+        if limit is not None:
+            yield from self._take_slot(limit)
+            if rate is not None:
+                yield from self._begin_with_slot(rate)
         self._start()
         if self.journal.commit_before_attempt:
             self.journal.mark(self.entry)
@@ -211,6 +218,29 @@ class _Attempt:
             yield from self._record_failure(ErrorInfo.of(error), "critical", error)
             raise self._outcome() from None
         entry.data = {**entry.data, LIMIT: want.label}
+
+    def _reserve(self, want: RateWant, *, may_begin: bool) -> Operation:
+        """Wait for the attempt's moment in a limit's rate. Raises Park if that is not soon."""
+        entry, now = self.entry, self.environment.now()
+        try:
+            moment = yield from reserved(self.journal, entry.location, want, may_begin=may_begin)
+        except Park as park:
+            self.journal.mark(entry, data=self._with_moment(want, park.deadline or now))
+            if self.scope.is_concurrent:
+                yield SAVE  # another branch may run for long before this pass parks and commits
+            raise
+        entry.data = self._with_moment(want, moment)
+
+    def _with_moment(self, want: RateWant, moment: datetime) -> dict[str, Any]:
+        return {**self.entry.data, RATE: {"limit": want.label, "units": want.units, "at": moment.isoformat()}}
+
+    def _begin_with_slot(self, want: RateWant) -> Operation:
+        """Begin in the rate with a slot held, which is given up if the attempt has to wait for long."""
+        try:
+            yield from self._reserve(want, may_begin=True)
+        except Park:
+            self.journal.release_slots(self.entry.location)
+            raise
 
     def _start(self) -> None:
         entry, options = self.entry, self.options
@@ -330,6 +360,8 @@ class _Attempt:
             )
             retry = retry_of(failed, options, cause, error, self.environment.max_uncounted_retries)
             retry_at, error = retry.at, retry.error
+            if isinstance(cause, RetryLater) and cause.closes is not None:
+                yield from closed(cause, retry_at, now)
             if retry.uncounted:
                 data = {**data, UNCOUNTED: retry.uncounted}
         will_retry = retry_at is not None

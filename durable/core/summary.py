@@ -43,6 +43,7 @@ _MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: b
 KIND_LENGTH: Final = 50
 _BACKING_OFF: Final = "backing_off"
 _IN_LINE: Final = "in_line"
+_RATED: Final = "rated"
 #: Why a child was cancelled, in words: with its parent, or because the parent has taken its start back.
 DROPPED: Final = 'its parent "{parent}" has taken its start back'
 PARENT_ENDED: Final = 'its parent "{parent}" has ended ({state})'
@@ -155,11 +156,17 @@ class Summary(str):
         return bool(doing) and doing[0]["kind"] == _IN_LINE
 
     @property
+    def is_rated(self) -> bool:
+        """Whether the run is waiting for its moment in the rate of a limit, and for nothing before it."""
+        doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
+        return bool(doing) and doing[0]["kind"] == _RATED
+
+    @property
     def is_trying_again(self) -> bool:
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"] not in ("asleep", "awaiting", "mapping", _IN_LINE) for each in doing
+            each["kind"] not in ("asleep", "awaiting", "mapping", _IN_LINE, _RATED) for each in doing
         )
 
     def with_facts(self, **facts: Any) -> Summary:
@@ -208,6 +215,11 @@ def in_line(admission: Admission) -> Doing:
         "held": admission.held,
         "at_once": admission.at_once,
     }
+
+
+def rated(limit: str, before: int) -> Doing:
+    """An attempt that waits for its moment in the rate of a limit, behind so many units."""
+    return {"kind": _RATED, "limit": limit, "before": before}
 
 
 def awaiting_group(location: str, size: int) -> Doing:
@@ -320,6 +332,7 @@ _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
     "awaiting": gettext_noop('waiting for child "{child}"'),
     _IN_LINE: gettext_noop("number {place} in line for {limit} ({held} of {at_once} held)"),
+    _RATED: gettext_noop("rate {limit}, {before} before it"),
     "mapping": gettext_noop('waiting for the children of the map "{location}" ({size})'),
     _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
     "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),

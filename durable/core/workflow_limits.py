@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from durable.core.ids import check_key, check_limit
+from durable.core.rates import Rate, RateWant, rate_of
 from durable.core.slot_records import SlotKind, SlotWant
 
 __all__ = ["Limit", "WorkflowLimits", "check_at_once"]
@@ -19,16 +20,19 @@ _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limit:
-    """A limit of a workflow: at most `at_once` of its runs at a time, or so many for each key.
+    """A limit of a workflow: at most `at_once` of its runs at a time, or so many for each key; how often its passes begin.
 
     `@workflow(limit=Limit("crm", at_once=1, key=lambda tenant: tenant, hold="open"))`. Workflows and steps that name the
     same limit share it. `key` is called with the arguments of the run, without the context, and returns text; it must
     return the same for the same arguments. With `hold="running"` a run holds its slot while a worker passes it, with
-    `hold="open"` from its first pass to its end. Without `at_once`, the limit is one that the setting LIMITS defines.
+    `hold="open"` from its first pass to its end. With `rate`, such as "500/min" or "1/30 s", so many of its passes
+    begin in each period, `burst` of them (1) at once after a pause; it then has slots only with `at_once` too. Without
+    both, the limit is one that the setting LIMITS defines.
     """
 
     name: str
     at_once: int | None
+    rate: Rate | None
     key: Callable[..., str] | None
     hold: SlotKind
 
@@ -37,6 +41,8 @@ class Limit:
         name: str,
         *,
         at_once: int | None = None,
+        rate: str | None = None,
+        burst: int | None = None,
         key: Callable[..., str] | None = None,
         hold: Literal["running", "open"] = "running",
     ) -> None:
@@ -47,17 +53,22 @@ class Limit:
             raise TypeError(f"key= of a limit is a function of the run's arguments that returns text, not {key!r}")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "at_once", None if at_once is None else check_at_once(at_once))
+        object.__setattr__(self, "rate", rate_of(rate, burst))
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "hold", SlotKind(hold))
 
     def want(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SlotWant:
         """Return the slot that a run with these arguments wants. Raises what `key` raises, TypeError and ValueError."""
+        return SlotWant(self.name, self.key_of(args, kwargs), self.hold, self.at_once)
+
+    def key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return the key of a run with these arguments, "" without `key`. Raises as `want` does."""
         if self.key is None:
-            return SlotWant(self.name, "", self.hold, self.at_once)
+            return ""
         key = self.key(*args, **kwargs)
         if not isinstance(key, str):
             raise TypeError(f'the key of the limit "{self.name}" is text, not {key!r}: write key=lambda ...: str(...)')
-        return SlotWant(self.name, check_key(key), self.hold, self.at_once)
+        return check_key(key)
 
 
 class WorkflowLimits:
@@ -71,11 +82,21 @@ class WorkflowLimits:
         names = [each.name for each in given]
         if len(set(names)) < len(names):
             raise ValueError(f"a workflow names each of its limits once, not {', '.join(names)}")
+        if sum(each.rate is not None for each in given) > 1:
+            raise ValueError("a workflow has one limit with a rate: a pass begins at one moment")
         self.limits = given
 
     def wants(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[SlotWant]:
         """Return the slots that a run with these arguments wants. Raises as `Limit.want` does."""
-        return [each.want(args, kwargs) for each in self.limits]
+        return [each.want(args, kwargs) for each in self.limits if each.at_once is not None or each.rate is None]
+
+    def rates(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[RateWant]:
+        """Return the units that a pass of a run with these arguments wants. Raises as `Limit.want` does."""
+        return [
+            RateWant(each.name, each.key_of(args, kwargs), 1, each.rate)
+            for each in self.limits
+            if each.rate is not None
+        ]
 
 
 def check_at_once(at_once: int) -> int:

@@ -19,6 +19,7 @@ from durable.core.effects import (
     Acquire,
     Body,
     Call,
+    CloseLimit,
     Effect,
     Fork,
     GetRunState,
@@ -30,6 +31,7 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    Reserve,
     Save,
     ShortSleep,
     Supersede,
@@ -226,6 +228,12 @@ class AsyncDriver:
     async def _acquire(self, effect: Acquire) -> Any:
         return await self._owner.call(self.host.acquire, effect)
 
+    async def _reserve(self, effect: Reserve) -> Any:
+        return await self._owner.call(self.host.reserve, effect)
+
+    async def _close_limit(self, effect: CloseLimit) -> None:
+        await self._owner.call(self.host.close_limit, effect)
+
     async def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return await self._owner.call(self.host.peek_group, effect)
 
@@ -344,6 +352,8 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     GetRunState: AsyncDriver._get_run_state,
     PeekChild: AsyncDriver._peek_child,
     Acquire: AsyncDriver._acquire,
+    Reserve: AsyncDriver._reserve,
+    CloseLimit: AsyncDriver._close_limit,
     PeekGroup: AsyncDriver._peek_group,
     PeekMembers: AsyncDriver._peek_group,
     PeekTaken: AsyncDriver._peek_group,

@@ -11,6 +11,7 @@ from durable.core.deadlocks import Deadlock
 from durable.core.effects import (
     Acquire,
     Call,
+    CloseLimit,
     GetRunState,
     KeyOwner,
     PeekChild,
@@ -20,10 +21,12 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    Reserve,
     Save,
     Supersede,
     UndoChild,
 )
+from durable.core.rates import Reservation
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.core.slot_records import Admission
@@ -62,6 +65,12 @@ class Host(Protocol):
 
     def acquire(self, effect: Acquire) -> Admission:
         """Take slots of limits for the run, or a place in a line. Raises LeaseLost."""
+
+    def reserve(self, effect: Reserve) -> Reservation:
+        """Reserve units of a limit's rate. Raises LeaseLost."""
+
+    def close_limit(self, effect: CloseLimit) -> None:
+        """Close a limit's rate."""
 
     def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         """Return a group of children, some of its children, or which ids are taken, as the effect says."""

@@ -17,6 +17,7 @@ from durable.core.effects import (
     Acquire,
     Body,
     Call,
+    CloseLimit,
     Effect,
     Fork,
     GetRunState,
@@ -28,6 +29,7 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    Reserve,
     Save,
     ShortSleep,
     Supersede,
@@ -121,6 +123,12 @@ class SyncDriver:
 
     def _acquire(self, effect: Acquire) -> Any:
         return self.host.acquire(effect)
+
+    def _reserve(self, effect: Reserve) -> Any:
+        return self.host.reserve(effect)
+
+    def _close_limit(self, effect: CloseLimit) -> None:
+        self.host.close_limit(effect)
 
     def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return self.host.peek_group(effect)
@@ -230,6 +238,8 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     GetRunState: SyncDriver._get_run_state,
     PeekChild: SyncDriver._peek_child,
     Acquire: SyncDriver._acquire,
+    Reserve: SyncDriver._reserve,
+    CloseLimit: SyncDriver._close_limit,
     PeekGroup: SyncDriver._peek_group,
     PeekMembers: SyncDriver._peek_group,
     PeekTaken: SyncDriver._peek_group,

@@ -19,9 +19,10 @@ from django.db.transaction import TransactionManagementError
 from durable.conf import conf
 from durable.core import child_keys, child_rollback, clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
-from durable.core.effects import Acquire, Call, Save, Supersede, UndoChild
-from durable.core.errors import RunNotFoundError, UnknownLimitError
+from durable.core.effects import Acquire, Call, CloseLimit, Reserve, Save, Supersede, UndoChild
+from durable.core.errors import RateUnitsError, RunNotFoundError, UnknownLimitError
 from durable.core.journal import Event, Journal
+from durable.core.rates import LimitClosing, Reservation
 from durable.core.records import Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
 from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
@@ -125,6 +126,47 @@ class CommitSession:
         except UnknownLimitError:
             raise
         except Exception as error:  # whatever was taken belongs to the run: the next pass finds it
+            raise pass_aborted(run, error) from error
+
+    def reserve(self, effect: Reserve) -> Reservation:
+        """Give an attempt its moment in a limit's rate, in a commit of its own."""
+        self.rollback_leftovers(already_failing=False)
+        return self._delegate.call(lambda: self._reserve(effect))
+
+    def _reserve(self, effect: Reserve) -> Reservation:
+        run, environment = self._journal.run, self._journal.environment
+        try:
+            sessions.restore_used(conf.DATABASE)
+            return self._store.reserve(
+                run.id,
+                run.fence,
+                effect.location,
+                limits.with_rate(effect.want),
+                environment.now(),
+                may_begin=effect.may_begin,
+                patience=environment.short_sleep,
+            )
+        except LeaseLost:
+            self._eviction.request(LEASE_LOST)
+            self._events.lease_lost()
+            raise
+        except (UnknownLimitError, RateUnitsError):
+            raise
+        except Exception as error:  # what was reserved is found again, or is lost
+            raise pass_aborted(run, error) from error
+
+    def close_limit(self, effect: CloseLimit) -> None:
+        """Close a limit's rate, in a commit of its own: before the failed attempt that asked for it is recorded."""
+        self.rollback_leftovers(already_failing=True)
+        self._delegate.call(lambda: self._close_limit(effect))
+
+    def _close_limit(self, effect: CloseLimit) -> None:
+        run, want = self._journal.run, effect.want
+        closing = LimitClosing(until=effect.until, by=f"run {run.id}", reason=effect.reason)
+        try:
+            sessions.restore_used(conf.DATABASE)
+            self._store.close_rate(want.limit, want.key, closing, is_longer=True)
+        except Exception as error:
             raise pass_aborted(run, error) from error
 
     def undo_child(self, effect: UndoChild) -> RunRecord | None:

@@ -19,6 +19,7 @@ from durable.core.deadlocks import Deadlock
 from durable.core.effects import (
     Acquire,
     Call,
+    CloseLimit,
     GetRunState,
     KeyOwner,
     PeekChild,
@@ -28,11 +29,13 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    Reserve,
     Save,
     Supersede,
     UndoChild,
 )
 from durable.core.journal import Journal
+from durable.core.rates import Reservation
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.core.slot_records import Admission
@@ -110,6 +113,14 @@ class PassHost:
     def acquire(self, effect: Acquire) -> Admission:
         self._origin.end_forked_child()
         return self._commits.acquire(effect)
+
+    def reserve(self, effect: Reserve) -> Reservation:
+        self._origin.end_forked_child()
+        return self._commits.reserve(effect)
+
+    def close_limit(self, effect: CloseLimit) -> None:
+        self._origin.end_forked_child()
+        self._commits.close_limit(effect)
 
     def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         self._origin.end_forked_child()

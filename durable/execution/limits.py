@@ -1,17 +1,20 @@
-"""What code and settings say about a limit, for the first slot that is taken of it.
+"""What code and settings say about a limit, for the first slot or units that are taken of it.
 
 Later the row of the limit decides, which operators may change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from durable.conf import conf
 from durable.core import registry
+from durable.core.rates import RateWant, rate_of
 from durable.core.slot_records import SlotWant
+from durable.core.workflow_limits import Limit
 
-__all__ = ["defined"]
+__all__ = ["defined", "with_rate"]
 
 
 def defined(want: SlotWant) -> SlotWant:
@@ -20,10 +23,22 @@ def defined(want: SlotWant) -> SlotWant:
         return want
     at_once = conf.LIMITS.get(want.limit, {}).get("at_once")
     if at_once is None:
-        at_once = next((each for each in _of_workflows(want.limit) if each is not None), None)
+        at_once = next((each.at_once for each in _of_workflows(want.limit) if each.at_once is not None), None)
     return replace(want, at_once=at_once)
 
 
-def _of_workflows(name: str) -> list[int | None]:
-    limits = (each.limits for each in registry.all())
-    return [limit.at_once for found in limits if found is not None for limit in found.limits if limit.name == name]
+def with_rate(want: RateWant) -> RateWant:
+    """Return the want with the rate that the setting LIMITS, or else a workflow, gives the limit."""
+    if want.rate is not None:
+        return want
+    given = conf.LIMITS.get(want.limit, {})
+    rate = rate_of(given.get("rate"), given.get("burst"))
+    if rate is None:
+        rate = next((each.rate for each in _of_workflows(want.limit) if each.rate is not None), None)
+    return replace(want, rate=rate)
+
+
+def _of_workflows(name: str) -> Iterator[Limit]:
+    for definition in registry.all():
+        if definition.limits is not None:
+            yield from (each for each in definition.limits.limits if each.name == name)

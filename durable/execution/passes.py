@@ -19,7 +19,7 @@ from durable.core.current import running_workflow
 from durable.core.errors import PayloadError
 from durable.core.records import RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
-from durable.core.run_pass import PassOutcome, PassPolicy, Slots, run_pass
+from durable.core.run_pass import PassOutcome, PassPolicy, PassWants, Slots, run_pass
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 from durable.execution.eviction import Eviction
@@ -79,7 +79,12 @@ def _slots_of(definition: WorkflowDefinition | None, host: PassHost) -> Slots | 
     if definition is None or definition.limits is None:
         return None
     limits = definition.limits
-    return lambda: limits.wants(*_arguments(host)[:2])
+
+    def wanted() -> PassWants:
+        args, kwargs, _ = _arguments(host)
+        return PassWants(rates=limits.rates(args, kwargs), slots=limits.wants(args, kwargs))
+
+    return wanted
 
 
 def _arguments(host: PassHost) -> tuple[list[Any], dict[str, Any], Any]:

@@ -18,6 +18,7 @@ from durable.core.summary import SummaryKind
 from durable.inspection.explain_maps import turn_note, waiting_for_map
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
+from durable.inspection.rates import RateWait, rate_wait_of
 from durable.inspection.slots import Line, line_of
 from durable.inspection.wording import display_location, state_in_words
 from durable.models import Run
@@ -136,6 +137,8 @@ def sleeping(facts: Facts) -> Explanation:
         return overdue
     if not facts.is_due and facts.summary.is_in_line and (line := line_of(run.id)) is not None:
         return _in_line(facts, line)
+    if facts.summary.is_rated and (wait := rate_wait_of(run.id, facts.now)) is not None:
+        return _rated(facts, wait)
     if facts.is_due:
         return Explanation(headline=_('Due, waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue})
     step = facts.open(EntryStatus.FAILED)
@@ -236,6 +239,24 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
         detail = _('Run "%(run)s" has held one for %(span)s; it is %(state)s') % holder
         if line.holder_kind == SlotKind.OPEN:
             detail += "; " + _('it holds it to its end (hold="open")')
+    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
+
+
+def _rated(facts: Facts, wait: RateWait) -> Explanation:
+    """Explain a run that waits for its moment in the rate of a limit."""
+    told = {
+        "limit": limit_label(wait.limit, wait.key),
+        "rate": wait.rate,
+        "when": until(wait.at, facts.now),
+        "before": wait.before,
+    }
+    headline = _("Rate %(limit)s (%(rate)s): begins %(when)s, %(before)d before it") % told
+    detail = ""
+    if wait.closing is not None:
+        closing = {"when": until(wait.closing.until, facts.now), "by": wait.closing.by, "why": wait.closing.reason}
+        detail = _("Closed until %(when)s by %(by)s") % closing
+        if wait.closing.reason:
+            detail += f": {shortened(wait.closing.reason)}"
     return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
 
 

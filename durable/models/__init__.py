@@ -17,6 +17,7 @@ from durable.models.inbox import QueueMessage
 from durable.models.keys import RunKey
 from durable.models.limits import RunLimit
 from durable.models.log_lines import LogLine
+from durable.models.rates import RateKey, RateLimit, Reservation
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
 from durable.models.saved_views import SavedView
@@ -48,6 +49,9 @@ __all__ = [
     "LogLine",
     "OperatorAction",
     "QueueMessage",
+    "RateKey",
+    "RateLimit",
+    "Reservation",
     "Rollup",
     "RollupProgress",
     "Run",

@@ -15,11 +15,20 @@ from durable import runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import StaleLimitError, UnknownLimitError
+from durable.core.rates import Rate, rate_of
 from durable.core.workflow_limits import check_at_once
-from durable.models import Limit
+from durable.models import RateLimit
 from durable.operations.audited import audited
 
-__all__ = ["declared", "revision_of", "set_limit", "synchronise", "synchronise_after_migrate", "take_back_limit"]
+__all__ = [
+    "declared",
+    "declared_rates",
+    "revision_of",
+    "set_limit",
+    "synchronise",
+    "synchronise_after_migrate",
+    "take_back_limit",
+]
 
 
 def set_limit(name: str, at_once: int) -> None:
@@ -42,19 +51,31 @@ def declared() -> dict[str, int]:
     for definition in registry.all():
         if definition.limits is not None and registry.is_discovered(definition.name):
             found |= {each.name: each.at_once for each in definition.limits.limits if each.at_once is not None}
-    return found | {name: given["at_once"] for name, given in conf.LIMITS.items()}
+    return found | {name: given["at_once"] for name, given in conf.LIMITS.items() if "at_once" in given}
+
+
+def declared_rates() -> dict[str, Rate]:
+    """Return the rates that the settings and the workflows of this process give their limits, by name."""
+    found: dict[str, Rate] = {}
+    for definition in registry.all():
+        if definition.limits is not None and registry.is_discovered(definition.name):
+            found |= {each.name: each.rate for each in definition.limits.limits if each.rate is not None}
+    given = {name: rate_of(each.get("rate"), each.get("burst")) for name, each in conf.LIMITS.items()}
+    return found | {name: rate for name, rate in given.items() if rate is not None}
 
 
 def synchronise() -> list[str]:
-    """Write the numbers of the code; return the names of limits that are new or had another one."""
+    """Write the numbers and rates of the code; return the names of limits that are new or had others."""
     at = runtime.current()
     with at.store.transaction():
-        return [name for name, at_once in sorted(declared().items()) if at.store.declare_limit(name, at_once)]
+        changed = {name for name, at_once in sorted(declared().items()) if at.store.declare_limit(name, at_once)}
+        changed |= {name for name, rate in sorted(declared_rates().items()) if at.store.declare_rate(name, rate)}
+        return sorted(changed)
 
 
 def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None:  # noqa: ARG001
     """A receiver of `post_migrate`."""
-    if using == conf.DATABASE and Limit._meta.db_table in connections[using].introspection.table_names():
+    if using == conf.DATABASE and RateLimit._meta.db_table in connections[using].introspection.table_names():
         synchronise()
 
 

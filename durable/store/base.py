@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from durable.core.limits import History, RunLimits
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, Reservation
 from durable.core.records import (
     ActionRecord,
     Activity,
@@ -378,6 +379,54 @@ class Store(Protocol):
         """Write the number that the code says, under an operator's number. Return False if that is the row's already.
 
         The sweep hands on what has become free.
+        """
+
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Reservation:
+        """Give an attempt of a claimed run its moment in a limit's rate, or let it begin; on PostgreSQL one statement.
+
+        An attempt that does not begin keeps a reservation, which the next call for its run and location finds. It begins if
+        its moment is at most `patience` seconds from `now`, and if what has begun until then leaves room for it. Without
+        `may_begin` it takes the reservation alone, and is told to begin where that is due. The row of the key is locked, no
+        row of a run. Raises LeaseLost if the run has a newer fence, UnknownLimitError for a limit without a rate, and
+        RateUnitsError for units that take more than a year.
+        """
+
+    def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
+        """Let a limit have another rate than its code says, or the code's again (None); move the attempts that wait.
+
+        Return the rate before, and the queues to notify; None, and change nothing, if the limit has no rate.
+        """
+
+    def declare_rate(self, name: str, rate: Rate) -> bool:
+        """Write the rate that the code says, under an operator's rate. Return False if that is the row's already."""
+
+    def close_rate(
+        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
+    ) -> LimitClosing | None:
+        """Let nothing of a limit's key begin before a moment; of the key "", nothing of all keys. Return the closing before.
+
+        With `is_longer`, change nothing if the key is closed for as long already.
+        """
+
+    def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
+        """End the closing of a key, and move the attempts that wait.
+
+        Return the closing, and the queues to notify; None if the key is not closed.
+        """
+
+    def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
+        """Return what is reserved of these keys of a limit, and until when they are closed; those that were never used
+        are missing.
         """
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:

@@ -19,6 +19,7 @@ from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, RunLimits
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, Reservation
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -58,7 +59,7 @@ from durable.models import (
     Run,
     RunLimit,
 )
-from durable.store import activities, endings, groups, keys, outline_rows, row_rules, saves, slots
+from durable.store import activities, endings, groups, keys, outline_rows, rates, row_rules, saves, slots
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -325,6 +326,44 @@ class DatabaseStore(ABC):
         with transaction.atomic(using=self.alias):
             self._begin_to_write()
             return slots.declare_limit(self.alias, name, at_once)
+
+    @abstractmethod
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Reservation: ...
+
+    def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            return rates.set_rate(self.alias, name, override, now)
+
+    def declare_rate(self, name: str, rate: Rate) -> bool:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            return rates.declare(self.alias, name, rate)
+
+    def close_rate(
+        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
+    ) -> LimitClosing | None:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            return rates.close(self.alias, limit, key, closing, is_longer=is_longer)
+
+    def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            return rates.open_again(self.alias, limit, key, now)
+
+    def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
+        return rates.keys_of(self.alias, limit, keys, now)
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         return slots.of_runs(self.alias, run_ids) if run_ids else []

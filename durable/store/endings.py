@@ -16,7 +16,7 @@ from durable.core.child_entries import divided
 from durable.core.records import ENDED, RunRecord, WhenParentEnds
 from durable.models import Cascade, Child, ChildGroup, Run
 from durable.models.run import RunQuerySet
-from durable.store import groups, keys, row_rules, slots
+from durable.store import groups, keys, rates, row_rules, slots
 from durable.store.rows import RUN
 
 __all__ = ["cascaded", "drop", "end_dropped", "ended", "started_below"]
@@ -30,6 +30,7 @@ def ended(alias: str, run: RunRecord, locking: Locking) -> frozenset[str]:
     """Do what follows from the end of this run, whose row is locked and written; return the queues to notify."""
     keys.close(alias, run.id)
     slots.note_end(alias, run.id)
+    rates.forget(alias, run.id)
     children = Child.objects.using(alias)
     found = set(children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).values_list("parent_id", flat=True)[:2])
     queues = _count(alias, run, locking) if run.parent_id in found else frozenset()
@@ -82,6 +83,7 @@ def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) ->
                 gone[child.id] = after
                 keys.close(alias, child.id)
                 slots.note_end(alias, child.id)
+                rates.forget(alias, child.id)
                 if not _counts_by_itself(alias):
                     groups.ended(alias, after, at)
         _note(alias, parents, set(_cancellable(alias, parents).values_list("parent_id", flat=True).distinct()), at)

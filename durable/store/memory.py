@@ -19,6 +19,7 @@ from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, NewRun, RunLimits, key_of
 from durable.core.location import escape
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, Reservation
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -53,6 +54,7 @@ from durable.store.memory_activities import MemoryActivities
 from durable.store.memory_children import MemoryChildren, due_for_children
 from durable.store.memory_holds import MemoryHolds
 from durable.store.memory_keys import MemoryKeys
+from durable.store.memory_rates import MemoryRates
 from durable.store.memory_slots import MemorySlots, MemorySlotTable, sweep
 from durable.store.outline import bare_entry, bare_message
 
@@ -73,6 +75,7 @@ Tables = tuple[
     MemoryKeys,
     dict[tuple[str, str], SavedDetails],
     MemorySlots,
+    MemoryRates,
 ]
 
 
@@ -111,6 +114,7 @@ class MemoryStore:
         self._limits: dict[str, RunLimits] = {}
         self._saved: dict[tuple[str, str], SavedDetails] = {}
         self._slots = MemorySlots()
+        self._rates = MemoryRates()
 
     # -- verbs, from outside a pass
 
@@ -177,6 +181,7 @@ class MemoryStore:
             return self._keys.of_runs(self._runs, run_ids)
 
     def _ended(self, run: RunRecord) -> None:
+        self._rates.forget(run.id)
         parent = self._children.parent_of(self._runs, run)
         if parent is not None:
             child = self._children.of_runs([run])[run.id]
@@ -532,6 +537,45 @@ class MemoryStore:
             self._slots.limits[name] = at_once
             return before != at_once
 
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Reservation:
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None or run.fence != fence:
+                raise LeaseLost
+            return self._rates.reserve(run_id, location, want, now, may_begin=may_begin, patience=patience)
+
+    def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
+        with self._lock:
+            return self._rates.set_rate(name, override, self._runs, now)
+
+    def declare_rate(self, name: str, rate: Rate) -> bool:
+        with self._lock:
+            return self._rates.declare(name, rate)
+
+    def close_rate(
+        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
+    ) -> LimitClosing | None:
+        with self._lock:
+            return self._rates.close(limit, key, closing, is_longer=is_longer)
+
+    def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
+        with self._lock:
+            return self._rates.open_again(limit, key, self._runs, now)
+
+    def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
+        with self._lock:
+            return self._rates.keys_of(limit, keys, now)
+
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         with self._lock:
             return [each for each in self._slots.of_runs(run_ids) if self._runs[each.run_id].state not in ENDED]
@@ -782,6 +826,7 @@ class MemoryStore:
             self._keys.copied(),
             dict(self._saved),
             self._slots.copied(),
+            self._rates.copied(),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -799,4 +844,5 @@ class MemoryStore:
             self._keys,
             self._saved,
             self._slots,
+            self._rates,
         ) = tables

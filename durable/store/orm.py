@@ -18,6 +18,7 @@ from django.db.models.functions import Cast, Coalesce, Length
 
 from durable.core.control_flow import LeaseLost
 from durable.core.limits import History, NewRun, RunLimits, key_of
+from durable.core.rates import RateWant, Reservation
 from durable.core.records import (
     ENDED,
     Activity,
@@ -54,7 +55,7 @@ from durable.models import (
     StepSave,
 )
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, groups, keys, lines, row_rules, slots
+from durable.store import activities, endings, groups, keys, lines, rates, row_rules, slots
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
@@ -407,6 +408,23 @@ class OrmStore(DatabaseStore):
             table = slots.DatabaseSlots(self.alias, self._with_locks)
             answer, queues = lines.acquire(table, run_id, location, wants, now)
             return replace(answer, queues_to_notify=frozenset(queues))
+
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Reservation:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            if not self._runs.filter(id=run_id, fence=fence).exists():
+                raise LeaseLost
+            return rates.reserve(self.alias, run_id, location, want, now, may_begin=may_begin, patience=patience)
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
         with transaction.atomic(using=self.alias):

@@ -17,9 +17,10 @@ from typing import Any, Final
 from django.db import IntegrityError, connections, transaction
 
 from durable.core.control_flow import LeaseLost
-from durable.core.errors import UnknownLimitError
+from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.limits import History, NewRun
 from durable.core.location import escape
+from durable.core.rates import RateWant, Reservation, from_nanoseconds
 from durable.core.records import (
     Activity,
     AskedOfActivity,
@@ -34,7 +35,7 @@ from durable.core.records import (
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models.fields import pack, unpack
-from durable.store import groups, libpq, patience, row_rules, sessions, sql, sql_functions
+from durable.store import groups, libpq, patience, rates, row_rules, sessions, sql, sql_functions
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import text
@@ -249,6 +250,32 @@ class PostgresStore(DatabaseStore):
             at_once=at_once,
             queues_to_notify=to_notify,
         )
+
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Reservation:
+        rate = want.rate
+        given = [None, None, None] if rate is None else [pack(rate.text), str(rate.spacing), str(rate.burst)]
+        own = [pack(run_id), str(fence), pack(location), pack(want.limit), pack(want.key), str(want.units)]
+        how = ["true" if may_begin else "false", str(round(patience * 1_000_000_000)), text(now)]
+        is_ours, refusal, begins, moment, before = sql_functions.RESERVE(
+            self.alias, [*own, *given, *how], uninterrupted=True
+        )
+        if not is_ours:
+            raise LeaseLost
+        if refusal == "undefined":
+            raise UnknownLimitError(want.limit, is_rate=True)
+        if refusal == "units":
+            raise RateUnitsError(want.label, want.units, rates.text_of(self.alias, want.limit))
+        return Reservation(at=from_nanoseconds(int(moment or 0)), begins=begins == "true", before=int(before or 0))
 
     def _change_slots(self, batch: Batch, slots: SlotChange) -> frozenset[str]:
         values = [

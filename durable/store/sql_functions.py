@@ -28,6 +28,7 @@ __all__ = [
     "FLUSH",
     "PATCHED",
     "RECORD",
+    "RESERVE",
     "SEND",
     "START",
     "START_KEYED",
@@ -123,6 +124,15 @@ CHANGE_SLOTS: Final = SQLFunction("durable_change_slots_1", ["text", "timestampt
 
 #: Parameters: now, at most how much. Returns the queues to notify (JSON), and how much was done.
 SWEEP_SLOTS: Final = SQLFunction("durable_sweep_slots_1", ["timestamptz", "integer"], ["queues_to_notify", "number"])
+
+#: Parameters: run, fence, location; limit, key, units; text, spacing and burst of a rate that has no row yet, or None;
+#: whether the attempt may begin, its patience in nanoseconds, now. Returns whether the fence is the run's, why not, whether
+#: the attempt begins, its moment in nanoseconds since 1970, and how many units go before it.
+RESERVE: Final = SQLFunction(
+    "durable_reserve_1",
+    ["text", "bigint", *["text"] * 3, "bigint", "text", "bigint", "integer", "boolean", "bigint", "timestamptz"],
+    ["is_ours", "refusal", "is_begun", "moment", "units_before"],
+)
 
 _MOMENT: Final = datetime.fromtimestamp(0, UTC)
 #: A run that completes, whose patch has the values that the function of COMPLETE writes.

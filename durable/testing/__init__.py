@@ -20,6 +20,7 @@ from durable.core.current import is_in_step, running_run, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call
 from durable.core.errors import ErrorInfo
+from durable.core.rates import LimitClosing, RateWant, Reservation
 from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
 from durable.core.slot_records import Admission, SlotWant
 from durable.definitions import Workflow
@@ -478,6 +479,28 @@ class _CrashingStore(TransactionalMemoryStore):
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         return self._counted(lambda: super(_CrashingStore, self).acquire(run_id, fence, location, wants, now))
+
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Reservation:
+        return self._counted(
+            lambda: super(_CrashingStore, self).reserve(
+                run_id, fence, location, want, now, may_begin=may_begin, patience=patience
+            )
+        )
+
+    def close_rate(
+        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
+    ) -> LimitClosing | None:
+        return self._counted(lambda: super(_CrashingStore, self).close_rate(limit, key, closing, is_longer=is_longer))
 
     def _counted(self, write: Callable[[], T]) -> T:
         if self._crash == (self.commits + 1, "before"):

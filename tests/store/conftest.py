@@ -32,6 +32,9 @@ from durable.models import (
     LimitKey,
     OperatorAction,
     QueueMessage,
+    RateKey,
+    RateLimit,
+    Reservation,
     Run,
     RunKey,
     RunLimit,
@@ -55,7 +58,7 @@ _TABLES = [
     model._meta.db_table
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(Limit, LimitKey, Slot, SlotNote, Turn, GroupTally, ChildGroup),
+        *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
         *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, Run),
     )
 ]

@@ -1,6 +1,6 @@
 """The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
 
-What must happen with every end happens here: the key of the run is free again, its slots of limits are given up, the
+What must happen with every end happens here: the key of the run is free again, its slots and reservations of limits are given up, the
 parent that waits for the run is woken, or the run's group counts it (`durable.store.routines.groups`), and the run's open
 children are cancelled. For a run without a key that is no child and has none it is one look at
 an index for each, and nothing is written.
@@ -289,6 +289,7 @@ DECLARE
   is_parent boolean;
   has_key boolean;
   has_slot boolean;
+  has_reservation boolean;
   of_group text;
   woken text;
 BEGIN
@@ -308,13 +309,18 @@ BEGIN
   SELECT NEW.parent_id IS NOT NULL AND EXISTS (SELECT 1 FROM durable_child WHERE run_id = NEW.id),
     EXISTS (SELECT 1 FROM durable_child WHERE parent_id = NEW.id),
     EXISTS (SELECT 1 FROM durable_runkey WHERE run_id = NEW.id AND is_open),
-    EXISTS (SELECT 1 FROM durable_slot WHERE run_id = NEW.id) INTO is_child, is_parent, has_key, has_slot;
+    EXISTS (SELECT 1 FROM durable_slot WHERE run_id = NEW.id),
+    EXISTS (SELECT 1 FROM durable_reservation WHERE run_id = NEW.id)
+  INTO is_child, is_parent, has_key, has_slot, has_reservation;
   IF has_key THEN
     UPDATE durable_runkey SET is_open = NULL WHERE run_id = NEW.id;
   END IF;
   IF has_slot THEN
     WITH gone AS (DELETE FROM durable_slot WHERE run_id = NEW.id RETURNING "limit", key)
     INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, NEW.id FROM gone;
+  END IF;
+  IF has_reservation THEN
+    DELETE FROM durable_reservation WHERE run_id = NEW.id;
   END IF;
   IF is_child THEN
     SELECT member_of INTO of_group FROM durable_child WHERE run_id = NEW.id;

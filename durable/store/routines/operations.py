@@ -17,6 +17,7 @@ from durable.store.routines.functions import FUNCTIONS
 from durable.store.routines.groups import GROUP_TRIGGERS, GROUPS
 from durable.store.routines.guards import GUARDED, GUARDS, REFERENCES, TRIGGERS
 from durable.store.routines.keys import KEYS
+from durable.store.routines.rates import RATES
 from durable.store.routines.slots import SLOTS
 
 __all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines", "OnOtherDatabases", "created_by"]
@@ -24,7 +25,18 @@ __all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines
 #: All functions and triggers by name, in the order in which they can be created.
 ROUTINES: Final[dict[str, Routine]] = {
     each.name: each
-    for each in (*FUNCTIONS, *KEYS, *SLOTS, *ENDING, *GROUPS, *GUARDS, *TRIGGERS, *ENDING_TRIGGERS, *GROUP_TRIGGERS)
+    for each in (
+        *FUNCTIONS,
+        *KEYS,
+        *SLOTS,
+        *RATES,
+        *ENDING,
+        *GROUPS,
+        *GUARDS,
+        *TRIGGERS,
+        *ENDING_TRIGGERS,
+        *GROUP_TRIGGERS,
+    )
 }
 
 

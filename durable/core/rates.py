@@ -1,0 +1,164 @@
+"""Rates: how many units of a limit may begin in each period of time. Plain data.
+
+An attempt that wants units is given a moment of its own, a *reservation* (`durable.core.gcra` computes it).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Self
+
+from durable.core.duration import parse_duration
+from durable.core.ids import check_key, check_limit
+from durable.core.slot_records import limit_label
+
+__all__ = [
+    "MOST_UNITS",
+    "RATE",
+    "LimitClosing",
+    "Rate",
+    "RateKeyRow",
+    "RateWant",
+    "Reservation",
+    "check_burst",
+    "check_units",
+    "from_nanoseconds",
+    "nanoseconds",
+    "rate_of",
+    "rate_wanted",
+]
+
+#: The key in an entry's data of what its newest attempt has reserved: limit, units, moment.
+RATE: Final = "rate"
+#: Of one attempt, of a burst and of a rate.
+MOST_UNITS: Final = 1_000_000_000
+_LONGEST: Final = timedelta(days=366)
+_TEXT: Final = re.compile(r"\s*(\d[\d,_]*)\s*/\s*(.+?)\s*")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate as code writes it, "500/min": a unit every `spacing` nanoseconds, and `burst` units at once after a pause."""
+
+    text: str
+    spacing: int
+    burst: int = 1
+
+    @classmethod
+    def of(cls, rate: str, burst: int = 1) -> Self:
+        """Read a rate such as "500/min", "5/s" or "1/30 s". Raises TypeError and ValueError."""
+        if not isinstance(rate, str):
+            raise TypeError(f'a rate is text such as "500/min", not {rate!r}')
+        found = _TEXT.fullmatch(rate)
+        if found is None:
+            raise ValueError(
+                f'a rate is a number of units and a time, such as "500/min" or "1/30 s", not {rate[:64]!r}'
+            )
+        units, period = int(found[1].replace(",", "").replace("_", "")), _period(found[2])
+        if not 1 <= units <= MOST_UNITS:
+            raise ValueError(f"a rate has 1 to {MOST_UNITS:,} units, not {found[1][:64]}: close the limit to stop it")
+        if not timedelta(0) < period <= _LONGEST:
+            raise ValueError(f"the time of a rate is above 0 and at most 366 days, not {found[2][:64]!r}")
+        nanoseconds_ = period // _MICROSECOND * 1_000
+        spacing = -(-nanoseconds_ // units)
+        if check_burst(burst) * spacing > _LONGEST // _MICROSECOND * 1_000:
+            raise ValueError(f"a burst of {burst:,} units takes more than a year at {rate}: choose a smaller one")
+        return cls(f"{units}/{found[2]}", spacing, burst)
+
+    def __str__(self) -> str:
+        return self.text if self.burst == 1 else f"{self.text}, burst {self.burst}"
+
+
+@dataclass(frozen=True, slots=True)
+class RateWant:
+    """Units of a limit's rate that one attempt wants, for `key` ("" for none). `rate` defines a limit that has no row yet."""
+
+    limit: str
+    key: str = ""
+    units: int = 1
+    rate: Rate | None = None
+
+    @property
+    def label(self) -> str:
+        """The limit and the key as people see them."""
+        return limit_label(self.limit, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """The answer to an attempt that wants units: it begins at `at`, in this pass; or the run parks until then.
+
+    `before` is how many units of the rate go before it.
+    """
+
+    at: datetime
+    begins: bool
+    before: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitClosing:
+    """A closing of a limit's rate: nothing begins before `until`. `by` and `reason` tell whose it is and why."""
+
+    until: datetime
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateKeyRow:
+    """A key of a rate: until when it is reserved, None for never; and its closing, None while it is open."""
+
+    limit: str
+    key: str
+    reserved_until: datetime | None
+    closing: LimitClosing | None = None
+
+
+def rate_of(rate: str | None, burst: int | None) -> Rate | None:
+    """Return the rate that two options give, None for none. Raises TypeError and ValueError."""
+    if rate is None:
+        if burst is not None:
+            raise ValueError('burst= is of a rate: add rate=, such as rate="500/min"')
+        return None
+    return Rate.of(rate, 1 if burst is None else burst)
+
+
+def rate_wanted(label: str, units: int = 1) -> RateWant:
+    """Return the units that code names: of "openai", or of "openai/acme" for a key. Raises TypeError and ValueError."""
+    if not isinstance(label, str):
+        raise TypeError(f'rate= is the name of a limit, such as "openai" or "openai/acme", not {label!r}')
+    limit, _, key = label.partition("/")
+    return RateWant(check_limit(limit), check_key(key) if key else "", check_units(units))
+
+
+def check_units(units: int) -> int:
+    """Return a number of units. Raises ValueError."""
+    if not isinstance(units, int) or isinstance(units, bool) or not 1 <= units <= MOST_UNITS:
+        raise ValueError(f"units is a whole number from 1 to {MOST_UNITS:,}, not {units!r}")
+    return units
+
+
+def check_burst(burst: int) -> int:
+    """Return a burst. Raises ValueError."""
+    if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= MOST_UNITS:
+        raise ValueError(f"burst is a whole number from 1 to {MOST_UNITS:,}, not {burst!r}")
+    return burst
+
+
+def nanoseconds(moment: datetime) -> int:
+    """Return a moment in nanoseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND * 1_000
+
+
+def from_nanoseconds(number: int) -> datetime:
+    """Return the moment of so many nanoseconds since 1970, a microsecond later where it falls between two."""
+    return _EPOCH + -(-number // 1_000) * _MICROSECOND
+
+
+def _period(text: str) -> timedelta:
+    return parse_duration(f"1 {text}" if text.isalpha() else text, "the time of a rate")

@@ -1,0 +1,104 @@
+"""Rates of limits: the rate itself, what of it is taken for each key, and which attempts wait for their moments.
+
+Side tables: a run whose workflow and steps have no rate has no row in them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import models
+
+from durable.core.ids import MAX_ID
+from durable.core.rates import LimitClosing, Rate
+from durable.models.fields import NameField
+from durable.models.run import Run
+
+__all__ = ["RateKey", "RateLimit", "Reservation"]
+
+
+class RateLimit(models.Model):
+    """A limit's rate: a unit every `spacing` nanoseconds, for each of its keys, and `burst` at once after a pause.
+
+    Code and settings define it, and the first attempt that wants units inserts it. The columns of the override are what an
+    operator has set instead, "" and 0 for nothing.
+    """
+
+    name = NameField[str, str](max_length=MAX_ID, primary_key=True)
+    rate = NameField[str, str](max_length=MAX_ID)
+    spacing = models.BigIntegerField()
+    burst = models.IntegerField(default=1)
+    override_rate = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
+    override_spacing = models.BigIntegerField(default=0, db_default=0)
+    override_burst = models.IntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def code_says(self) -> Rate:
+        """The rate of code or settings."""
+        return Rate(self.rate, self.spacing, self.burst)
+
+    @property
+    def override(self) -> Rate | None:
+        """The rate that an operator has set; None if nobody has."""
+        if not self.override_spacing:
+            return None
+        return Rate(self.override_rate, self.override_spacing, self.override_burst)
+
+    @property
+    def now(self) -> Rate:
+        """The rate that holds."""
+        return self.override or self.code_says
+
+
+class RateKey(models.Model):
+    """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
+
+    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`). Nothing
+    begins before `closed_until`; the row of the key "" closes all keys.
+    """
+
+    limit = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID, blank=True)
+    reserved = models.BigIntegerField(default=0, db_default=0)
+    begun = models.BigIntegerField(default=0, db_default=0)
+    put_off = models.BigIntegerField(default=0, db_default=0)
+    closed_until = models.DateTimeField(null=True, blank=True)
+    closed_by = NameField[str, str](max_length=MAX_ID + 10, blank=True, default="", db_default="")
+    closed_why = models.TextField(blank=True, default="", db_default="")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["limit", "key"], name="durable_ratekey_once")]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.key}"
+
+    def closing(self, now: datetime) -> LimitClosing | None:
+        """Return the closing that holds now, None for none."""
+        if self.closed_until is None or self.closed_until <= now:
+            return None
+        return LimitClosing(until=self.closed_until, by=self.closed_by, reason=self.closed_why)
+
+
+class Reservation(models.Model):
+    """The moment of an attempt that waits for it: of the step at `location`, "" for a pass of the workflow.
+
+    The row goes when the attempt begins, and with the end of the run.
+    """
+
+    # no constraint in the database: a row without its run is one that nobody asks for
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    location = NameField[str, str](max_length=1024, blank=True)
+    limit = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID, blank=True)
+    units = models.IntegerField()
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "location"], name="durable_reservation_once")]
+        indexes = [models.Index(fields=["limit", "key", "at"], name="durable_reservation_in_order")]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.key} {self.run_id}"

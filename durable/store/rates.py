@@ -1,0 +1,192 @@
+"""Rates of limits on any database: the rows for `durable.core.gcra`, and what operators change of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connections
+
+from durable.core import gcra
+from durable.core.errors import RateUnitsError, UnknownLimitError
+from durable.core.gcra import Cell, Want
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, from_nanoseconds, nanoseconds
+from durable.core.rates import Reservation as Answer
+from durable.core.records import ENDED, RunState
+from durable.models import RateKey, RateLimit, Reservation, Run
+
+__all__ = ["close", "declare", "forget", "keys_of", "open_again", "reserve", "set_rate", "text_of"]
+
+_RETIMED = 10_000  # waiting attempts that a verb moves
+
+
+def reserve(
+    alias: str, run_id: str, location: str, want: RateWant, at: datetime, *, may_begin: bool, patience: float
+) -> Answer:
+    """Give an attempt its moment, or let it begin (`Store.reserve`), in a transaction."""
+    rate = _rate(alias, want)
+    if want.units * rate.spacing > gcra.LONGEST:
+        raise RateUnitsError(want.label, want.units, rate.text)
+    row = _locked(alias, want.limit, want.key)
+    tickets = Reservation.objects.using(alias)
+    wanted = {"limit": want.limit, "key": want.key, "units": want.units}
+    ticket = tickets.filter(run_id=run_id, location=location, **wanted).first()
+    now, closed = nanoseconds(at), _closed(alias, want.limit, want.key)
+    cell = Cell(row.reserved, row.begun, row.put_off)
+    begins, moment = gcra.reserve(
+        cell,
+        rate.spacing,
+        rate.burst,
+        Want(
+            units=want.units,
+            at=now,
+            patience=round(patience * 1_000_000_000),
+            closed_until=closed,
+            reservation=None if ticket is None else nanoseconds(ticket.at),
+            may_begin=may_begin,
+        ),
+    )
+    _put(alias, row, cell)
+    answer = Answer(
+        at=from_nanoseconds(moment), begins=begins, before=gcra.units_before(moment, now, closed, rate.spacing)
+    )
+    if begins and may_begin:
+        tickets.filter(run_id=run_id, location=location).delete()
+    else:
+        tickets.update_or_create(run_id=run_id, location=location, defaults={**wanted, "at": answer.at})
+    return answer
+
+
+def forget(alias: str, run_id: str) -> None:
+    """Delete the reservations of a run that has ended. What they took of the rate is not given back."""
+    Reservation.objects.using(alias).filter(run_id=run_id).delete()
+
+
+def declare(alias: str, name: str, rate: Rate) -> bool:
+    """Write the rate that the code says (`Store.declare_rate`)."""
+    values = {"rate": rate.text, "spacing": rate.spacing, "burst": rate.burst}
+    row, is_new = RateLimit.objects.using(alias).get_or_create(name=name, defaults=values)
+    if is_new or row.code_says == rate:
+        return is_new
+    RateLimit.objects.using(alias).filter(name=name).update(**values)
+    return True
+
+
+def set_rate(alias: str, name: str, override: Rate | None, at: datetime) -> tuple[Rate, frozenset[str]] | None:
+    """Let a limit have another rate, and move the attempts that wait (`Store.set_rate`)."""
+    rows = RateLimit.objects.using(alias).filter(name=name)
+    before = rows.first()
+    if before is None:
+        return None
+    chosen = override or Rate("", 0, 0)
+    rows.update(override_rate=chosen.text, override_spacing=chosen.spacing, override_burst=chosen.burst)
+    return before.now, _retimed(alias, name, None, at, before.now.spacing)
+
+
+def close(alias: str, limit: str, key: str, closing: LimitClosing, *, is_longer: bool) -> LimitClosing | None:
+    """Close a key of a limit; return the closing before (`Store.close_rate`)."""
+    row = _locked(alias, limit, key)
+    before = None
+    if row.closed_until is not None:
+        before = LimitClosing(until=row.closed_until, by=row.closed_by, reason=row.closed_why)
+        if is_longer and row.closed_until >= closing.until:
+            return before
+    values = {"closed_until": closing.until, "closed_by": closing.by, "closed_why": closing.reason}
+    RateKey.objects.using(alias).filter(pk=row.pk).update(**values)
+    return before
+
+
+def open_again(alias: str, limit: str, key: str, at: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
+    """End the closing of a key, and move the attempts that wait (`Store.open_rate`)."""
+    row = _locked(alias, limit, key)
+    if (before := row.closing(at)) is None:
+        return None
+    RateKey.objects.using(alias).filter(pk=row.pk).update(closed_until=None, closed_by="", closed_why="")
+    return before, _retimed(alias, limit, key or None, at)
+
+
+def keys_of(alias: str, limit: str, keys: Sequence[str], at: datetime) -> list[RateKeyRow]:
+    """Return what is taken of these keys of a limit (`Store.rate_keys`)."""
+    rows = RateKey.objects.using(alias).filter(limit=limit, key__in=keys).order_by("key")
+    return [
+        RateKeyRow(
+            limit=row.limit,
+            key=row.key,
+            reserved_until=from_nanoseconds(newest) if (newest := max(row.reserved, row.put_off)) else None,
+            closing=row.closing(at),
+        )
+        for row in rows
+    ]
+
+
+def text_of(alias: str, limit: str) -> str:
+    """Return the rate of a limit as text."""
+    return RateLimit.objects.using(alias).get(name=limit).now.text
+
+
+def _rate(alias: str, want: RateWant) -> Rate:
+    limits = RateLimit.objects.using(alias)
+    found = limits.filter(name=want.limit).first()
+    if found is None:
+        if want.rate is None:
+            raise UnknownLimitError(want.limit, is_rate=True)
+        values = {"rate": want.rate.text, "spacing": want.rate.spacing, "burst": want.rate.burst}
+        found, _ = limits.get_or_create(name=want.limit, defaults=values)
+    return found.now
+
+
+def _locked(alias: str, limit: str, key: str) -> RateKey:
+    keys = RateKey.objects.using(alias)
+    if connections[alias].features.has_select_for_update:
+        keys = keys.select_for_update()
+    return keys.get_or_create(limit=limit, key=key)[0]
+
+
+def _closed(alias: str, limit: str, key: str) -> int:
+    rows = RateKey.objects.using(alias).filter(limit=limit, key__in={"", key}, closed_until__isnull=False)
+    return max(
+        (nanoseconds(each) for each in rows.values_list("closed_until", flat=True) if each is not None), default=0
+    )
+
+
+def _put(alias: str, row: RateKey, cell: Cell) -> None:
+    values = {"reserved": cell.reserved, "begun": cell.begun, "put_off": cell.put_off}
+    RateKey.objects.using(alias).filter(pk=row.pk).update(**values)
+
+
+def _retimed(alias: str, limit: str, key: str | None, at: datetime, spacing_before: int = 0) -> frozenset[str]:
+    """Give the attempts that wait for a limit, or for one of its keys, new moments in the same order.
+
+    `spacing_before` is that of the rate before, if it has changed. A run whose row somebody else has locked keeps its moment. Return the queues to notify.
+    """
+    rows = RateKey.objects.using(alias).filter(limit=limit).order_by("key")
+    queues: set[str] = set()
+    for each in rows if key is None else rows.filter(key=key):
+        row = _locked(alias, limit, each.key)
+        rate = RateLimit.objects.using(alias).get(name=limit).now
+        closed, now = _closed(alias, limit, row.key), nanoseconds(at)
+        cell = Cell(row.reserved, row.begun, row.put_off)
+        if spacing_before:
+            gcra.rescale(cell, now, spacing_before, rate.spacing)
+        gcra.begin_anew(cell)
+        waiting = Reservation.objects.using(alias).filter(limit=limit, key=row.key, at__gt=at).order_by("at", "id")
+        for ticket in waiting[:_RETIMED]:
+            wanted = Want(units=ticket.units, at=now, closed_until=closed, may_begin=False)
+            _, moment = gcra.reserve(cell, rate.spacing, rate.burst, wanted)
+            queues |= _move(alias, ticket, from_nanoseconds(moment), at)
+        _put(alias, row, cell)
+    return frozenset(queues)
+
+
+def _move(alias: str, ticket: Reservation, moment: datetime, at: datetime) -> set[str]:
+    runs = Run.objects.using(alias)
+    if connections[alias].features.has_select_for_update_skip_locked:
+        runs = runs.select_for_update(skip_locked=True, no_key=connections[alias].features.has_select_for_no_key_update)
+    run = runs.filter(id=ticket.run_id).first()
+    if run is None or run.state in ENDED:
+        return set()
+    Reservation.objects.using(alias).filter(pk=ticket.pk).update(at=moment)
+    if run.state == RunState.PAUSED or run.wake_at is None or run.wake_at <= moment:
+        return set()
+    Run.objects.using(alias).filter(id=run.pk).update(wake_at=moment)
+    return {run.queue} if moment <= at else set()
