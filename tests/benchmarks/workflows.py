@@ -9,9 +9,10 @@ from datetime import datetime
 from django.db import connection
 from django.utils import timezone
 
-from durable import AsyncContext, Break, Context, Continue, CriticalError, current_step, workflow
+from durable import AsyncContext, Break, Context, Continue, CriticalError, Limit, current_step, workflow
 
 __all__ = [
+    "AT_ONCE",
     "RESULT",
     "acalls",
     "aparallel",
@@ -20,8 +21,10 @@ __all__ = [
     "failing",
     "fan_out",
     "holding",
+    "keyed",
     "mapping",
     "noting",
+    "one_key",
     "parallel",
     "querying",
     "receiving",
@@ -32,6 +35,8 @@ __all__ = [
 ]
 
 RESULT = "x" * 30
+#: How many slots the limit of `one_key` allows.
+AT_ONCE = 4
 #: What the loop calls at each tenth, in its own process: the iteration.
 watch: list[Callable[[int], None]] = []
 
@@ -207,3 +212,16 @@ def noting(ctx: Context) -> str:
     """A step with a function that is called and nothing else; for warming up."""
     value: str = ctx.step("note", result)
     return value
+
+
+@workflow(name="benchmarks.one_key", limit=Limit("benchmarks-one", at_once=AT_ONCE))
+def one_key(ctx: Context) -> list[float]:
+    """One step under a limit without keys; from when to when it worked, by the clock."""
+    begins: float = ctx.step("step", time.time)
+    return [begins, time.time()]
+
+
+@workflow(name="benchmarks.keyed", limit=Limit("benchmarks-keys", at_once=1, key=lambda key: key))
+def keyed(ctx: Context, _key: str) -> None:
+    """One step, for one run of each key at a time."""
+    ctx.step("step", result)
