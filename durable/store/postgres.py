@@ -26,7 +26,6 @@ from durable.core.records import (
     AskedOfActivity,
     Batch,
     Committed,
-    FailureRecord,
     Message,
     OutgoingMessage,
     RunChange,
@@ -38,7 +37,7 @@ from durable.models.fields import pack, unpack
 from durable.store import groups, libpq, patience, rates, row_rules, sessions, sql, sql_functions
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore
-from durable.store.libpq import text
+from durable.store.libpq import Row, SQLFunction, text
 from durable.store.parameters import (
     CommitParameters,
     batch_parameters,
@@ -214,13 +213,13 @@ class PostgresStore(DatabaseStore):
 
     def commit(self, batch: Batch) -> Committed:
         has_groups = bool(batch.groups or batch.awaited_groups)
-        has_more = batch.worked is not None or batch.saved or batch.forgotten or batch.slots is not None
+        has_more = batch.worked is not None or batch.saved or batch.forgotten
         if not has_more and not has_groups:
             return self._committed(batch)
         with transaction.atomic(using=self.alias):
             if has_groups:
                 groups.lock(self.alias, [each.id for each in batch.groups])
-            committed = self._committed(batch)
+            committed = self._committed(replace(batch, slots=None))
             self._write_beside(batch)
             if has_groups:
                 committed = self._change_groups(batch, committed)
@@ -237,7 +236,7 @@ class PostgresStore(DatabaseStore):
             raise LeaseLost
         if undefined is not None:
             raise UnknownLimitError(unpack(undefined))
-        to_notify = frozenset(map(unpack, json.loads(queues))) if queues else frozenset()
+        to_notify = _queues(queues)
         if line is None:
             return Admission(is_granted=True, queues_to_notify=to_notify)
         limit, key, place, held, at_once = json.loads(line)
@@ -278,19 +277,12 @@ class PostgresStore(DatabaseStore):
         return Reservation(at=from_nanoseconds(int(moment or 0)), begins=begins == "true", before=int(before or 0))
 
     def _change_slots(self, batch: Batch, slots: SlotChange) -> frozenset[str]:
-        values = [
-            pack(batch.run_id),
-            text(batch.now),
-            json.dumps([pack(each) for each in slots.released]),
-            "true" if slots.is_left else "false",
-            json.dumps([pack(each) for each in slots.awaited]),
-        ]
-        [queues] = sql_functions.CHANGE_SLOTS(self.alias, values, uninterrupted=True)
-        return frozenset(map(unpack, json.loads(queues))) if queues else frozenset()
+        [queues] = sql_functions.CHANGE_SLOTS(self.alias, _slot_parameters(batch, slots), uninterrupted=True)
+        return _queues(queues)
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
         queues, number = sql_functions.SWEEP_SLOTS(self.alias, [text(now), str(most)])
-        return frozenset(map(unpack, json.loads(queues))) if queues else frozenset(), int(number or 0)
+        return _queues(queues), int(number or 0)
 
     def _committed(self, batch: Batch) -> Committed:
         if _only_entries(batch):
@@ -300,33 +292,46 @@ class PostgresStore(DatabaseStore):
         if _concerns_children(batch):
             committed = self._commit_with_children(batch)
         else:
-            committed = self._commit(batch_parameters(batch), batch.failure)
+            committed = self._commit(batch_parameters(batch), batch)
         if committed is None:
             raise LeaseLost
         return committed
 
+    def _call(
+        self, function: SQLFunction, values: Sequence[str | None], batch: Batch | None
+    ) -> tuple[Row, frozenset[str]]:
+        """Call the function of a commit, and in the same statement that which changes the slots of its run, if it does.
+
+        Return its row, and the queues to notify of slots.
+        """
+        if batch is None or batch.slots is None:
+            return function(self.alias, values, uninterrupted=True), frozenset()
+        given = [*values, *_slot_parameters(batch, batch.slots)]
+        *row, queues = sql_functions.WITH_SLOTS[function](self.alias, given, uninterrupted=True)
+        return tuple(row), _queues(queues)
+
     def _commit_with_children(self, batch: Batch) -> Committed | None:
         parameters = [*batch_parameters(batch), *children_parameters(batch)]
         try:
-            request, queues = sql_functions.COMMIT_WITH_CHILDREN(self.alias, parameters, uninterrupted=True)
+            (request, queues), of_slots = self._call(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)
         except IntegrityError as error:
             found = getattr(error.__cause__, "diag", None)
             if found is None or (refusal := _REFUSALS.get(found.constraint_name)) is None:
                 raise
             raise refusal(unpack(found.message_detail)) from error
-        return _committed(request, queues)
+        return _committed(request, queues, of_slots)
 
     def _flush(self, batch: Batch) -> Committed:
         entries = row_rules.entries_to_write(batch.entries)
         run, fence = pack(batch.run_id), str(batch.fence)
         if len(entries) == 1:
             values = [run, fence, *sql_functions.recorded(entries[0])]
-            [request] = sql_functions.RECORD(self.alias, values, uninterrupted=True)
+            [request], queues = self._call(sql_functions.RECORD, values, batch)
         else:
-            [request] = sql_functions.FLUSH(self.alias, [run, fence, entries_json(entries)], uninterrupted=True)
+            [request], queues = self._call(sql_functions.FLUSH, [run, fence, entries_json(entries)], batch)
         if request is None:
             raise LeaseLost
-        return _answered(request)
+        return _answered(request, queues)
 
     def _complete(self, batch: Batch) -> Committed:
         assert batch.run is not None
@@ -335,22 +340,24 @@ class PostgresStore(DatabaseStore):
         assert output is not None
         values = [pack(batch.run_id), str(batch.fence), text(finished_at), pack(output)]
         if batch.parent_id is None:
-            [request] = sql_functions.COMPLETE(self.alias, values, uninterrupted=True)
-            committed = None if request is None else _answered(request)
+            [request], of_slots = self._call(sql_functions.COMPLETE, values, batch)
+            committed = None if request is None else _answered(request, of_slots)
         else:
             values.append(pack(batch.parent_id))
-            committed = _committed(*sql_functions.COMPLETE_CHILD(self.alias, values, uninterrupted=True))
+            (request, queues), of_slots = self._call(sql_functions.COMPLETE_CHILD, values, batch)
+            committed = _committed(request, queues, of_slots)
         if committed is None:
             raise LeaseLost
         return committed
 
-    def _commit(self, parts: CommitParameters, failure: FailureRecord | None = None) -> Committed | None:
-        """Write the parts. Return None, and write nothing, if the run has a newer fence."""
-        if failure is None:
-            request, queues = sql_functions.COMMIT(self.alias, parts, uninterrupted=True)
+    def _commit(self, parts: CommitParameters, batch: Batch | None = None) -> Committed | None:
+        """Write the parts, of a batch or of a change. Return None, and write nothing, if the run has a newer fence."""
+        if batch is None or batch.failure is None:
+            (request, queues), of_slots = self._call(sql_functions.COMMIT, parts, batch)
         else:
-            request, queues = sql_functions.FAIL(self.alias, [*parts, failure_row(failure)], uninterrupted=True)
-        return _committed(request, queues)
+            values = [*parts, failure_row(batch.failure)]
+            (request, queues), of_slots = self._call(sql_functions.FAIL, values, batch)
+        return _committed(request, queues, of_slots)
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         if not held:
@@ -424,17 +431,29 @@ _NOTHING_ASKED: Final = Committed()
 _REFUSALS: Final = {"durable_child_id_is_free": ChildIdTaken, "durable_child_key_is_free": ChildKeyTaken}
 
 
-def _answered(request: str) -> Committed:
-    return Committed(request=request) if request else _NOTHING_ASKED
+def _answered(request: str, queues: frozenset[str] = frozenset()) -> Committed:
+    return Committed(request=request, queues_to_notify=queues) if request or queues else _NOTHING_ASKED
 
 
-def _committed(request: str | None, queues: str | None) -> Committed | None:
+def _committed(request: str | None, queues: str | None, of_slots: frozenset[str]) -> Committed | None:
     """Return the answer of a commit; None if the run has a newer fence."""
-    if request is None:
-        return None
-    if not queues:
-        return _answered(request)
-    return Committed(request=request, queues_to_notify=frozenset(map(unpack, json.loads(queues))))
+    return None if request is None else _answered(request, _queues(queues) | of_slots)
+
+
+def _queues(names: str | None) -> frozenset[str]:
+    """Return the queues to notify, which a function has named as JSON."""
+    return frozenset(map(unpack, json.loads(names))) if names else frozenset()
+
+
+def _slot_parameters(batch: Batch, slots: SlotChange) -> list[str | None]:
+    """Return the parameters of CHANGE_SLOTS."""
+    return [
+        pack(batch.run_id),
+        text(batch.now),
+        json.dumps([pack(each) for each in slots.released]),
+        "true" if slots.is_left else "false",
+        json.dumps([pack(each) for each in slots.awaited]),
+    ]
 
 
 def _asked(

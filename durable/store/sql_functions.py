@@ -33,6 +33,7 @@ __all__ = [
     "START",
     "START_KEYED",
     "SWEEP_SLOTS",
+    "WITH_SLOTS",
     "is_completion",
     "recorded",
 ]
@@ -121,6 +122,11 @@ ACQUIRE: Final = SQLFunction(
 #: Parameters: run, now, released locations (JSON), whether the run is left, awaited locations (JSON). Returns the queues
 #: to notify, as JSON.
 CHANGE_SLOTS: Final = SQLFunction("durable_change_slots_1", ["text", "timestamptz", "json", "boolean", "json"])
+
+#: Each function of a commit with CHANGE_SLOTS behind it, as one statement. What CHANGE_SLOTS returns is the last column.
+WITH_SLOTS: Final = {
+    each: each.followed_by(CHANGE_SLOTS) for each in (RECORD, FLUSH, COMPLETE, COMMIT, FAIL, COMMIT_WITH_CHILDREN)
+}
 
 #: Parameters: now, at most how much. Returns the queues to notify (JSON), and how much was done.
 SWEEP_SLOTS: Final = SQLFunction("durable_sweep_slots_1", ["timestamptz", "integer"], ["queues_to_notify", "number"])
