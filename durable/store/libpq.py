@@ -41,42 +41,48 @@ class SQLFunction:
     """A function in the database: its name, the types of its parameters and, if it has several, its columns."""
 
     def __init__(
-        self, name: str, types: Sequence[str], columns: Sequence[str] = (), *, then: SQLFunction | None = None
+        self,
+        name: str,
+        types: Sequence[str],
+        columns: Sequence[str] = (),
+        *,
+        statement: Callable[[Sequence[str]], str] | None = None,
     ) -> None:
-        self.name: str = name if then is None else f"{name}+{then.name}"
-        self._function = name
-        self._parameters = list(types)
-        self._columns = columns
-        self._then = then
-        every = [*types, *(() if then is None else then._parameters)]
-        self._direct = self._statement([f"${number}" for number in range(1, len(every) + 1)]).encode()
+        self.name = name
+        self.types = types
+        self.columns = columns
+        make = statement or self._statement
+        self._direct = make([f"${number}" for number in range(1, len(types) + 1)]).encode()
         #: Sent beside the statement: casts in the statement would have to be parsed.
-        self._types = [psycopg.adapters.types[type].oid for type in every]
-        self._prepared_name = self.name.encode()
-        self._portable = self._statement([f"%s::{type}" for type in every])
+        self._types = [psycopg.adapters.types[type].oid for type in types]
+        self._prepared_name = name.encode()
+        self._portable = make([f"%s::{type}" for type in types])
 
     def followed_by(self, then: SQLFunction) -> SQLFunction:
         """Return the statement that calls this function, and then, unless its first column is NULL, the other one.
 
-        Its parameters are those of both. Its row is that of this function, and as one more column what the other returns,
-        which has to be one value.
+        Its parameters are those of both. Its row is that of this function, and as one more column the value that the other
+        one returns.
         """
-        assert not then._columns, f"{then.name} returns several columns"
-        return SQLFunction(self._function, self._parameters, self._columns, then=then)
+
+        def statement(parameters: Sequence[str]) -> str:
+            # the calls stand in the order of their parameters, which the portable statement does not number
+            own, others = parameters[: len(self.types)], parameters[len(self.types) :]
+            columns = self.columns or ["answer"]
+            call = f"{self.name}({', '.join(own)})" + ("" if self.columns else " AS answer")
+            second = f"CASE WHEN {columns[0]} IS NOT NULL THEN {then.name}({', '.join(others)})::text END"
+            return (
+                f"WITH first AS MATERIALIZED (SELECT {', '.join(columns)} FROM {call}) "  # noqa: S608  # names of functions
+                f"SELECT {', '.join(f'{each}::text' for each in columns)}, {second} FROM first"
+            )
+
+        return SQLFunction(f"{self.name}+{then.name}", [*self.types, *then.types], statement=statement)
 
     def _statement(self, parameters: Sequence[str]) -> str:
-        own, others = parameters[: len(self._parameters)], parameters[len(self._parameters) :]
-        call = f"{self._function}({', '.join(own)})"
-        if self._then is None and not self._columns:
+        call = f"{self.name}({', '.join(parameters)})"
+        if not self.columns:
             return f"SELECT {call}::text"
-        columns = [f"{each}::text" for each in self._columns]
-        if self._then is None:
-            return f"SELECT {', '.join(columns)} FROM {call}"  # noqa: S608  # names of functions
-        first = ", ".join(columns) if columns else "answer::text"
-        asked = self._columns[0] if columns else "answer"
-        then = f"CASE WHEN {asked} IS NOT NULL THEN {self._then._function}({', '.join(others)})::text END"
-        # a function's row is complete before anything is made of it, so the other one is called after it
-        return f"SELECT {first}, {then} FROM {call} AS {'t' if columns else 'answer'}"  # noqa: S608  # names of functions
+        return f"SELECT {', '.join(f'{each}::text' for each in self.columns)} FROM {call}"  # noqa: S608
 
     def __call__(self, alias: str, texts: Sequence[str | None], *, uninterrupted: bool = False) -> Row:
         """Call the function with parameters given as text, and return its row. Raises what Django raises.
