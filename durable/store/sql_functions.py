@@ -125,7 +125,8 @@ CHANGE_SLOTS: Final = SQLFunction("durable_change_slots_1", ["text", "timestampt
 
 #: Each function of a commit with CHANGE_SLOTS behind it, as one statement. What CHANGE_SLOTS returns is the last column.
 WITH_SLOTS: Final = {
-    each: each.followed_by(CHANGE_SLOTS) for each in (RECORD, FLUSH, COMPLETE, COMMIT, FAIL, COMMIT_WITH_CHILDREN)
+    each: each.followed_by(CHANGE_SLOTS)
+    for each in (RECORD, FLUSH, COMPLETE, COMPLETE_CHILD, COMMIT, FAIL, COMMIT_WITH_CHILDREN)
 }
 
 #: Parameters: now, at most how much. Returns the queues to notify (JSON), and how much was done.

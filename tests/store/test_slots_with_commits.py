@@ -27,6 +27,7 @@ PARTS: dict[str, Callable[[RunRecord], dict[str, Any]]] = {
     "record": lambda _: {"entries": [an_entry("it's / here")]},
     "flush": lambda _: {"entries": [an_entry("it's / here"), an_entry("b")]},
     "complete": lambda held: {"run": transitions.completed(held, now=NOW, output="1")},
+    "complete a child": lambda held: {"run": transitions.completed(held, now=NOW, output="1"), "parent_id": "parent"},
     "commit": lambda _: {"run": {"waiting_for": "x", "summary": ""}, "entries": [an_entry("b")]},
     "fail": lambda held: {
         "run": {"state": RunState.FAILED, "wake_at": None, "lease_expires_at": None, "finished_at": NOW},
