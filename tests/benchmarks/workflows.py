@@ -128,7 +128,7 @@ def counting(ctx: Context, until: int) -> int:
     def once(c: Context, number: int) -> Break | Continue:
         c.step("step", result)
         if watch and number % (until // 10) == 0:
-            watch[0](number)
+            watch[0](number)  # durable: allow[W109] the benchmark counts rows there
         return Break(number) if number == until else Continue(number + 1)
 
     value: int = ctx.loop("count", once, state=0)

@@ -10,10 +10,12 @@ from durable.core.errors import ErrorInfo
 from durable.core.records import (
     AttemptRecord,
     Batch,
+    Cause,
     Committed,
     EntryKind,
     EntryRecord,
     EntryStatus,
+    FailureRecord,
     Message,
     OutgoingMessage,
     RunPatch,
@@ -40,6 +42,7 @@ HOSTILE = [
     "'; --",
     '"\\',
 ]
+DECLINED = Cause(place="charge", error_type="CardDeclined", pattern="no: #")
 
 _ids = count(1)
 
@@ -81,6 +84,21 @@ def a_full_entry(location: str, text: str) -> EntryRecord:
 
 def an_attempt(location: str = "a", number: int = 1, text: str = "boom") -> AttemptRecord:
     return AttemptRecord(location, number, text, at(1), at(2), ErrorInfo("ValueError", text, text))
+
+
+def a_failure(run_id: str = "run", cause: Cause = DECLINED, **values: Any) -> FailureRecord:
+    return FailureRecord(
+        **{
+            "run_id": run_id,
+            "cause": cause,
+            "workflow": "w",
+            "queue": "q",
+            "worker": "worker",
+            "failed_at": at(1),
+            "run_created_at": NOW,
+            **values,
+        }
+    )
 
 
 def a_message(to: str = "run", queue: str = "mail", **values: Any) -> OutgoingMessage:

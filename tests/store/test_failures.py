@@ -18,25 +18,9 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.family import a_child, start_children
-from tests.store.making import HOSTILE, LEASE, NOW, a_run, at, commit, finished, started, the
+from tests.store.making import DECLINED, HOSTILE, LEASE, NOW, a_failure, a_run, at, commit, finished, started, the
 
-DECLINED = Cause(place="charge", error_type="CardDeclined", pattern="no: #")
 ENDS: dict[str, Any] = {"state": RunState.FAILED, "wake_at": None, "lease_expires_at": None, "finished_at": NOW}
-
-
-def a_failure(run_id: str = "run", cause: Cause = DECLINED, **values: Any) -> FailureRecord:
-    return FailureRecord(
-        **{
-            "run_id": run_id,
-            "cause": cause,
-            "workflow": "w",
-            "queue": "q",
-            "worker": "worker",
-            "failed_at": at(1),
-            "run_created_at": NOW,
-            **values,
-        }
-    )
 
 
 def failed(store: Store, run_id: str = "run", **values: Any) -> FailureRecord:

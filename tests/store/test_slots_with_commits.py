@@ -16,8 +16,7 @@ from durable.core.slot_records import SlotChange, SlotWant
 from durable.store import sessions
 from durable.store.postgres import PostgresStore
 from tests.store.family import a_child
-from tests.store.making import LEASE, NOW, an_entry, at, commit, started
-from tests.store.test_failures import a_failure
+from tests.store.making import LEASE, NOW, a_failure, an_entry, at, commit, started
 
 ONE = SlotWant("gpu", "a/b 🎉", at_once=1)
 GIVEN_UP = SlotChange(released=["it's / here"])
