@@ -1,7 +1,7 @@
 """The compensation of children: what a parent that rolls back does to a child that was started with `rollback=True`.
 
-A child that has completed runs its own rollback handlers, the newest first, and ends as cancelled; one that has not
-ended is cancelled with its rollback. The parent parks until the child has ended. Each look is repeated after a crash,
+A child that has ended runs those of its own rollback handlers that are left, the newest first, and ends as cancelled: a
+cancel without rollback, a mistake and the limit of crashes leave them. One that has not ended is cancelled with its rollback. The parent parks until the child has ended. Each look is repeated after a crash,
 and changes nothing that has happened already.
 """
 
@@ -16,7 +16,7 @@ from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation, UndoChild
 from durable.core.errors import ErrorInfo
 from durable.core.journal import Journal
-from durable.core.records import ENDED, EntryRecord, Request, RunChange, RunRecord, RunState
+from durable.core.records import ENDED, NOTHING, EntryRecord, Request, RunChange, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind, awaiting
 
 __all__ = ["LOOK_EVERY", "POLICY", "change_of", "undo"]
@@ -35,7 +35,7 @@ def change_of(child: RunRecord, entries: Callable[[], Sequence[EntryRecord]], pa
     nothing = RunChange(run={"change_seq": child.change_seq})
     reason = _REASON.format(parent=parent)
     summary = Summary(SummaryKind.COMPENSATING)
-    if child.state == RunState.COMPLETED:
+    if child.state in ENDED and not child.state_after_rollback:
         if not any(entry.is_compensable for entry in entries()):
             return nothing
         return RunChange(run=transitions.undone_by_parent(child, now=now, reason=reason, summary=summary))
@@ -68,8 +68,8 @@ def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
     if found.state_after_rollback:
         return ErrorInfo("ChildFailedError", f'the compensation of child "{child_id}" has stopped: {found.error}')
     if found.state != RunState.CANCELLED or found.output is None:
-        # it has nothing to undo, or has not completed: its own end has undone what it did
-        data = {name: value for name, value in entry.data.items() if name != "rollback"}
+        # it has nothing to undo, or has not completed: what it did is undone, by its own end or by now
+        data = {**entry.data, "rollback": {**entry.data["rollback"], NOTHING: True}}
         journal.mark(entry, data=data, rollback_error=None)
     else:
         data = entry.data if by is None else {**entry.data, "rollback": {**entry.data["rollback"], "by": by}}

@@ -191,13 +191,17 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
             if child is None or (child.parent_id, child.location) != (run.id, entry.location):
                 break  # another run's
             generation += 1  # this operation has started that one before it was taken back
-    problem = f'as a run of "{taken_by}", and is not this child'
-    scope.journal.mark(entry, data={**entry.data, "child": child_id, "refused": problem})
+    _refuse(scope, entry, child_id, f'as a run of "{taken_by}", and is not this child')
 
 
 def _refuse_key(scope: Scope, entry: EntryRecord, child_id: str, refusal: KeyRefusal) -> None:
-    problem = f'and has the key "{refusal.key}"'
-    scope.journal.mark(entry, data={**entry.data, "child": child_id, "refused": problem, "of_key": refusal.to_data()})
+    _refuse(scope, entry, child_id, f'and has the key "{refusal.key}"', of_key=refusal.to_data())
+
+
+def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **more: Any) -> None:
+    """Note that no child was started; an earlier one, which was compensated, is not to be compensated again."""
+    data = {name: value for name, value in entry.data.items() if name != "rollback"}
+    scope.journal.mark(entry, data={**data, "child": child_id, "refused": problem, **more})
 
 
 def _begin(

@@ -10,7 +10,8 @@ from __future__ import annotations
 from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation
 from durable.core.errors import RollbackCheckpointError
-from durable.core.records import EntryKind, EntryStatus
+from durable.core.records import NOTHING, EntryKind, EntryStatus
+from durable.core.rewind import with_child_to_undo
 from durable.core.rollback import RollbackFailed, compensable, roll_back
 from durable.core.scope import Scope
 from durable.core.summary import compensating
@@ -47,6 +48,9 @@ def compensate(scope: Scope, reason: str) -> Operation:
             raise Park(park.deadline, doing=doing, children=park.children) from None
         except RollbackFailed as failed:
             scope.journal.stop(failed)
+        for each in journal.entries():
+            if each.kind == EntryKind.CHILD and NOTHING in each.data.get("rollback", ()):
+                journal.mark(each, data=with_child_to_undo(each))
         journal.finish(entry)
         yield SAVE
     scope.determinism.observe(entry)

@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from durable.core.errors import ErrorInfo
 from durable.core.slot_records import SlotChange
 
 __all__ = [
     "ENDED",
+    "NOTHING",
     "ActionRecord",
     "Activity",
     "ActivityKind",
@@ -123,6 +124,10 @@ class ActivityKind(StrEnum):
     ROLLBACK = "rollback"
 
 
+#: The key in the rollback policy of a child's start in which the rollback of its parent has found nothing left to undo.
+NOTHING: Final = "nothing"
+
+
 @dataclass(slots=True)
 class EntryRecord:
     """One operation's record, with its metadata.
@@ -152,12 +157,12 @@ class EntryRecord:
     @property
     def is_compensable(self) -> bool:
         """True for a completed step with a rollback handler that has not succeeded yet, and for the start of a child that
-        is compensated with its parent and is not known to have failed.
+        is compensated with its parent, unless this rollback has found nothing to undo in it (`NOTHING`).
         """
         if "rollback" not in self.data or self.rollback_completed_at is not None:
             return False
         if self.kind == EntryKind.CHILD:
-            return self.data.get("child") is not None and self.status != EntryStatus.EXHAUSTED
+            return self.data.get("child") is not None and NOTHING not in self.data["rollback"]
         return self.kind == EntryKind.STEP and self.status == EntryStatus.COMPLETED
 
     def copied(self) -> EntryRecord:

@@ -13,6 +13,7 @@ from durable.core.child_entries import dropped_with, started_children
 from durable.core.location import escape, parent
 from durable.core.map_entries import ANEW, group_of, open_maps
 from durable.core.records import (
+    NOTHING,
     EntryKind,
     EntryRecord,
     EntryStatus,
@@ -24,7 +25,7 @@ from durable.core.records import (
 )
 from durable.core.regions import Region
 
-__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try"]
+__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "with_child_to_undo"]
 
 FORKS = (EntryKind.JOIN, EntryKind.RACE)
 
@@ -42,6 +43,14 @@ def first_try(policy: dict[str, Any]) -> dict[str, Any]:
     return {**policy, "attempts": 0, "uncounted": 0, "retry_at": None}
 
 
+def with_child_to_undo(entry: EntryRecord) -> dict[str, Any]:
+    """Return the data of a child's start in which a rollback found nothing: the next one looks again, because the child may
+    have been recovered.
+    """
+    policy = {name: value for name, value in entry.data["rollback"].items() if name != NOTHING}
+    return {**entry.data, "rollback": policy}
+
+
 class Rewind:
     """A run's entries, with the changed and deleted ones. Iterates in the order in which they began.
 
@@ -54,6 +63,9 @@ class Rewind:
         self.changed: dict[str, EntryRecord] = {}
         self.deleted: dict[str, EntryRecord] = {}
         self.regions: list[Region] = []
+        for entry in self:
+            if entry.kind == EntryKind.CHILD and NOTHING in entry.data.get("rollback", ()):
+                self.put(entry, data=with_child_to_undo(entry))
 
     def __iter__(self) -> Iterator[EntryRecord]:
         return iter(list(self.kept.values()))

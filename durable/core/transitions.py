@@ -25,7 +25,7 @@ diagram with `TRANSITIONS`.
     failed                                      --rollback_recovered-->      rolling_back
     pending, sleeping, running, paused          --replayed-->                pending
     completed, failed, cancelled                --replayed-->                pending
-    completed                                   --undone_by_parent-->        rolling_back
+    completed, failed, cancelled                --undone_by_parent-->        rolling_back
     pending, sleeping, running, paused          --sent_to-->                 same
     rolling_back, completed, failed, cancelled  --sent_to-->                 same
 
@@ -162,7 +162,7 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     "recovered": _to(PENDING, FAILED),
     "rollback_recovered": _to(ROLLING_BACK, FAILED),
     "replayed": _to(PENDING, PENDING, SLEEPING, RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED),
-    "undone_by_parent": _to(ROLLING_BACK, COMPLETED),
+    "undone_by_parent": _to(ROLLING_BACK, COMPLETED, FAILED, CANCELLED),
     "sent_to": _same(*RunState),
     # by a worker, around a pass
     "claimed": {**_to(RUNNING, PENDING, SLEEPING, RUNNING), **_same(ROLLING_BACK)},
@@ -383,7 +383,9 @@ def replayed(run: RunRecord, *, now: datetime, generations: dict[str, int], summ
 
 
 def undone_by_parent(run: RunRecord, *, now: datetime, reason: str, summary: str) -> RunPatch:
-    """The compensation of a completed child, whose parent is compensated. Its output stays: it says that it had completed."""
+    """The compensation of a child that has ended, whose parent is compensated. Its output stays: it says that it had
+    completed.
+    """
     return {
         **_reopened(run, "undone_by_parent", now, summary),
         **_compensating(CANCELLED, summary),

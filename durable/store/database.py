@@ -152,8 +152,10 @@ class DatabaseStore(ABC):
             if run.parent_id is not None:
                 after = groups.held_back(self.alias, run, after, after.created_at)
             self._write_change(run, after, change)
+            if row_rules.is_failure_over(run, after):
+                Failure.objects.using(self.alias).filter(run_id=run_id).update(is_open=False)
             if row_rules.is_reopened(run, after):
-                self._reopened(run)
+                keys.open_again(self.alias, run_id)
                 self._renew_limits(run_id, after)
             if change.dropped_children:
                 assert after.wake_at is not None, "a change that drops children makes the run due"
@@ -286,12 +288,6 @@ class DatabaseStore(ABC):
     def readers_of(self, child_id: str) -> list[str]:
         found = ChildReader.objects.using(self.alias).filter(child_id=child_id, run__finished_at__isnull=True)
         return list(found.order_by("run_id").values_list("run_id", flat=True))
-
-    def _reopened(self, run: RunRecord) -> None:
-        """Take back what the end of the run has left: its open failure, and its key that is free."""
-        keys.open_again(self.alias, run.id)
-        if run.state == RunState.FAILED:
-            Failure.objects.using(self.alias).filter(run_id=run.id).update(is_open=False)
 
     def _renew_limits(self, run_id: str, after: RunRecord) -> None:
         limits = self.limits(run_id)

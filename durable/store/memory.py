@@ -140,7 +140,9 @@ class MemoryStore:
         """Write the row of a run, and do what follows from its end or from its reopening."""
         before = self._runs[run.id]
         if row_rules.is_reopened(before, run):
-            self._reopened(before)
+            self._keys.open_again(self._runs, run.id)
+        if row_rules.is_failure_over(before, run) and (failure := self._failures.get(run.id)) is not None:
+            self._failures[run.id] = replace(failure, is_open=False)
         self._runs[run.id] = run
         if row_rules.has_ended(before, run):
             self._ended(run)
@@ -190,12 +192,6 @@ class MemoryStore:
             elif self._children.groups.ended(self._runs, child, run, row_rules.end_of(run)):
                 self._put(row_rules.after_group(self._runs[parent.id], child.member_of, row_rules.end_of(run)))
         self._children.end(self._runs, run, row_rules.end_of(run))
-
-    def _reopened(self, run: RunRecord) -> None:
-        """Take back what the end of the run has left: its open failure, and its key that is free."""
-        self._keys.open_again(self._runs, run.id)
-        if run.state == RunState.FAILED and (failure := self._failures.get(run.id)) is not None:
-            self._failures[run.id] = replace(failure, is_open=False)
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         with self._lock:

@@ -57,6 +57,7 @@ __all__ = [
     "held_summary",
     "is_due",
     "is_ending",
+    "is_failure_over",
     "is_held_start",
     "is_reopened",
     "is_repeat",
@@ -260,9 +261,14 @@ def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord
 
 
 def is_reopened(before: RunRecord, after: RunRecord) -> bool:
-    """Return True if a change lets an ended run continue; the compensation of a completed one is no continuation."""
-    is_undone = before.state == RunState.COMPLETED and after.state == RunState.ROLLING_BACK
+    """Return True if a change lets an ended run continue; the compensation of one by its parent is no continuation."""
+    is_undone = after.state == RunState.ROLLING_BACK and not before.state_after_rollback
     return before.state in ENDED and after.state not in ENDED and not is_undone
+
+
+def is_failure_over(before: RunRecord, after: RunRecord) -> bool:
+    """Return True if a change takes the end of a failed run back, in whatever way it goes on."""
+    return before.state == RunState.FAILED and after.state not in ENDED
 
 
 def held_summary(hold: Hold) -> Summary:

@@ -18,7 +18,12 @@ REASON = "rejected by the shopkeeper"
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
+    forget()
     yield
+    forget()
+
+
+def forget() -> None:
     undoing.undone.clear()
     undoing.contexts.clear()
     undoing.fails_left.clear()

@@ -1,0 +1,280 @@
+"""What a rollback does to children that did not end well, and what the next rollback does after a recovery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from durable import Context, CriticalError, RollbackContext, get_run, workflow
+from durable.testing import Harness
+
+DONE: list[str] = []
+FAIL: set[str] = set()
+MISTAKE: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    DONE.clear()
+    FAIL.clear()
+    MISTAKE.clear()
+
+
+def do(name: str) -> str:
+    if name in FAIL:
+        raise CriticalError(f"no {name}")
+    DONE.append(name)
+    return name
+
+
+def undo(_: RollbackContext, name: str) -> None:
+    do(f"undo {name}")
+
+
+@workflow(name="undone_again.pay")
+def pay(ctx: Context, name: str, seconds: float = 0) -> str:
+    ctx.rollback_checkpoint("undo")
+    paid = ctx.step("charge", do, f"charge {name}", rollback=undo)
+    if seconds:
+        ctx.sleep("s", seconds)
+    if name in MISTAKE:
+        raise TypeError("a mistake of the code")
+    ctx.step("book", do, f"book {name}")
+    return paid
+
+
+UNDONE = pay.using(rollback=True)
+
+
+@workflow(name="undone_again.starts")
+def starts(ctx: Context, seconds: float = 0) -> Any:
+    ctx.rollback_checkpoint("undo")
+    child = ctx.start_child("a", UNDONE, "a")
+    if seconds:
+        ctx.sleep("s", seconds)
+    child.result("a read")
+    return ctx.step("end", do, "end")
+
+
+@workflow(name="undone_again.ignores")
+def ignores(ctx: Context, seconds: float = 0) -> Any:
+    ctx.rollback_checkpoint("undo")
+    ctx.start_child("a", UNDONE, "a", seconds)
+    ctx.sleep("s", 30)
+    return ctx.step("end", do, "end")
+
+
+@workflow(name="undone_again.calls")
+def calls(ctx: Context) -> Any:
+    ctx.rollback_checkpoint("undo")
+    ctx.child("a", UNDONE, "a")
+    return ctx.step("end", do, "end")
+
+
+def balance(name: str = "a") -> int:
+    """How many charges are not undone."""
+    return DONE.count(f"charge {name}") - DONE.count(f"undo charge {name}")
+
+
+@pytest.mark.parametrize("parent", [starts, calls])
+def test_a_failed_child_that_is_recovered_is_undone_by_the_next_rollback(parent: Any) -> None:
+    FAIL.update({"book a", "end"})
+    with Harness() as h:
+        run = h.start(parent.using(id="p"))
+        assert h.finish(run).state == "failed"
+        assert balance() == 0, "the child has undone itself"
+        FAIL.discard("book a")
+        run.recover()
+        assert h.finish(run).state == "failed"
+        assert DONE.count("book a") == 1, "it has completed this time"
+        assert balance() == 0
+        FAIL.clear()
+        run.recover()
+        assert h.finish(run).state == "completed"
+        assert balance() == 1
+
+
+def test_a_child_of_a_branch_that_has_lost_is_undone() -> None:
+    @workflow(name="undone_again.races")
+    def races(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("undo")
+        ctx.race(
+            "race",
+            {
+                "slow": lambda branch: branch.child("a", pay.using(rollback=True), "a", 600),
+                "fast": lambda branch: branch.sleep("s", 5),
+            },
+        )
+        return ctx.step("end", do, "end")
+
+    FAIL.add("end")
+    with Harness() as h:
+        run = h.start(races.using(id="p"))
+        assert h.finish(run).state == "failed"
+        [child] = run.children()
+        assert (child.state, DONE) == ("cancelled", ["charge a", "undo charge a"])
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_child_that_an_operator_has_cancelled_is_undone(when: str) -> None:
+    FAIL.add("end")
+    with Harness() as h:
+        run = h.start(ignores.using(id="p"), 600)
+        h.settle()
+        assert balance() == 1
+        if when == "before":
+            get_run("p:a").cancel(reason="not wanted")
+        h.advance(30)
+        h.run(run)
+        if when == "during":
+            assert run.state == "rolling_back"
+        assert h.finish(run).state == "failed"
+        assert balance() == 0
+        assert get_run("p:a").state == "cancelled"
+
+
+def test_a_child_that_a_mistake_has_stopped_is_undone() -> None:
+    MISTAKE.add("a")
+    FAIL.add("end")
+    with Harness() as h:
+        run = h.start(ignores.using(id="p"))
+        h.settle()
+        assert h.finish(run).state == "failed"
+        failure = h._store.failure("p:a")
+        assert failure is not None
+        assert (failure.is_open, get_run("p:a").state) == (False, "cancelled")
+        assert balance() == 0
+
+
+def test_a_child_whose_crashes_have_stopped_it_is_undone() -> None:
+    FAIL.add("end")
+    with Harness() as h:
+        run = h.start(ignores.using(id="p"), 600)
+        h.settle()
+        child = h._store._runs["p:a"]
+        h._store._runs["p:a"] = child.__class__(**{name: getattr(child, name) for name in child.__slots__})
+        h._store._runs["p:a"].crashes = 1_000
+        h.run("p:a")
+        assert (get_run("p:a").state, balance()) == ("failed", 1)
+        assert h.finish(run).state == "failed"
+        assert balance() == 0
+
+
+def test_a_child_that_was_cancelled_while_its_parent_waited_is_undone() -> None:
+    @workflow(name="undone_again.waits")
+    def waits(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("undo")
+        return ctx.child("a", UNDONE, "a", 600)
+
+    with Harness() as h:
+        run = h.start(waits.using(id="p"))
+        h.settle()
+        get_run("p:a").cancel(reason="not wanted")
+        assert balance() == 1
+        assert h.finish(run).state == "failed"
+        assert balance() == 0
+        run.recover()
+        assert h.finish(run).state == "completed"
+        assert balance() == 1
+
+
+def test_a_child_that_cannot_be_started_again_is_not_looked_for() -> None:
+    @workflow(name="undone_again.keyed")
+    def keyed(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("undo")
+        ctx.child("a", pay.using(rollback=True, key="k"), "a", 600)
+        return ctx.step("end", do, "end")
+
+    with Harness() as h:
+        run = h.start(keyed.using(id="p"))
+        h.settle()
+        get_run("p:a").cancel(rollback=True)
+        assert h.finish(run).state == "failed"
+        other = pay.using(key="k").start("other", 3600)
+        run.recover()
+        assert h.finish(run).state == "failed"
+        assert run.error is not None
+        assert run.error.type == "KeyConflictError"
+        other.cancel()
+        run.recover()
+        assert h.finish(run).state == "completed"
+
+
+def test_three_generations_are_undone_again_after_a_recovery() -> None:
+    @workflow(name="undone_again.middle")
+    def middle(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("undo")
+        ctx.child("leaf", UNDONE, "a")
+        return ctx.step("middle", do, "charge middle", rollback=undo)
+
+    @workflow(name="undone_again.top")
+    def top(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("undo")
+        ctx.child("middle", middle.using(rollback=True))
+        return ctx.step("end", do, "end")
+
+    FAIL.add("end")
+    with Harness() as h:
+        run = h.start(top.using(id="p"))
+        for number in (1, 2, 3):
+            assert h.finish(run).state == "failed"
+            assert DONE.count("charge a") == DONE.count("undo charge a") == number
+            assert DONE.count("charge middle") == DONE.count("undo charge middle") == number
+            run.recover()
+        FAIL.clear()
+        assert h.finish(run).state == "completed"
+        assert balance() == 1
+
+
+@pytest.mark.parametrize("how", [{"deadline": 40}, {"work_limit": "1 hour", "deadline": 40}])
+def test_a_deadline_undoes_the_children(how: Any) -> None:
+    with Harness() as h:
+        run = h.start(starts.using(id="p", **how), 600)
+        h.settle()
+        assert get_run("p:a").state == "completed"
+        h.advance(41)
+        assert h.finish(run).state == "failed"
+        assert run.error is not None
+        assert run.error.type == "RunDeadlineError"
+        assert balance() == 0
+
+
+def test_the_deadline_of_a_child_does_not_stop_its_compensation() -> None:
+    FAIL.update({"end", "undo charge a"})
+
+    @workflow(name="undone_again.with_deadline")
+    def with_deadline(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("undo")
+        ctx.child("a", pay.using(rollback=True, deadline=10), "a")
+        ctx.sleep("s", 60)
+        return ctx.step("end", do, "end")
+
+    with Harness() as h:
+        run = h.start(with_deadline.using(id="p"))
+        h.settle()
+        h.advance(60)
+        assert h.finish(run).state == "failed", "the handler has failed"
+        FAIL.discard("undo charge a")
+        run.recover()
+        assert h.finish(run).state == "failed"
+        assert balance() == 0
+
+
+def test_a_thousand_children_are_undone() -> None:
+    @workflow(name="undone_again.thousand")
+    def thousand(ctx: Context) -> Any:
+        ctx.rollback_checkpoint("undo")
+        for number in range(1_000):
+            ctx.start_child(f"n{number}", UNDONE, str(number))
+        ctx.sleep("s", 60)
+        return ctx.step("end", do, "end")
+
+    FAIL.add("end")
+    with Harness() as h:
+        run = h.start(thousand.using(id="p"))
+        h.settle()
+        h.advance(60)
+        assert h.finish(run).state == "failed"
+        undone = [each.removeprefix("undo charge ") for each in DONE if each.startswith("undo")]
+        assert undone == [str(number) for number in range(999, -1, -1)], "the newest first"
