@@ -187,7 +187,7 @@ def _buttons(
                     verb.replace("_", "-"), run.id, *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else [])
                 ),
                 is_grave=not is_send and VERBS[verb].is_grave,
-                is_first=not buttons and verb in remedies,
+                is_first=not buttons and verb in remedies and (is_send or not VERBS[verb].is_grave),
             )
         )
     return buttons

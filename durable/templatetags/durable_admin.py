@@ -183,6 +183,12 @@ def next_try(run: Run, then: datetime | None, now: datetime) -> SafeString | str
 
 
 @register.filter
+def sentence(text: str) -> str:
+    """The text with a full stop, unless it ends with the mark of a cut."""
+    return text if text.endswith(("…", ".")) else f"{text}."
+
+
+@register.filter
 def span(value: float | timedelta | None) -> str:
     """Seconds in words."""
     if value is None:

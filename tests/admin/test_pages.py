@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -305,3 +306,20 @@ def test_a_run_whose_records_are_pruned_says_so_of_its_time(stage: Stage, operat
     shown = text_of(operator.get(url("change", "loop")))
     assert "in steps; the records of others are pruned" in shown
     assert "at least" in shown
+
+
+def test_a_grave_verb_is_never_the_first_of_a_run(stage: Stage, operator: Client) -> None:
+    stage.start(flows.billing, 2, id="billing-1")  # it waits for children, and nothing needs to be done
+    page = operator.get(url("change", "billing-1"))
+    assert "durable-grave" in text_of(page)
+    assert [button.name for button in page.context["buttons"] if button.is_first and button.is_grave] == []
+
+
+def test_a_sentence_that_is_cut_has_no_full_stop(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    stage.start(flows.approve, id="run-1")
+    stage.start(flows.switched, "x " * 400, id="run-2")
+    assert re.search(r"<h1[^>]*>[^<]*[^.]\.</h1>", text_of(operator.get(url("change", "run-1"))))
+    assert re.search(r"<h1[^>]*>[^<]*…</h1>", text_of(operator.get(url("change", "run-2"))))
