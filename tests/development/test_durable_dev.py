@@ -19,6 +19,7 @@ from durable import get_run
 from durable.store import Store
 from tests.development.conftest import Manage, Run, Start, run_command
 from tests.development.project import WORKFLOWS, Project
+from tests.support import http
 from tests.support.processes import is_completed
 from tests.support.waiting import eventually
 
@@ -60,7 +61,7 @@ def ask(port: int, path: str) -> str:
 
     def is_answered() -> bool:
         try:
-            answers.append(httpx.get(f"http://127.0.0.1:{port}{path}", timeout=60).raise_for_status().text)
+            answers.append(http.get(f"http://127.0.0.1:{port}{path}").raise_for_status().text)
         except httpx.TransportError:
             return False
         return True

@@ -24,6 +24,7 @@ from durable.worker.health import Health, served
 from project.servers import EmbeddedRedis
 from tests.development.conftest import Manage, Run, run_command
 from tests.development.project import Project
+from tests.support import http
 from tests.support.waiting import eventually
 
 
@@ -115,29 +116,29 @@ def server() -> Iterator[tuple[Health, int]]:
 class TestServer:
     def test_plain_and_json(self, server: tuple[Health, int]) -> None:
         _, port = server
-        plain = httpx.get(f"http://127.0.0.1:{port}/livez")
+        plain = http.get(f"http://127.0.0.1:{port}/livez")
         assert (plain.status_code, plain.text) == (200, "ok\nsupervisor: ok\nworkers: 2 of 2 ready\n")
         for answer in (
-            httpx.get(f"http://127.0.0.1:{port}/readyz?format=json"),
-            httpx.get(f"http://127.0.0.1:{port}/readyz", headers={"Accept": "application/json"}),
+            http.get(f"http://127.0.0.1:{port}/readyz?format=json"),
+            http.get(f"http://127.0.0.1:{port}/readyz", headers={"Accept": "application/json"}),
         ):
             assert answer.json()["checks"]["database"] == "ok"
-        head = httpx.head(f"http://127.0.0.1:{port}/livez")
+        head = http.head(f"http://127.0.0.1:{port}/livez")
         assert (head.status_code, head.text) == (200, "")
         assert "Python" not in head.headers["Server"]
 
     def test_what_is_not_ready_answers_503(self, server: tuple[Health, int]) -> None:
         found, port = server
         found.supervisor = a_supervisor(ready_workers=0)
-        answer = httpx.get(f"http://127.0.0.1:{port}/readyz")
+        answer = http.get(f"http://127.0.0.1:{port}/readyz")
         assert (answer.status_code, answer.text.splitlines()[0]) == (503, "failed")
-        assert httpx.get(f"http://127.0.0.1:{port}/livez").status_code == 200
+        assert http.get(f"http://127.0.0.1:{port}/livez").status_code == 200
 
     @pytest.mark.parametrize(
         ("method", "path", "status"), [("GET", "/", 404), ("GET", "/livez/x", 404), ("POST", "/livez", 501)]
     )
     def test_there_is_nothing_else(self, server: tuple[Health, int], method: str, path: str, status: int) -> None:
-        assert httpx.request(method, f"http://127.0.0.1:{server[1]}{path}").status_code == status
+        assert http.request(method, f"http://127.0.0.1:{server[1]}{path}").status_code == status
 
     @pytest.mark.parametrize(
         "sent", [b"GET /livez", b"", b"x" * 10_000, b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n\r\n", b"\0\r\n\r\n"]
@@ -151,7 +152,7 @@ class TestServer:
                 while part := client.recv(65_536):
                     answer += part
         assert b" 200 " not in answer
-        assert httpx.get(f"http://127.0.0.1:{server[1]}/livez").status_code == 200
+        assert http.get(f"http://127.0.0.1:{server[1]}/livez").status_code == 200
 
     def test_connections_are_bounded_and_free_again(self, server: tuple[Health, int]) -> None:
         """Idle ones are closed at the deadline, those that are too many at once."""
@@ -159,7 +160,7 @@ class TestServer:
 
         def is_answered() -> bool:
             try:
-                return httpx.get(f"http://127.0.0.1:{server[1]}/livez").status_code == 200
+                return http.get(f"http://127.0.0.1:{server[1]}/livez").status_code == 200
             except httpx.TransportError:
                 return False
 
@@ -177,7 +178,7 @@ def probes_of(program: Manage) -> str:
 
 
 def status(url: str) -> int:
-    return httpx.get(url, timeout=60).status_code
+    return http.get(url).status_code
 
 
 @pytest.mark.django_db(transaction=True)
@@ -186,12 +187,12 @@ class TestProcesses:
         program = manage("durable_worker", "--health-port", "0", "--processes", "2")
         at = probes_of(program)
         eventually(lambda: status(f"{at}/readyz") == 200)
-        eventually(lambda: "workers: 2 of 2 ready" in httpx.get(f"{at}/readyz").text)
+        eventually(lambda: "workers: 2 of 2 ready" in http.get(f"{at}/readyz").text)
         first, _ = program.pids(2)
         os.kill(first, signal.SIGKILL)
         program.wait_for(f"died, pid {first}")
         assert status(f"{at}/livez") == 200
-        eventually(lambda: "workers: 2 of 2 ready" in httpx.get(f"{at}/readyz").text)
+        eventually(lambda: "workers: 2 of 2 ready" in http.get(f"{at}/readyz").text)
         assert program.end() == 0
         with pytest.raises(httpx.TransportError):
             status(f"{at}/livez")
@@ -205,7 +206,7 @@ class TestProcesses:
         at = probes_of(program)
         program.wait_for("migrations are missing")
         assert status(f"{at}/livez") == 200
-        answer = httpx.get(f"{at}/readyz", headers={"Accept": "application/json"})
+        answer = http.get(f"{at}/readyz", headers={"Accept": "application/json"})
         assert answer.status_code == 503
         assert "durable.0001_initial" in json.loads(answer.text)["checks"]["migrations"]
         run_command(site, {**environment, **own}, "migrate", "--verbosity=0")
@@ -215,9 +216,9 @@ class TestProcesses:
         with EmbeddedRedis() as own:
             program = manage("durable_worker", "--health-port", "0", WITH_REDIS="1", REDIS_URL=own.url)
             at = probes_of(program)
-            eventually(lambda: "redis: ok" in httpx.get(f"{at}/readyz").text)
+            eventually(lambda: "redis: ok" in http.get(f"{at}/readyz").text)
             own.stop("kill")
-            eventually(lambda: httpx.get(f"{at}/readyz").text.startswith("degraded"))
+            eventually(lambda: http.get(f"{at}/readyz").text.startswith("degraded"))
             assert status(f"{at}/readyz") == 200
             assert status(f"{at}/livez") == 200
 
