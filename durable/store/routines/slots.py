@@ -85,6 +85,10 @@ BEGIN
     INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, '');
     RETURN queues;
   END IF;
+  PERFORM 1 FROM durable_slot WHERE "limit" = of_limit AND key = of_key AND NOT is_held LIMIT 1;
+  IF NOT FOUND THEN
+    RETURN queues;
+  END IF;
   SELECT COALESCE(override, at_once) INTO most FROM durable_limit WHERE name = of_limit;
   SELECT count(*) INTO number FROM durable_slot WHERE "limit" = of_limit AND key = of_key AND is_held;
   <<line>>
@@ -153,6 +157,20 @@ BEGIN
     RETURN;
   END IF;
   is_ours := true;
+  IF json_array_length(slots) = 1 THEN
+    -- mostly there is one limit, and nobody waits for it: the rest of this function would do the same
+    PERFORM 1 FROM durable_limitkey WHERE "limit" = slots -> 0 ->> 0 AND key = slots -> 0 ->> 1 FOR UPDATE;
+    INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+    SELECT of_run, at_location, k."limit", k.key, slots -> 0 ->> 2, true, 0, at, '[]' FROM durable_limitkey AS k
+    WHERE k."limit" = slots -> 0 ->> 0 AND k.key = slots -> 0 ->> 1
+      AND NOT EXISTS (SELECT 1 FROM durable_slot WHERE run_id = of_run AND location = at_location)
+      AND NOT EXISTS (SELECT 1 FROM durable_slot WHERE "limit" = k."limit" AND key = k.key AND NOT is_held)
+      AND (SELECT count(*) FROM durable_slot WHERE "limit" = k."limit" AND key = k.key AND is_held)
+        < (SELECT COALESCE(override, at_once) FROM durable_limit WHERE name = k."limit");
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  END IF;
   FOR w IN SELECT x ->> 0 AS "limit", x ->> 1 AS key, (x ->> 3)::integer AS at_once
     FROM json_array_elements(slots) AS x
   LOOP
