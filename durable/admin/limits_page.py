@@ -14,13 +14,15 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import access, action_page, pages
+from durable.admin import access, action_page, pages, rates_page
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm
+from durable.admin.rates_page import rate_rows
 from durable.admin.url_keys import as_id
 from durable.core.errors import StaleLimitError
 from durable.inspection.humanize import span
+from durable.inspection.rates import list_rates
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.inspection.slots import LimitKeySummary, LimitSummary, list_limits, slots_of
@@ -100,12 +102,17 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the limits, a row for each key."""
     now = pages.now()
     rows = [row for limit in list_limits() for row in _rows(admin, limit, now)]
-    return admin.page(request, "limits", {"title": _("Limits"), "now": now, "rows": rows})
+    rates = [row for rate in list_rates(now) for row in rate_rows(admin, rate)]
+    return admin.page(request, "limits", {"title": _("Limits"), "now": now, "rows": rows, "rates": rates})
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show one limit, and of one key, given as `?key=`, who holds its slots and who waits."""
-    now, limit = pages.now(), _found(as_id(key))
+    now, name = pages.now(), as_id(key)
+    rates = list_rates(now, name)
+    if rates and not list_limits(name):
+        return rates_page.show(admin, request, rates[0], now)
+    limit = _found(name)
     chosen = request.GET.get("key", limit.keys[0].key if limit.keys else "")
     held, waiting = slots_of(limit.name, chosen)
     context = {
@@ -119,15 +126,18 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "set_url": admin.url("limit_act", limit.name, "set"),
         "take_back_url": admin.url("limit_act", limit.name, "take-back"),
         "may_change": access.may(request, "change_limit"),
+        **(rates_page.shown(admin, request, rates[0], now) if rates else {}),
     }
     return admin.page(request, "limit", context)
 
 
 def show_verb(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
     """Show the form of a verb on a limit, or do it."""
+    if name in rates_page.RATE_VERBS:
+        return rates_page.show_verb(admin, request, as_id(key), name)
     verb = _VERBS.get(name)
     if verb is None:
-        raise Http404(action_page.no_verb(name, list(_VERBS)))
+        raise Http404(action_page.no_verb(name, [*_VERBS, *rates_page.RATE_VERBS]))
     action_page.admit(request, verb.action, "")
     limit, problem, status = _found(as_id(key)), "", 200
     back = admin.url("limit", limit.name)

@@ -30,6 +30,7 @@ from durable.api.views.holds import HoldView, PauseQueueView, ReleaseView, Resum
 from durable.api.views.limits import LimitsView, LimitView, SetLimitView, TakeBackLimitView
 from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, MessagesView, MessageView
+from durable.api.views.rates import CloseLimitView, OpenLimitView, RatesView, RateView, SetRateView, TakeBackRateView
 from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
@@ -104,6 +105,12 @@ urlpatterns = [
     path("queues", QueuesView.as_view(), name="queues"),
     path("limits", LimitsView.as_view(), name="limits"),
     path("limits/<path:name>/set", SetLimitView.as_view(), name="set-limit"),
+    path("limits/<path:name>/set-rate", SetRateView.as_view(), name="set-rate"),
+    path("limits/<path:name>/take-back-rate", TakeBackRateView.as_view(), name="take-back-rate"),
+    path("limits/<path:name>/close", CloseLimitView.as_view(), name="close-limit"),
+    path("limits/<path:name>/open", OpenLimitView.as_view(), name="open-limit"),
+    path("rates", RatesView.as_view(), name="rates"),
+    path("rates/<path:name>", RateView.as_view(), name="rate"),
     path("limits/<path:name>/take-back", TakeBackLimitView.as_view(), name="take-back-limit"),
     path("limits/<path:name>", LimitView.as_view(), name="limit"),
     path("schedules", SchedulesView.as_view(), name="schedules"),

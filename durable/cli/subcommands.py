@@ -12,6 +12,7 @@ from durable.cli.limits import LIMITS, SET_LIMIT, TAKE_BACK_LIMIT
 from durable.cli.lint import LINT
 from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, RESULT, SEND, START
+from durable.cli.rates import CLOSE_LIMIT, OPEN_LIMIT, RATES, SET_RATE, TAKE_BACK_RATE
 from durable.cli.replay import REPLAY
 from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
@@ -37,6 +38,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     LIMITS,
     SET_LIMIT,
     TAKE_BACK_LIMIT,
+    *(RATES, SET_RATE, TAKE_BACK_RATE, CLOSE_LIMIT, OPEN_LIMIT),
     SCHEDULES,
     *SCHEDULE_VERBS,
 )

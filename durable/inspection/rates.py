@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Count, Min
+
 from durable.conf import conf
 from durable.core.rates import LimitClosing, Rate, from_nanoseconds
 from durable.models import RateKey, RateLimit, Reservation
 from durable.models.run import RunQuerySet
 
-__all__ = ["RateKeySummary", "RateSummary", "RateWait", "list_rates", "rate_wait_of", "reservations_of"]
+__all__ = ["RateKeySummary", "RateSummary", "RateWait", "closing_of", "list_rates", "rate_wait_of", "reservations_of"]
 
 _PLACES = 1_000  # of the attempts that wait, that are counted
 _SHOWN = 20  # attempts of a key that are shown
@@ -43,12 +45,15 @@ class RateKeySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSummary:
-    """A limit's rate. `code_says` is that of code and settings. The keys that are reserved for the longest come first."""
+    """A limit's rate. `code_says` is that of code and settings. `closing` is that of all keys. The keys that are reserved for
+    the longest come first.
+    """
 
     name: str
     rate: Rate
     code_says: Rate
     is_overridden: bool
+    closing: LimitClosing | None
     keys: list[RateKeySummary]
 
 
@@ -98,22 +103,25 @@ def _summary(limit: RateLimit, now: datetime, within: RunQuerySet | None) -> Rat
     waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit.name, at__gt=now)
     if within is not None:
         rows = rows.filter(key__in=waiting.filter(run__in=within).values("key")) | rows.filter(key="")
+    shown = list(rows.order_by("-reserved", "key")[:_KEYS])
+    counts = waiting.filter(key__in=[row.key for row in shown]).values_list("key").order_by()
+    waits = {key: (number, next_at) for key, number, next_at in counts.annotate(Count("id"), Min("at"))}
     return RateSummary(
         name=limit.name,
         rate=limit.now,
         code_says=limit.code_says,
         is_overridden=limit.override is not None,
-        keys=[_key(row, now) for row in rows.order_by("-reserved", "key")[:_KEYS]],
+        closing=closing_of(limit.name, "", now),
+        keys=[_key(row, waits.get(row.key, (0, None)), now) for row in shown],
     )
 
 
-def _key(row: RateKey, now: datetime) -> RateKeySummary:
-    waiting = Reservation.objects.using(conf.DATABASE).filter(limit=row.limit, key=row.key, at__gt=now)
+def _key(row: RateKey, waits: tuple[int, datetime | None], now: datetime) -> RateKeySummary:
     newest = max(row.reserved, row.put_off)
     return RateKeySummary(
         key=row.key,
-        waiting=waiting[:_PLACES].count(),
-        next_at=waiting.order_by("at").values_list("at", flat=True).first(),
+        waiting=waits[0],
+        next_at=waits[1],
         reserved_until=from_nanoseconds(newest) if newest else None,
         closing=row.closing(now),
     )

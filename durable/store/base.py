@@ -424,6 +424,9 @@ class Store(Protocol):
         Return the closing, and the queues to notify; None if the key is not closed.
         """
 
+    def has_rate(self, name: str) -> bool:
+        """Return whether a limit has a rate."""
+
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
         """Return what is reserved of these keys of a limit, and until when they are closed; those that were never used
         are missing.

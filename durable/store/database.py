@@ -358,6 +358,9 @@ class DatabaseStore(ABC):
             self._begin_to_write()
             return rates.open_again(self.alias, limit, key, now)
 
+    def has_rate(self, name: str) -> bool:
+        return rates.exists(self.alias, name)
+
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
         return rates.keys_of(self.alias, limit, keys, now)
 

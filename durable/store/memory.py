@@ -568,6 +568,10 @@ class MemoryStore:
         with self._lock:
             return self._rates.open_again(limit, key, self._runs, now)
 
+    def has_rate(self, name: str) -> bool:
+        with self._lock:
+            return self._rates.rate(name) is not None
+
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
         with self._lock:
             return self._rates.keys_of(limit, keys, now)

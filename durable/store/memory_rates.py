@@ -155,11 +155,11 @@ class MemoryRates:
                 gcra.rescale(cell, nanoseconds(at), spacing_before, rate.spacing)
             gcra.begin_anew(cell)
             waiting = [
-                (ticket.at, ticket.place, place, ticket)
+                (ticket.place, place, ticket)
                 for place, ticket in self.tickets.items()
                 if (ticket.want.limit, ticket.want.key) == (of, each) and ticket.at > at
             ]
-            for _, _, (run_id, location), ticket in sorted(waiting, key=lambda one: one[:2]):
+            for _, (run_id, location), ticket in sorted(waiting, key=lambda one: one[0]):
                 if (run := runs.get(run_id)) is None or run.state in ENDED:
                     continue
                 wanted = Want(

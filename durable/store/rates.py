@@ -15,7 +15,7 @@ from durable.core.rates import Reservation as Answer
 from durable.core.records import ENDED, RunState
 from durable.models import RateKey, RateLimit, Reservation, Run
 
-__all__ = ["close", "declare", "forget", "keys_of", "open_again", "reserve", "set_rate", "text_of"]
+__all__ = ["close", "declare", "exists", "forget", "keys_of", "open_again", "reserve", "set_rate", "text_of"]
 
 _RETIMED = 10_000  # waiting attempts that a verb moves
 
@@ -119,6 +119,11 @@ def keys_of(alias: str, limit: str, keys: Sequence[str], at: datetime) -> list[R
     ]
 
 
+def exists(alias: str, limit: str) -> bool:
+    """Return whether a limit has a rate."""
+    return RateLimit.objects.using(alias).filter(name=limit).exists()
+
+
 def text_of(alias: str, limit: str) -> str:
     """Return the rate of a limit as text."""
     return RateLimit.objects.using(alias).get(name=limit).now.text
@@ -169,7 +174,7 @@ def _retimed(alias: str, limit: str, key: str | None, at: datetime, spacing_befo
         if spacing_before:
             gcra.rescale(cell, now, spacing_before, rate.spacing)
         gcra.begin_anew(cell)
-        waiting = Reservation.objects.using(alias).filter(limit=limit, key=row.key, at__gt=at).order_by("at", "id")
+        waiting = Reservation.objects.using(alias).filter(limit=limit, key=row.key, at__gt=at).order_by("id")
         for ticket in waiting[:_RETIMED]:
             wanted = Want(units=ticket.units, at=now, closed_until=closed, may_begin=False)
             _, moment = gcra.reserve(cell, rate.spacing, rate.burst, wanted)

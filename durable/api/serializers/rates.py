@@ -1,0 +1,82 @@
+"""The shapes of rates: what is reserved until when, who waits, and what is closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+
+from durable.api.serializers.fields import Form, Moment, Text
+from durable.core.ids import MAX_ID, MAX_REASON
+from durable.core.rates import MOST_UNITS
+from durable.inspection.rates import RateKeySummary, RateSummary
+
+__all__ = ["CloseLimitForm", "OpenLimitForm", "RateListSerializer", "RateSerializer", "SetRateForm", "TakeBackRateForm"]
+
+
+class TakeBackRateForm(Form):
+    """The reason."""
+
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+class SetRateForm(TakeBackRateForm):
+    """The rate, and the reason."""
+
+    rate = Text(max_length=MAX_ID, help_text='How many units may begin in each period, such as "500/min" or "1/30 s".')
+    burst = serializers.IntegerField(
+        required=False,
+        default=1,
+        min_value=1,
+        max_value=MOST_UNITS,
+        help_text="How many units may begin at once after a pause.",
+    )
+
+
+class OpenLimitForm(TakeBackRateForm):
+    """The key, and the reason."""
+
+    key = Text(
+        required=False, default="", allow_blank=True, max_length=MAX_ID, help_text="This key alone. Empty: all keys."
+    )
+
+
+class CloseLimitForm(OpenLimitForm):
+    """Until when, the key, and the reason."""
+
+    until = Moment(help_text="Nothing begins before this moment.")
+
+
+@extend_schema_serializer(component_name="RateKey")
+class RateKeySerializer(serializers.Serializer[RateKeySummary]):
+    """A key of a rate."""
+
+    key = serializers.CharField(help_text="Empty for a limit without keys.")
+    waiting = serializers.IntegerField(help_text="How many attempts wait for their moments.")
+    next_at = Moment(allow_null=True, help_text="When the first of them begins; null if none waits.")
+    reserved_until = Moment(
+        allow_null=True, help_text="Until when the rate is taken; null for a key that was not used."
+    )
+    closed_until = Moment(source="closing.until", default=None, allow_null=True, help_text="Null while it is open.")
+    closed_by = serializers.CharField(source="closing.by", default="", help_text="Who has closed it, if it is closed.")
+    closed_why = serializers.CharField(source="closing.reason", default="", help_text="The reason of the closing.")
+
+
+@extend_schema_serializer(component_name="Rate")
+class RateSerializer(serializers.Serializer[RateSummary]):
+    """A limit's rate."""
+
+    name = serializers.CharField(help_text="The name of the limit.")
+    rate = serializers.CharField(source="rate.text", help_text='How many units may begin in each period: "500/min".')
+    burst = serializers.IntegerField(source="rate.burst", help_text="How many units may begin at once after a pause.")
+    code_says = serializers.CharField(help_text="The rate of the code or the settings.")
+    is_overridden = serializers.BooleanField(help_text="Whether an operator has set the rate.")
+    keys = RateKeySerializer(many=True, help_text="The keys that are reserved for the longest first; at most 100.")
+
+
+@extend_schema_serializer(component_name="RateList")
+class RateListSerializer(serializers.Serializer[Any]):
+    """All rates."""
+
+    results = RateSerializer(many=True)

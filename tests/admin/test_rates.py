@@ -1,0 +1,92 @@
+"""The rates on the pages of limits: what waits and what is closed; and the verbs that set, close and open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from durable import Context, workflow
+from durable.models import OperatorAction
+from tests.admin.conftest import Stage
+from tests.admin.pages import hidden, text_of, url
+
+pytestmark = [pytest.mark.django_db]
+TENANT = "<b>acme</b> 🎉"
+
+
+@workflow(name="tests.rated_call")
+def rated_call(ctx: Context, name: str) -> str:
+    return ctx.step("call", lambda: name, rate=f"openai/{TENANT}")
+
+
+@pytest.fixture(autouse=True)
+def three_runs(stage: Stage, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"openai": {"rate": "1/hour"}}}
+    for name in ("first", "second", "third"):
+        stage.start(rated_call, name, id=name)
+
+
+def test_what_waits_for_its_moment(operator: Client) -> None:
+    page = text_of(operator.get(url("limits")))
+    for expected in (">openai<", "1/hour", "runs wait", "&lt;b&gt;acme&lt;/b&gt; 🎉"):
+        assert expected in page, expected
+    assert "<b>acme" not in page
+    page = text_of(operator.get(url("limit", "openai")))
+    for expected in (">second<", ">third<", "1/hour"):
+        assert expected in page, expected
+    assert ">first<" not in page
+    assert url("limit_act", "openai", "close") not in page, "this operator may not"
+    assert "Rate openai/" in text_of(operator.get(url("change", "third")))
+
+
+def test_an_operator_sets_a_rate_and_takes_it_back(log_in: Callable[..., Client]) -> None:
+    client = log_in("view_run", "change_limit")
+    address = url("limit_act", "openai", "set-rate")
+    assert address in text_of(client.get(url("limit", "openai")))
+    form = hidden(client.get(address))
+    given = {"rate": "2/hour", "burst": "1", "reason": "they bought more"}
+    assert "The rate is set." in text_of(client.post(address, {**form, **given}, follow=True))
+    assert "An operator has set this rate" in text_of(client.get(url("limit", "openai")))
+    assert "has changed since this page was made" in text_of(client.post(address, {**form, **given}), 409)
+    wrong = {**hidden(client.get(address)), "rate": "often", "burst": "1"}
+    assert "please correct" in text_of(client.post(address, wrong), 422)
+    back = url("limit_act", "openai", "take-back-rate")
+    assert "that the code says." in text_of(client.post(back, hidden(client.get(back)), follow=True))
+
+
+def test_an_operator_closes_and_opens(log_in: Callable[..., Client]) -> None:
+    client = log_in("view_run", "change_limit")
+    address = url("limit_act", "openai", "close")
+    given = {"duration": "10 minutes", "key": "", "reason": "they are down"}
+    assert "The limit is closed." in text_of(
+        client.post(address, {**hidden(client.get(address)), **given}, follow=True)
+    )
+    page = text_of(client.get(url("limits")))
+    assert "closed" in page
+    assert "they are down" in page
+    assert "they are down" in text_of(client.get(url("change", "third")))
+    back = url("limit_act", "openai", "open")
+    form = hidden(client.get(back))
+    assert "The limit is open." in text_of(client.post(back, {**form, "key": ""}, follow=True))
+    assert "they are down" not in text_of(client.get(url("limits")))
+    wrong = {**hidden(client.get(address)), "duration": "soon", "key": ""}
+    assert "please correct" in text_of(client.post(address, wrong), 422)
+    assert list(OperatorAction.objects.order_by("id").values_list("action", "outcome")) == [
+        ("close_limit", "done"),
+        ("open_limit", "done"),
+    ]
+
+
+@pytest.mark.parametrize("verb", ["set-rate", "take-back-rate", "close", "open"])
+def test_a_verb_needs_its_permission(operator: Client, verb: str) -> None:
+    assert "durable.change_limit" in text_of(operator.get(url("limit_act", "openai", verb)), 403)
+    assert "durable.change_limit" in text_of(operator.post(url("limit_act", "openai", verb)), 403)
+    assert OperatorAction.objects.get().outcome == "denied"
+
+
+def test_a_rate_that_there_is_not(log_in: Callable[..., Client]) -> None:
+    client = log_in("view_run", "change_limit")
+    assert client.get(url("limit_act", "none", "close")).status_code == 404

@@ -1,0 +1,83 @@
+"""Rates over REST: what is reserved and closed, and the verbs that set, close and open."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from durable.conf import conf
+from durable.core.rates import Rate, RateWant
+from durable.models import OperatorAction, RateKey, Reservation
+from durable.store import store_for
+from tests.api.conftest import MakeApi, problem
+from tests.api.workflows import add
+
+pytestmark = pytest.mark.django_db
+KEY = "acme/🎉"
+
+
+@pytest.fixture(autouse=True)
+def api_rate() -> None:
+    """A rate of which the run "one" has begun; "two" waits."""
+    for run_id in ("one", "two"):
+        add.using(id=run_id).start(1)
+        want = RateWant("openai", KEY, 1, Rate.of("1/hour"))
+        store_for(conf.DATABASE).reserve(run_id, 0, "a", want, timezone.now())
+
+
+def test_rates_are_read(make_api: MakeApi) -> None:
+    api = make_api("view_run")
+    [shown] = api.get("/rates").json()["results"]
+    assert shown == api.get("/rates/openai").json()
+    assert {name: shown[name] for name in ("name", "rate", "burst", "code_says", "is_overridden")} == {
+        "name": "openai",
+        "rate": "1/hour",
+        "burst": 1,
+        "code_says": "1/hour",
+        "is_overridden": False,
+    }
+    [key] = shown["keys"]
+    assert (key["key"], key["waiting"], key["closed_until"], key["closed_by"]) == (KEY, 1, None, "")
+    assert key["next_at"] is not None
+    assert key["reserved_until"] > key["next_at"]
+    assert 'no limit "none"' in problem(api.get("/rates/none"), 404, "not-found")["detail"]
+
+
+def test_a_rate_is_set_and_taken_back(make_api: MakeApi) -> None:
+    api = make_api("change_limit", name="ada")
+    before = Reservation.objects.get().at
+    done = api.post("/limits/openai/set-rate", {"rate": "60/min", "burst": 5, "reason": "more"}).json()
+    assert (done["rate"], done["burst"], done["is_overridden"], done["code_says"]) == ("60/min", 5, True, "1/hour")
+    assert Reservation.objects.get().at < before - timedelta(minutes=50)
+    assert api.post("/limits/openai/take-back-rate").json()["rate"] == "1/hour"
+    assert (
+        "number of units"
+        in problem(api.post("/limits/openai/set-rate", {"rate": "x"}), 422, "arguments-refused")["detail"]
+    )
+    problem(api.post("/limits/none/set-rate", {"rate": "1/s"}), 404, "not-found")
+    assert list(OperatorAction.objects.order_by("id").values_list("actor_label", "action", "outcome"))[:2] == [
+        ("ada", "set_rate", "done"),
+        ("ada", "take_back_rate", "done"),
+    ]
+
+
+def test_a_limit_is_closed_and_opened(make_api: MakeApi) -> None:
+    api = make_api("change_limit", name="ada")
+    until = (timezone.now() + timedelta(days=1)).isoformat()
+    [key] = api.post("/limits/openai/close", {"until": until, "key": KEY, "reason": "429"}).json()["keys"]
+    assert (key["closed_by"], key["closed_why"]) == ("ada", "429")
+    assert key["closed_until"] is not None
+    assert RateKey.objects.get(key=KEY).closed_until is not None
+    [key] = api.post("/limits/openai/open", {"key": KEY}).json()["keys"]
+    assert key["closed_until"] is None
+    problem(api.post("/limits/openai/close", {"until": "2020-01-01T00:00:00Z"}), 422, "arguments-refused")
+    problem(api.post("/limits/none/open"), 404, "not-found")
+
+
+@pytest.mark.parametrize("verb", ["set-rate", "take-back-rate", "close", "open"])
+def test_each_needs_its_permission_and_logs_the_denial(make_api: MakeApi, verb: str) -> None:
+    answer = make_api("view_run", "operate_run").post(f"/limits/openai/{verb}", {})
+    assert answer.status_code == 403
+    assert OperatorAction.objects.get().outcome == "denied"
