@@ -61,7 +61,7 @@ class GroupTally(models.Model):
 
     `created` are those that have been made so far; each of them is in exactly one of the other counts. `waiting` are those
     that have a `Turn`, `running` the others that have not ended. `is_stopped`: a child has failed and the others are not
-    to go on.
+    to go on. No turn has a position before `turns_from`, so that none looks through the index of those that are deleted.
     """
 
     group = models.OneToOneField(
@@ -74,6 +74,7 @@ class GroupTally(models.Model):
     failed = models.IntegerField(default=0)
     cancelled = models.IntegerField(default=0)
     is_stopped = models.BooleanField(default=False)
+    turns_from = models.BigIntegerField(default=0)
 
     class Meta:
         verbose_name_plural = "group tallies"

@@ -220,8 +220,18 @@ def _started(
         Turn(run_id=run.id, group_id=group.spec.id, position=child.position, due_at=run.wake_at or run.created_at)
         for run, child in starts[begin:]
     ]
-    Turn.objects.using(alias).bulk_create(turns, batch_size=_AT_ONCE)
+    _wait(alias, turns)
     return group, frozenset(run.queue for run, _ in created[:begin])
+
+
+def _wait(alias: str, turns: Sequence[Turn]) -> None:
+    """Let children of one group wait for these turns. Its tally is locked."""
+    if turns:
+        Turn.objects.using(alias).bulk_create(turns, batch_size=_AT_ONCE)
+        first = min(each.position for each in turns)
+        GroupTally.objects.using(alias).filter(group_id=turns[0].group_id, turns_from__gt=first).update(
+            turns_from=first
+        )
 
 
 def _without_turn(run: RunRecord) -> RunRecord:
@@ -316,8 +326,7 @@ def held_back(alias: str, before: RunRecord, after: RunRecord, now: datetime) ->
         _write(alias, counted, group)
         if waits:
             position = Child.objects.using(alias).values_list("position", flat=True).get(run_id=before.id)
-            row = Turn(run_id=before.id, group_id=group_id, position=position, due_at=after.wake_at or now)
-            Turn.objects.using(alias).bulk_create([row])
+            _wait(alias, [Turn(run_id=before.id, group_id=group_id, position=position, due_at=after.wake_at or now)])
     is_waiting = after.state not in ENDED and after.wake_at is not None and turns.exists()
     return replace(after, wake_at=None) if is_waiting else after
 

@@ -30,6 +30,7 @@ DECLARE
   others text[] := '{{}}';
   had_turn boolean;
   begun integer := 0;
+  passed_over bigint;
   room integer;
   stops boolean;
 BEGIN
@@ -53,9 +54,15 @@ BEGIN
       SELECT 1 FROM durable_run WHERE id = g.parent_id AND finished_at IS NULL
     )) THEN
       -- in the order of the index: a plan that is made while there are few turns would sort all of them for the first one
-      FOR one IN SELECT w.run_id, w.due_at FROM durable_turn AS w WHERE w.group_id = of_group ORDER BY w.position LOOP
+      FOR one IN SELECT w.run_id, w.due_at, w.position FROM durable_turn AS w
+        WHERE w.group_id = of_group AND w.position >= t.turns_from ORDER BY w.position
+      LOOP
         SELECT state, queue INTO r FROM durable_run WHERE id = one.run_id FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
+        IF NOT FOUND THEN
+          passed_over := COALESCE(passed_over, one.position);
+          CONTINUE;
+        END IF;
+        t.turns_from := one.position;
         IF r.state = '{RunState.PENDING}' THEN
           UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at)) WHERE id = one.run_id;
           IF GREATEST(one.due_at, at) = at AND r.queue <> (SELECT queue FROM durable_run WHERE id = of_child) THEN
@@ -75,7 +82,8 @@ BEGIN
   UPDATE durable_grouptally SET waiting = t.waiting - begun, running = t.running + begun,
     completed = completed + (how = '{RunState.COMPLETED}')::integer,
     failed = failed + (how = '{RunState.FAILED}')::integer,
-    cancelled = cancelled + (how = '{RunState.CANCELLED}')::integer, is_stopped = stops
+    cancelled = cancelled + (how = '{RunState.CANCELLED}')::integer, is_stopped = stops,
+    turns_from = COALESCE(passed_over, t.turns_from)
   WHERE group_id = of_group;
   IF NOT g.is_over AND NOT t.is_stopped AND (stops
     OR (t.created = g.size AND t.completed + t.failed + t.cancelled + 1 = g.size)) THEN
