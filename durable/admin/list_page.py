@@ -192,8 +192,9 @@ def _hidden(wanted: RunCriteria, found: Count | None) -> str:
     """Return what to say of the children that match and are not listed; "" if there are none."""
     if not wanted.only_roots:
         return ""
-    everyone = count_runs(replace(wanted, only_roots=False))
-    if found is None or everyone is None or found.is_capped or everyone.is_capped:
+    is_cheap = found is not None and not found.is_capped and not wanted.error_text  # a text is searched for once
+    everyone = count_runs(replace(wanted, only_roots=False)) if is_cheap else None
+    if found is None or everyone is None or everyone.is_capped:
         return _("Children are not listed.")
     number = everyone.number - found.number
     text = ngettext(

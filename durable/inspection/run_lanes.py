@@ -108,10 +108,10 @@ class Lane:
         return self._ends[window]
 
     def _find_end(self, window: int) -> Cursor | None:
-        last = self._runs.values_list(self.order.column, "id")[window - 1 : window].first()
+        last = self._runs.values_list(*self._key)[window - 1 : window].first()  # what the index has, and no more
         if last is None:
             return None
-        return Cursor(None if self.order is RunOrder.BY_ID else last[0], last[1], self.order)
+        return Cursor(None if self.order is RunOrder.BY_ID else last[0], last[-1], self.order)
 
 
 def merged(lanes: Sequence[Lane], order: RunOrder, limit: int) -> RunPage:

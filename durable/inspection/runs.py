@@ -139,11 +139,19 @@ def list_runs(
 def list_and_count(
     wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST, cursor: str | None = None, limit: int = PAGE
 ) -> tuple[RunPage, Count | None]:
-    """Return what `list_runs` and `count_runs` do; one statement more than `list_runs` for the first page."""
+    """Return what `list_runs` and `count_runs` do; one statement more than `list_runs` for the first page.
+
+    None more for a first page that has all that was found along one index.
+    """
     order = order_of(wanted, order)
     first = _lanes_of(wanted, order, None, None)
     page = merged(_lanes_of(wanted, order, cursor, None) if cursor else first, order, limit)
-    return page, None if wanted.error_text and conf.REDACT else _count(first)
+    if wanted.error_text and conf.REDACT:
+        return page, None
+    if cursor is None and len(first) == 1 and (page.next_cursor is None or page.is_window):
+        number = len(page.runs)
+        return page, Count(number=min(number, FOUND), is_capped=page.is_window or number > FOUND)
+    return page, _count(first)
 
 
 def count_runs(wanted: RunCriteria) -> Count | None:

@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
-from django.test import Client
+from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
@@ -35,13 +35,14 @@ from durable.inspection.names import KINDS, NEWEST
 from durable.inspection.runs import WINDOW
 from durable.inspection.step_durations import ENTRIES as ENTRIES_OF_A_RUN
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
+from durable.models.run import RunQuerySet
 from durable.operations import replay_preview
 from durable.operations.prune import preview_pruning, prune
 from durable.retention import Policy, Pruned
 from durable.rollups.sweep import roll_up
 from durable.store.orm import OrmStore
 from durable.store.survey_rows import RowSurveyor
-from tests.admin.bigdata import GROWING, LONG, filled
+from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.support.plans import read, scans, sifted, sorts
 from tests.support.rollups import settle
 from tests.support.waiting import eventually
@@ -143,6 +144,35 @@ def test_lists_of_the_interface_sift_no_more_than_a_window(get: Callable[[str], 
             paged(get, address)
         assert scans(queries, GROWING) + sorts(queries, GROWING) == [], address
         assert sifted(queries, GROWING) <= WINDOW, address
+
+
+def runs_of_a_workflow(_request: Any, runs: RunQuerySet) -> RunQuerySet:
+    """What a user sees for whom no index is of use."""
+    return runs.filter(workflow__in=["big.workflow_2", "big.parent"])
+
+
+LIMITED = [
+    *(address for address in LISTS if LONG not in address and SHORT not in address and address != "/workers"),
+    "/runs?children=true",
+    f"/runs/{BIG}",
+    f"/runs/{BIG}/children",
+    f"/runs/{BIG}/children?state=failed",
+]
+
+
+@override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_a_workflow"})
+def test_what_a_user_sees_who_may_see_some_runs_is_looked_up(get: Callable[[str], Any]) -> None:
+    """Lists, causes, counts, queues, the audit log and the children of a run: none reads a table, or sifts without an end.
+
+    Of the failures the database may read all: here they are few pages.
+    """
+    tables = {*GROWING, "durable_child"} - {"durable_failure"}
+    with a_family(2_000):
+        for address in LIMITED:
+            with CaptureQueriesContext(connection) as queries:
+                get(address)
+            assert scans(queries, tables) == [], address
+            assert sifted(queries, tables) <= WINDOW, address
 
 
 @pytest.mark.parametrize("filter", ["", "&state=failed", "&queue=nobody", "&cause=cause-1"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BULK", "DEEP", "OPERATOR", "PARENT"]
+__all__ = ["BULK", "DEEP", "MAPPER", "OPERATOR", "PARENT"]
 
 DEEP: Final = "deep-history"
 PARENT: Final = "run-00700001"  # has 1,000 children
+MAPPER: Final = "run-00800002"  # sleeps, and has a map of 10,000 children
 BULK: Final = "bulk-of-many"
 OPERATOR: Final = "scale"  # a superuser

@@ -3,7 +3,7 @@
 The runs of `tests.admin.bigdata`, one of them with 100,000 entries and as many messages. `DEEP` has 100,000 entries too, in
 joins of numbered branches with loops and joins inside: the engine makes them. Besides: workers, builds, activities, log lines,
 saved views, a bulk of 10,000 runs, related runs, holds, 100,000 keyed runs, 10,000 schedules with 200 ticks each, 1,000
-children of `PARENT`, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
+children of `PARENT`, a map of `MAPPER` with 10,000 children, a limit with 100,000 waiting slots, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from durable.models import Schedule  # noqa: E402
 from tests.admin import bigdata  # noqa: E402
 from tests.admin.conftest import staged  # noqa: E402
 from tests.support.rollups import settle  # noqa: E402
-from tests.tools.scale import BULK, DEEP, OPERATOR, PARENT  # noqa: E402
+from tests.tools.scale import BULK, DEEP, MAPPER, OPERATOR, PARENT  # noqa: E402
 
 __all__ = ["fill"]
 
@@ -80,6 +80,36 @@ _OTHERS: Final = (
     SELECT id, parent_id, 'start/' || id, 0, 'cancel', 'group ' || substr(id, 7, 4), row_number() OVER (ORDER BY id), false
       FROM durable_run WHERE parent_id = %(parent)s
     """,
+    "UPDATE durable_failure SET parent_id = %(parent)s WHERE run_id BETWEEN 'run-00700100' AND 'run-00701099'",
+    # a map that is not over: its children in one group, a hundred at once
+    "UPDATE durable_run SET parent_id = %(mapper)s WHERE id BETWEEN 'run-00800100' AND 'run-00810099'",
+    """
+    INSERT INTO durable_childgroup (id, parent_id, location, generation, size, "position", at_once, on_failure, when_parent_ends,
+      is_over, is_dropped)
+    VALUES (%(mapper)s || ':refunds', %(mapper)s, 'refunds', 0, 10000, 2, 100, 'finish', 'cancel', false, false)
+    """,
+    """
+    INSERT INTO durable_child (run_id, parent_id, location, generation, when_parent_ends, "group", position, is_dropped, member_of)
+    SELECT id, parent_id, 'refunds', 0, 'cancel', 'refunds', 1 + row_number() OVER (ORDER BY id), false, %(mapper)s || ':refunds'
+      FROM durable_run WHERE parent_id = %(mapper)s
+    """,
+    """
+    INSERT INTO durable_grouptally (group_id, created, waiting, running, completed, failed, cancelled, is_stopped)
+    SELECT %(mapper)s || ':refunds', 10000, 0, count(*) FILTER (WHERE finished_at IS NULL),
+      count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'),
+      count(*) FILTER (WHERE state = 'cancelled'), false FROM durable_run WHERE parent_id = %(mapper)s
+    """,
+    "UPDATE durable_failure SET parent_id = %(mapper)s WHERE run_id BETWEEN 'run-00800100' AND 'run-00810099'",
+    """
+    WITH map AS (
+      INSERT INTO durable_entry (run_id, location, kind, ordinal, data)
+      SELECT %(mapper)s, 'refunds', 'map', 1000, json_build_object('workflow', 'big.workflow_1', 'size', 10000, 'position', 2,
+        'at_once', 100, 'on_failure', 'finish', 'generation', 0, 'when_parent_ends', 'cancel', 'group',
+        %(mapper)s || ':refunds')::text
+      RETURNING id
+    )
+    INSERT INTO durable_entrymetadata (entry_id, status, attempts, created_at) SELECT id, 'pending', 0, now() FROM map
+    """,
     # what the runs in hand do now: a step each
     """
     INSERT INTO durable_activity (run_id, location, attempt, kind, fence, worker, began_at, timeout, stack)
@@ -98,7 +128,15 @@ _OTHERS: Final = (
     FROM generate_series(0, 9999) AS n
     """,
     """
-    INSERT INTO durable_limit (name, at_once) VALUES ('carrier', 50)
+    INSERT INTO durable_limit (name, at_once) VALUES ('carrier', 50), ('bank', 10)
+    """,
+    # one line of 100,000
+    """
+    INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+    SELECT id, 'step ' || step, 'bank', '', 'step', n * step = 1, CASE WHEN n * step > 1 THEN 5 * n + step ELSE 0 END, created_at,
+      '[]'
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run WHERE state = 'sleeping' LIMIT 20000) AS r,
+      generate_series(1, 5) AS step
     """,
     """
     INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
@@ -156,7 +194,7 @@ def fill(*, runs: int, entries: int) -> Iterator[str]:
     yield f"{runs:,} runs, one of {entries:,} entries"
     with connection.cursor() as cursor:
         for statement in _OTHERS:
-            cursor.execute(statement, {"long": bigdata.LONG, "bulk": BULK, "parent": PARENT})
+            cursor.execute(statement, {"long": bigdata.LONG, "bulk": BULK, "parent": PARENT, "mapper": MAPPER})
     yield "what is beside the runs"
     _fill_schedules()
     yield "schedules and their ticks"

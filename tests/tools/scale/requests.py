@@ -20,7 +20,7 @@ from durable.inspection.names import KINDS
 from durable.models import Cause, Limit, OperatorAction, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
-from tests.tools.scale import BULK, DEEP, PARENT
+from tests.tools.scale import BULK, DEEP, MAPPER, PARENT
 
 __all__ = ["Asked", "every_request"]
 
@@ -100,9 +100,9 @@ def _admin() -> dict[str, list[Asked]]:
     assert action is not None
     assert view is not None
     log = "admin:durable_operatoraction_changelist"
-    runs = (LONG, DEEP, _FAILED, _COMPLETED, PARENT, _KEYED)
+    runs = (LONG, DEEP, _FAILED, _COMPLETED, PARENT, MAPPER, _KEYED)
     schedules = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1])
-    limits = list(Limit.objects.order_by("name").values_list("name", flat=True)[:1])
+    limits = list(Limit.objects.order_by("name").values_list("name", flat=True)[:2])
     pages: dict[str, list[Asked]] = {
         "changelist": [*_lists(live=""), *_lists(live="1")],
         "names": [_page("names", kind, **query) for kind in KINDS for query in ({}, {"q": "3"}, {"q": "none"})],
@@ -286,7 +286,7 @@ def _interface() -> dict[str, list[Asked]]:
         "children": [
             *(
                 to("children", run, **each)
-                for run in (LONG, PARENT)
+                for run in (LONG, PARENT, MAPPER)
                 for each in ({}, {"state": "failed"}, {"limit": 200})
             ),
         ],
@@ -305,7 +305,7 @@ def _interface() -> dict[str, list[Asked]]:
         "workflow-stats": [to("workflow-stats", each) for each in (_WORKFLOW, "big.long", "scale.import")],
         "queues": [to("queues")],
         "limits": [to("limits")],
-        "limit": [to("limit", each) for each in Limit.objects.order_by("name").values_list("name", flat=True)[:1]],
+        "limit": [to("limit", each) for each in Limit.objects.order_by("name").values_list("name", flat=True)[:2]],
         "workers": [to("workers")],
         "schedules": [
             *(
