@@ -5,7 +5,7 @@ Each look is bounded, along an index of slots by limit and age.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -22,7 +22,14 @@ from durable.models import Limit, Run, Slot
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["KeptSlot", "LimitCounts", "StillLine", "count_slots", "kept_slots", "still_lines", "unused_limits"]
+__all__ = [
+    "KeptSlot",
+    "LimitCounts",
+    "StillLine",
+    "count_slots",
+    "slot_troubles",
+    "unused_limits",
+]
 
 #: A slot is told of that a paused or diverged run has held for so long.
 KEPT: Final = timedelta(days=1)
@@ -78,29 +85,38 @@ class _Slot:
     since: datetime
 
 
-def kept_slots(now: datetime, within: RunQuerySet | None = None) -> list[KeptSlot]:
-    """Return the slots that paused and diverged runs have held for a day; three statements.
+def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> tuple[list[StillLine], list[KeptSlot]]:
+    """Return the lines that do not move, and the slots that runs keep.
 
-    At most 100 limits are looked at, and the 500 oldest slots of each.
+    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. A slot
+    is kept if a paused or diverged run has held it for a day. At most 100 limits are looked at, and of each the 500 runs that
+    have waited longest, and the 500 oldest slots. Four statements, one where there is no limit.
     """
-    held = _slots(within).filter(is_held=True, since__lt=now - KEPT)
+    limits = {limit.name: limit.number for limit in _limits()}
+    waiting, held = _old_slots(now, within)
+    first, kept = _oldest([waiting, held], limits)
+    return _still(now, first, limits), _kept(kept)
+
+
+def _old_slots(now: datetime, within: RunQuerySet | None) -> tuple[QuerySet[Slot], QuerySet[Slot]]:
+    """Return the slots that runs have waited for, and those that they have held, for as long as is told of."""
+    slots = _slots(within)
+    return slots.filter(is_held=False, since__lt=now - STILL), slots.filter(is_held=True, since__lt=now - KEPT)
+
+
+def _kept(slots: Iterable[_Slot]) -> list[KeptSlot]:
     return [
         KeptSlot(
             label=limit_label(slot.limit, slot.key), run_id=slot.run.id, workflow=slot.run.workflow, since=slot.since
         )
-        for slot in _oldest(held, [limit.name for limit in _limits()])
+        for slot in slots
         if slot.run.state == RunState.PAUSED or slot.run.diverged_at is not None
     ]
 
 
-def still_lines(now: datetime, within: RunQuerySet | None = None) -> list[StillLine]:
-    """Return the lines in which a run that is not paused has waited for an hour, while no slot of the key was taken.
-
-    At most 100 limits are looked at, and the 500 runs of each that have waited longest; four statements.
-    """
-    limits = {limit.name: limit.number for limit in _limits()}
+def _still(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> list[StillLine]:
     first: dict[tuple[str, str], _Slot] = {}
-    for slot in _oldest(_slots(within).filter(is_held=False, since__lt=now - STILL), limits):
+    for slot in slots:
         if slot.run.state != RunState.PAUSED:
             first.setdefault((slot.limit, slot.key), slot)
     if not first:
@@ -161,16 +177,26 @@ def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
     return slots.all() if within is None else slots.filter(run__in=within)
 
 
-def _oldest(slots: QuerySet[Slot], limits: Iterable[str]) -> list[_Slot]:
-    """Return the oldest of these slots of each limit, with what is known of their runs; two statements."""
-    oldest = [slots.annotate(limited_by=F("limit")).filter(limit=name).order_by("since") for name in limits]
-    rows = [row for each in sample_rows(oldest, ["limited_by", "key", "run_id", "since"], _ROWS) for row in each]
-    ids = {unpack(run_id) for _limit, _key, run_id, _since in rows}
+def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str]) -> list[list[_Slot]]:
+    """Return the oldest slots of each source and limit, with what is known of their runs; two statements at most."""
+    if not limits:
+        return [[] for _ in sources]
+    oldest = [
+        slots.annotate(limited_by=F("limit")).filter(limit=name).order_by("since")
+        for slots in sources
+        for name in limits
+    ]
+    found = sample_rows(oldest, ["limited_by", "key", "run_id", "since"], _ROWS)
+    ids = {unpack(run_id) for rows in found for _limit, _key, run_id, _since in rows}
     runs = Run.objects.using(conf.DATABASE).filter(id__in=ids).only("id", "workflow", "state", "diverged_at").in_bulk()
     return [
-        _Slot(limit=unpack(limit), key=unpack(key), run=run, since=moment_of(since))
-        for limit, key, run_id, since in rows
-        if (run := runs.get(unpack(run_id))) is not None
+        [
+            _Slot(limit=unpack(limit), key=unpack(key), run=run, since=moment_of(since))
+            for rows in found[number * len(limits) : (number + 1) * len(limits)]
+            for limit, key, run_id, since in rows
+            if (run := runs.get(unpack(run_id))) is not None
+        ]
+        for number in range(len(sources))
     ]
 
 
