@@ -23,7 +23,7 @@ from durable.core.effects import Acquire, Call, CloseLimit, Reserve, Save, Super
 from durable.core.errors import RateUnitsError, RunNotFoundError, UnknownLimitError
 from durable.core.journal import Event, Journal
 from durable.core.rates import LimitClosing, Reservation
-from durable.core.records import Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
+from durable.core.records import ENDED, Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
 from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution import limits
@@ -180,7 +180,11 @@ class CommitSession:
     def _undo_child(self, child_id: str) -> RunRecord | None:
         run, now = self._journal.run, self._journal.environment.now()
 
+        previous = ""
+
         def decide(child: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
+            nonlocal previous
+            previous = child.state
             self._check_is_ours()
             return child_rollback.change_of(child, entries, run.id, now)
 
@@ -190,6 +194,7 @@ class CommitSession:
             return None
         if child.wake_at is not None and child.wake_at <= now:
             self._notify({child.queue})
+        self._events.other_changed(child, previous)
         return child
 
     def supersede(self, effect: Supersede) -> bool:
@@ -203,10 +208,11 @@ class CommitSession:
 
     def _supersede(self, effect: Supersede) -> bool:
         now = self._journal.environment.now()
-        is_free = True
+        is_free, previous = True, ""
 
         def decide(owner: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
-            nonlocal is_free
+            nonlocal is_free, previous
+            previous = owner.state
             self._check_is_ours()
             nothing = RunChange(run={"change_seq": owner.change_seq})
             holder = self._store.key_holder(effect.workflow, effect.key)
@@ -220,7 +226,10 @@ class CommitSession:
             return change
 
         with suppress(RunNotFoundError):
-            self._store.change(effect.run_id, decide)
+            owner = self._store.change(effect.run_id, decide)
+            if owner.parent_id is not None and owner.state in ENDED:  # its parent may wait for it
+                self._notify({each.queue for each in [self._store.get(owner.parent_id)] if each is not None})
+            self._events.other_changed(owner, previous)
         return is_free
 
     def _check_is_ours(self) -> None:

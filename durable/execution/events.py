@@ -49,6 +49,14 @@ class PassEvents:
             with running_workflow(None):  # a receiver is not workflow code
                 signals.send(signal, **details)
 
+    def other_changed(self, run: RunRecord, previous: str) -> None:
+        """Tell that this pass has changed the state of another run, which was `previous`."""
+        if run.state == previous or not signals.run_changed.receivers:
+            return
+        with running_workflow(None):  # a receiver is not workflow code
+            details = {"run": run.id, "workflow": run.workflow, "state": str(run.state), "previous": str(previous)}
+            signals.send(signals.run_changed, **details)
+
     def before_call(self, call: Call) -> None:
         """Tell the harness of a call that is about to be made."""
         if self._on_call is not None:
