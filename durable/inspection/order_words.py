@@ -73,7 +73,7 @@ def order_words(order: Any) -> str:
         sentences.append(_("At most %(rate)s runs a second") % {"rate": f"{order.rate:g}"})
     if order.reason:
         sentences.append(_("Reason: %(reason)s") % {"reason": order.reason})
-    return " ".join(f"{each.rstrip('.')}." for each in sentences)
+    return " ".join(each if each.endswith(("?", "!", "…")) else f"{each.rstrip('.')}." for each in sentences)
 
 
 def _which(selection: Any) -> str:

@@ -159,6 +159,13 @@ def test_the_confirmation_names_causes_and_errors(stage: Stage, operator: Client
     assert operator.post(url("bulk"), {"verb": "pause", "id": ids[:2]}).context["causes"] == []
 
 
+def test_a_reason_that_asks_keeps_its_mark(stage: Stage, operator: Client) -> None:
+    failed_runs(stage, 2)
+    with acting_as(Actor("cli", label="ops"), reason="is the bank back?"):
+        bulk_id = bulk.apply("recover", ["order-0", "order-1"], canary=Canary(first=1)).bulk_id
+    assert "Reason: is the bank back?<" in text_of(operator.get(url("bulk_result", bulk_id)))
+
+
 def test_a_canary_is_ordered_on_the_page(stage: Stage, operator: Client) -> None:
     failed_runs(stage, 3)
     wanted = {"verb": "recover", "all": "on", "filter": "?state=failed"}
