@@ -20,10 +20,11 @@ from durable.codec import Codec, JsonCodec
 from durable.codec.binding import decode_at, encode_at, rebound
 from durable.conf import conf
 from durable.core import clock
-from durable.core.effects import Call
+from durable.core.effects import Call, Operation
 from durable.core.places import Place
 from durable.core.records import SavedDetails
 from durable.core.registry import WorkflowDefinition
+from durable.core.scope import Scope
 from durable.store import Store, store_for
 
 __all__ = ["Runtime", "activate", "current", "deactivate", "is_replaced", "production"]
@@ -43,7 +44,7 @@ class Runtime:
     `monotonic` gives seconds that no change of the clock affects.
 
     The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
-    called before each call of a step's function or rollback handler, `on_save` when a step saves its progress, and `find_workflow` finds workflows that are not
+    called before each call of a step's function or rollback handler, `on_operation` before each operation of a workflow's code, `on_save` when a step saves its progress, and `find_workflow` finds workflows that are not
     registered. `roll_back_inside` rolls back what code has left open on a database connection beyond a depth of
     transactions and savepoints, inside a test's transaction. `schedules` collects the names of the schedules that were
     made or synchronised while the runtime is active: a harness ticks these.
@@ -62,6 +63,7 @@ class Runtime:
     sequential_branches: bool = False
     sleep: Callable[[float], None] | None = None
     on_call: Callable[[Call], None] | None = None
+    on_operation: Callable[[Scope, str, Operation], None] | None = None
     on_save: Callable[[SavedDetails], None] = _write_later
     find_workflow: Callable[[str], WorkflowDefinition | None] | None = None
     roll_back_inside: Callable[[BaseDatabaseWrapper, int], None] | None = None

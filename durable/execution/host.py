@@ -22,6 +22,7 @@ from durable.core.effects import (
     CloseLimit,
     GetRunState,
     KeyOwner,
+    Operation,
     PeekChild,
     PeekDeadlock,
     PeekGroup,
@@ -71,6 +72,7 @@ class PassHost:
         self.events = PassEvents(run, at.on_call)
         self._eviction = eviction
         self._sleep = at.sleep
+        self._on_operation = at.on_operation
         self._origin = Origin(run.id)
         self._transactions = OpenTransactions(self._origin.end_forked_child, at.roll_back_inside)
         self._queries = PassQueries(run, store, self.delegate)
@@ -159,10 +161,13 @@ class PassHost:
     # -- calls of users' functions
 
     def sync_context(self, scope: Scope, driver: Any) -> Context:
-        return Context(scope, driver)
+        return Context(scope, self._telling(driver))
 
     def async_context(self, scope: Scope, driver: Any) -> AsyncContext:
-        return AsyncContext(scope, driver)
+        return AsyncContext(scope, self._telling(driver))
+
+    def _telling(self, driver: Any) -> Any:
+        return driver if self._on_operation is None else _Telling(driver, self._on_operation)
 
     def calling(self, call: Call) -> AbstractContextManager[None]:
         self._origin.end_forked_child()
@@ -205,3 +210,17 @@ class PassHost:
 
     def branch_thread_ends(self) -> None:
         connections.close_all()  # a connection belongs to its thread
+
+
+class _Telling:
+    """A driver that tells of each operation before it begins."""
+
+    __slots__ = ("_driver", "_tell")
+
+    def __init__(self, driver: Any, tell: Callable[[Scope, str, Operation], None]) -> None:
+        self._driver = driver
+        self._tell = tell
+
+    def operate(self, scope: Scope, label: str, operation: Operation) -> Any:
+        self._tell(scope, label, operation)
+        return self._driver.operate(scope, label, operation)

@@ -16,27 +16,31 @@ from django.db import connections, transaction
 
 from durable import guard, operations, runtime
 from durable.conf import conf
+from durable.core import registry
 from durable.core.current import is_in_step, running_run, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
-from durable.core.effects import Call
+from durable.core.effects import Call, Operation
 from durable.core.errors import ErrorInfo
+from durable.core.limits import History
 from durable.core.rates import LimitClosing, RateWant, Reservation
 from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
+from durable.core.scope import Scope
 from durable.core.slot_records import Admission, SlotWant
 from durable.definitions import Workflow
 from durable.drivers import loop_threads
 from durable.execution.eviction import Eviction
-from durable.execution.passes import execute_pass
+from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.operations.schedules.tick import next_due, tick_due
 from durable.runtime import Runtime
 from durable.store.atomic import committed_or_raised
 from durable.store.transactional_memory import TransactionalMemoryStore
 from durable.testing.muting import muted
+from durable.testing.replays import NotDeterministicError, Trace, different, replay
 from durable.testing.savepoints import go_on_after_refusals, roll_back_inside
 from durable.testing.twins import AsyncTwins, require_no_loop
 
-__all__ = ["Harness", "Pass", "SimulatedCrash"]
+__all__ = ["Harness", "NotDeterministicError", "Pass", "SimulatedCrash"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +48,8 @@ T = TypeVar("T")
 When = Literal["before", "after"]
 _LEASE = timedelta(seconds=30)
 _MAX_PASSES = 10_000
+#: The states in which a pass leaves a run that the same code can be replayed for.
+_REPLAYED = (RunState.COMPLETED, RunState.SLEEPING)
 
 
 class SimulatedCrash(BaseException):
@@ -70,7 +76,8 @@ class Harness(AsyncTwins):
 
     `now` is where the clock starts (aware; the real moment by default); `short_sleep`, in seconds, below which sleeps do not park (0: every sleep
     yields; the setting by default); `divergence_grace` in seconds, none by default. With `quiet=False` what durable logs
-    during passes is printed.
+    during passes is printed. With `strict` each pass is replayed once more from its records, with another clock, other
+    random numbers and sets in another order, and NotDeterministicError says where the code does something else.
 
     Methods that pass runs cannot be called while the thread's event loop runs; async tests await their twins, such as
     `asettle()`.
@@ -84,8 +91,13 @@ class Harness(AsyncTwins):
         divergence_grace: Duration = 0,
         codec: Any = None,
         quiet: bool = True,
+        strict: bool = False,
     ) -> None:
         self._quiet = quiet
+        self._strict = strict
+        self._trace = Trace()
+        self._snapshots: list[History] | None = None
+        self._replays = 0
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store = _CrashingStore()
         self._local: dict[str, Workflow[Any, Any]] = {}
@@ -104,6 +116,7 @@ class Harness(AsyncTwins):
             sequential_branches=True,
             sleep=lambda seconds: self.advance(seconds),
             on_call=self._check_call,
+            on_operation=self._note if strict else None,
             on_save=lambda saved: self._store.save_details([saved]),
             find_workflow=self._local.get,
             roll_back_inside=roll_back_inside,
@@ -283,13 +296,62 @@ class Harness(AsyncTwins):
     def _pass(self, claimed: RunRecord) -> None:
         try:
             eviction = _Eviction(self._store, claimed.id)
+            self._trace = Trace()
+            if self._snapshots is not None:
+                self._snapshots = []
+                self._store.on_commit = self._keep
             with muted() if self._quiet else nullcontext():
-                execute_pass(claimed, store=self._store, eviction=eviction, at=self._runtime)
+                outcome = execute_pass(claimed, store=self._store, eviction=eviction, at=self._runtime)
+            if self._strict:
+                self._replay(claimed.id, outcome)
         except SimulatedCrash:
             self._store.expire_lease(claimed.id, self._now)
             raise
         finally:
             go_on_after_refusals()
+
+    def _note(self, scope: Scope, label: str, operation: Operation) -> None:
+        self._trace.note(scope, label, operation)
+
+    def _replay(self, run_id: str, outcome: PassOutcome) -> None:
+        """Replay what the pass has recorded. Raises NotDeterministicError where its code comes to something else."""
+        run = self._store.get(run_id)
+        if run is None or not self._trace.scopes.get("") or outcome.due_now or run.state not in _REPLAYED:
+            return
+        definition = self._local.get(run.workflow) or registry.get(run.workflow)
+        for history in [*(self._snapshots or ()), self._store.load(run_id)]:
+            found = replay(run, definition, self._runtime, history)
+            self._replays += 1
+            if difference := different(self._trace, found, outcome):
+                raise NotDeterministicError(
+                    f'the code of run "{run_id}" of {run.workflow} is not deterministic: {difference}. The replay had the '
+                    "records of the pass, another clock, other random numbers and sets in another order. Let names and "
+                    "decisions follow from the input, from what operations return, and from ctx.now() and ctx.random"
+                )
+
+    def _keep(self, run_id: str) -> None:
+        if self._snapshots is not None:
+            self._snapshots.append(self._store.load(run_id))
+
+    def assert_deterministic(
+        self,
+        workflow: Any,
+        *args: Any,
+        drive: Callable[[Harness, Handle], Any] | None = None,
+        **kwargs: Any,
+    ) -> int:
+        """Run the workflow, and replay it after each commit of each pass as `strict` does after each pass.
+
+        Returns the number of replays. Raises NotDeterministicError at the first difference. `drive(harness, handle)` sends
+        what the workflow waits for; by default the run is finished by its deadlines. The run has a harness of its own,
+        and inside a test's transaction its rows are rolled back after it.
+        """
+        require_no_loop("assert_deterministic")
+        trial = self._another(strict=True)
+        trial._snapshots = []
+        with _rolled_back(), trial:
+            (drive or _finish)(trial, trial.start(workflow, *args, **kwargs))
+        return trial._replays
 
     def _pause(self, _seconds: float) -> None:
         """Execute what is due while a caller waits for a result or a response."""
@@ -360,14 +422,7 @@ class Harness(AsyncTwins):
         check: Callable[[], Any] | None,
         crash: tuple[int, When] | None,
     ) -> tuple[tuple[Any, ...], int]:
-        at = self._runtime
-        trial = Harness(
-            self._now,
-            short_sleep=at.short_sleep,
-            divergence_grace=at.divergence_grace or 0,
-            codec=at.codec,
-            quiet=self._quiet,
-        )
+        trial = self._another(strict=self._strict)
         is_repetition = crash is not None
         with _rolled_back(), trial, muted(wholly=True) if self._quiet and is_repetition else nullcontext():
             handle = trial.start(workflow, *args, id="crash-everywhere", **kwargs)
@@ -380,6 +435,17 @@ class Harness(AsyncTwins):
             error = (end.error.type, end.error.message) if end.error else None
             checked = check() if check is not None else None
             return (end.state, end.output, error, checked), trial.commits
+
+    def _another(self, *, strict: bool) -> Harness:
+        at = self._runtime
+        return Harness(
+            self._now,
+            short_sleep=at.short_sleep,
+            divergence_grace=at.divergence_grace or 0,
+            codec=at.codec,
+            quiet=self._quiet,
+            strict=strict,
+        )
 
     def _check_call(self, call: Call) -> None:
         if call.is_rollback:
@@ -464,6 +530,8 @@ class _CrashingStore(TransactionalMemoryStore):
     def __init__(self) -> None:
         super().__init__(conf.DATABASE)
         self.commits = 0
+        #: Called with the run's id after each commit of a pass.
+        self.on_commit: Callable[[str], None] | None = None
         self._crash: tuple[int, When] | None = None
         self._is_in_transaction = False
         self._dies_after_transaction = False
@@ -475,7 +543,10 @@ class _CrashingStore(TransactionalMemoryStore):
         self._crash = None
 
     def commit(self, batch: Batch) -> Committed:
-        return self._counted(lambda: super(_CrashingStore, self).commit(batch))
+        committed = self._counted(lambda: super(_CrashingStore, self).commit(batch))
+        if self.on_commit is not None:
+            self.on_commit(batch.run_id)
+        return committed
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         return self._counted(lambda: super(_CrashingStore, self).acquire(run_id, fence, location, wants, now))

@@ -67,6 +67,16 @@ class AsyncTwins:
             lambda: self.crash_everywhere(workflow, *args, check=_plain(check), drive=_plain(drive), **kwargs)
         )
 
+    async def aassert_deterministic(  # type: ignore[misc]  # as above
+        self: Harness,
+        workflow: Any,
+        *args: Any,
+        drive: Callable[[Harness, Handle], Any] | None = None,
+        **kwargs: Any,
+    ) -> int:
+        """`assert_deterministic`, from an async test; `drive` may be a coroutine function."""
+        return await run_sync(lambda: self.assert_deterministic(workflow, *args, drive=_plain(drive), **kwargs))
+
 
 def require_no_loop(verb: str) -> None:
     """Raise RuntimeError in a thread whose event loop runs, naming the twin of `Harness.verb` to await."""

@@ -1,0 +1,150 @@
+"""Replay the records of a run with its own code, until they do not answer any more.
+
+Owns the host of such a pass: whatever is not in the records ends it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeVar
+
+from durable.context import AsyncContext, Context
+from durable.core.bodies import run_body
+from durable.core.control_flow import ControlFlow
+from durable.core.current import running_workflow
+from durable.core.effects import Operation
+from durable.core.errors import ErrorInfo
+from durable.core.journal import Event
+from durable.core.limits import History
+from durable.core.records import Request, RunRecord, RunState
+from durable.core.registry import WorkflowDefinition
+from durable.core.run_pass import PassOutcome
+from durable.core.scope import Scope
+from durable.drivers.aio import AsyncDriver
+from durable.drivers.sync import SyncDriver
+from durable.execution.eviction import Eviction
+from durable.execution.host import PassHost
+from durable.runtime import Runtime
+from durable.testing.replays.counterparts import Counterparts
+from durable.testing.replays.traces import Trace, compare, written
+
+__all__ = ["Replay", "different", "replay"]
+
+T = TypeVar("T")
+
+_SILENT = logging.getLogger("silent")
+_SILENT.disabled = True
+
+
+class _NotRecorded(ControlFlow):
+    """The records do not say how the code goes on."""
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a replay has come to. `error` is what the code has raised; `has_ended` is False if the records ended first."""
+
+    trace: Trace
+    has_ended: bool = False
+    value: Any = None
+    error: Exception | None = None
+
+
+def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, history: History) -> Replay:
+    """Replay the records of the run in `history`, in other surroundings."""
+    found = Replay(Trace())
+    # as the next worker would claim it, without what an operator has asked
+    claimed = replace(record, fence=record.fence + 1, pending_request=Request.NONE)
+    host = _Host(claimed, _Records(history), Eviction(), replace(at, on_operation=found.trace.note), ())
+    given = host.environment.decode_input()
+    host.journal.scheduled_for = given.get("scheduled_for")
+    host.journal.limits = None
+    function = host.counterparts.of(definition.function)
+
+    def drive() -> None:
+        operation = _replayed(host, lambda context: function(context, *given["args"], **given["kwargs"]), found)
+        if definition.is_async:
+            operation = AsyncDriver(host).with_loops(operation)
+        with running_workflow(record.id, record.workflow):
+            SyncDriver(host).drive(operation)
+
+    dice = random.getstate()
+    try:
+        contextvars.copy_context().run(drive)
+    finally:
+        random.setstate(dice)
+    return found
+
+
+def different(pass_: Trace, found: Replay, outcome: PassOutcome) -> str:
+    """Return how a replay differs from the pass with this trace and outcome; "" if it does not."""
+    if difference := compare(pass_, found.trace, has_ended=found.has_ended):
+        return difference if found.error is None else f"{difference}, with {ErrorInfo.of(found.error)}"
+    if outcome.state != RunState.COMPLETED or not found.has_ended:
+        return ""
+    if found.error is not None:
+        return f"the pass returned, and the replay raised {ErrorInfo.of(found.error)}"
+    mine, other = written(outcome.output), written(found.value)
+    if mine is None or other is None or mine == other:
+        return ""
+    return f"the pass returned {mine}, and the replay {other}"
+
+
+def _replayed(host: PassHost, call: Callable[[Any], Any], found: Replay) -> Operation:
+    try:
+        found.value = yield from run_body(Scope(host.journal, host.journal.root), call)
+        found.has_ended = True
+    except ControlFlow:
+        return
+    except Exception as error:  # noqa: BLE001  # whatever the code raises
+        found.error, found.has_ended = error, True
+
+
+def _tell_nobody(event: Event) -> None:
+    """Send nothing: the pass has sent its events."""
+
+
+class _Records:
+    """What a host needs of a store: the records of one run."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def load(self, _run_id: str) -> History:
+        return self._history
+
+
+class _Host(PassHost):
+    """Answers from the records; everything else ends the replay."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.environment.emit = _tell_nobody
+        self.counterparts = Counterparts()
+
+    def _end(self, *_args: Any, **_options: Any) -> NoReturn:
+        raise _NotRecorded
+
+    save = save_atomically = calling = calling_here = _end
+    peek_inbox = get_run_state = peek_child = peek_group = acquire = undo_child = peek_key = supersede = _end
+    wait = _end
+
+    async def async_wait(self, _seconds: float) -> None:
+        self._end()
+
+    def sync_context(self, scope: Scope, driver: Any) -> Context:
+        return self._prepared(super().sync_context(scope, driver))
+
+    def async_context(self, scope: Scope, driver: Any) -> AsyncContext:
+        return self._prepared(super().async_context(scope, driver))
+
+    def _prepared(self, context: T) -> T:
+        logged: Any = context
+        logged.logger.logger = _SILENT
+        for name in ("step", "try_step"):
+            setattr(logged, name, self.counterparts.with_own_handlers(getattr(logged, name)))
+        return context
