@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, NoReturn, TypeVar
 
 from durable.context import AsyncContext, Context
@@ -25,6 +26,7 @@ from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
+from durable.drivers.host import Host
 from durable.drivers.sync import SyncDriver
 from durable.execution.eviction import Eviction
 from durable.execution.host import PassHost
@@ -129,9 +131,7 @@ class _Host(PassHost):
     def _end(self, *_args: Any, **_options: Any) -> NoReturn:
         raise _NotRecorded
 
-    save = save_atomically = calling = calling_here = _end
-    peek_inbox = get_run_state = peek_child = peek_group = acquire = undo_child = peek_key = supersede = _end
-    wait = _end
+    calling = calling_here = wait = _end
 
     async def async_wait(self, _seconds: float) -> None:
         self._end()
@@ -148,3 +148,8 @@ class _Host(PassHost):
         for name in ("step", "try_step"):
             setattr(logged, name, self.counterparts.with_own_handlers(getattr(logged, name)))
         return context
+
+
+for _name, _method in vars(Host).items():
+    if callable(_method) and "effect" in signature(_method).parameters:
+        setattr(_Host, _name, _Host._end)
