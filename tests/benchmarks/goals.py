@@ -58,6 +58,7 @@ GOALS = (
     Goal("list with a map's children", "", "at most", 100, "ms"),
     Goal("children on the page of a map's parent", "", "at most", 100, "ms"),
     Goal("admissions, one key", "", "at least", 300, "/s"),
+    Goal("admissions, one key", "dbos admissions, one queue", "at least", 4),
     Goal("admissions, 1,000 keys", "one-step runs beside limits", "at least", 0.6),
     Goal("steps at once with 4 slots", "", "at most", 4, "steps"),
     Goal("growth with 10x steps", "", "at most", 1.2),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from durable.models import Run
 from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.measuring import Bench, Figure, measure
+from tests.benchmarks.overlap import most_at_once
 from tests.benchmarks.passing import empty_tables
 from tests.benchmarks.workers import elapsed, wait_for_all, workers
 from tests.benchmarks.workflows import AT_ONCE, keyed, one_key, steps
-
-__all__ = ["most_at_once"]
 
 _KEYS = 1_000
 
@@ -46,16 +45,6 @@ def limits(bench: Bench) -> Iterator[Figure]:
             yield Figure(f"CPU of {name}", (cpu() - before) / count * 1000, "ms/run")
             if workflow == one_key.name:
                 yield Figure(f"steps at once with {AT_ONCE} slots", most_at_once(_in_steps()), "steps")
-
-
-def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
-    """Return how many of these spans overlap at most."""
-    edges = sorted(edge for begins, ends in spans for edge in ((begins, 1), (ends, -1)))
-    most = now = 0
-    for _moment, change in edges:
-        now += change
-        most = max(most, now)
-    return most
 
 
 def _in_steps() -> Iterator[tuple[float, float]]:

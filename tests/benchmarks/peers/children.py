@@ -32,4 +32,4 @@ def figures(module: str, *arguments: object, environment: Mapping[str, str], uni
     """The figures of a module of ours, run as a program."""
     command = [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments)]
     for name, value in answers(command, environment).items():
-        yield Figure(name, value, "µs/entry" if "replay" in name else unit)
+        yield Figure(name, value, "µs/entry" if "replay" in name else "steps" if "at once" in name else unit)

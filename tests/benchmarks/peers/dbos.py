@@ -7,32 +7,37 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tests.benchmarks.measuring import Bench, Figure, Skipped, measure, seconds
+from tests.benchmarks.overlap import most_at_once
 from tests.benchmarks.peers.children import figures
 from tests.benchmarks.surroundings import database
 
 RESULT = "x" * 30
+AT_ONCE = 4
 
 
 @measure("dbos", is_peer=True)
 def dbos(bench: Bench) -> Iterator[Figure]:
     """Steps of one workflow, queued workflows of one step from the first enqueueing to the last result, per second; and
-    replayed steps, µs each: a fork of a workflow after its last step.
+    replayed steps, µs each: a fork of a workflow after its last step. Then workflows of one step from a queue that allows
+    four at once, and how many of them worked at once, by the clock of their steps.
 
-    Workflows and queue live in one process, DBOS' recommendation for one machine, with the defaults for everything.
+    Workflows and queues live in one process, DBOS' recommendation for one machine, with the defaults for everything. A queue
+    is looked at once a second, unless it is told otherwise.
     """
     if importlib.util.find_spec("dbos") is None:
         raise Skipped("dbos is not installed: uv sync --group bench")
-    sizes = bench.size(1500, 300), bench.size(500, 100), bench.size(1000, 200)
+    sizes = bench.size(1500, 300), bench.size(500, 100), bench.size(1000, 200), bench.size(100, 24)
     with database(bench.database_url, "durable_benchmarks_dbos") as url:
         yield from figures(__name__, *sizes, environment={"BENCHMARK_URL": url})
 
 
-def main(step_count: int, run_count: int, replay_count: int) -> None:
+def main(step_count: int, run_count: int, replay_count: int, limited_count: int) -> None:
     """Measure in this process."""
     module: Any = importlib.import_module("dbos")
     DBOS = module.DBOS
@@ -47,6 +52,14 @@ def main(step_count: int, run_count: int, replay_count: int) -> None:
         for _ in range(count):
             one()
         return count
+
+    @DBOS.step()  # type: ignore[untyped-decorator,unused-ignore]
+    def now() -> float:
+        return time.time()
+
+    @DBOS.workflow()  # type: ignore[untyped-decorator,unused-ignore]
+    def limited() -> list[float]:
+        return [now(), time.time()]
 
     DBOS.launch()
     DBOS.register_queue("benchmarks")
@@ -64,6 +77,16 @@ def main(step_count: int, run_count: int, replay_count: int) -> None:
         many(replay_count)
     replayed = seconds(lambda: DBOS.fork_workflow("replayed", replay_count + 1).get_result())
     answer["dbos replay"] = replayed / replay_count * 1e6
+
+    DBOS.register_queue("limited", global_concurrency=AT_ONCE)
+    spans: list[list[float]] = []
+
+    def enqueue_limited() -> None:
+        handles = [DBOS.enqueue_workflow("limited", limited) for _ in range(limited_count)]
+        spans.extend(handle.get_result() for handle in handles)
+
+    answer["dbos admissions, one queue"] = limited_count / seconds(enqueue_limited)
+    answer[f"dbos steps at once with {AT_ONCE} slots"] = most_at_once((begins, ends) for begins, ends in spans)
     print(json.dumps(answer), flush=True)
     DBOS.destroy()
 
