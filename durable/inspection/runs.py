@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Count as CountOf
-from django.db.models import Q
+from django.db.models import F, Q
 
 from durable import runtime
 from durable.conf import conf
@@ -211,11 +211,16 @@ def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[RunQuerySet
     """Return the runs that match `wanted` as disjoint querysets, each in the order of the index that it follows.
 
     Beside each: whether it ends after `window` runs of its index, because no index serves the rest of the filter. Not
-    for an error's text under a redaction hook, which no query may compare.
+    for an error's text under a redaction hook, which no query may compare. `workflow_of_run` is the workflow, from where the
+    index has it or leads to.
     """
     order = order_of(wanted)
-    found = [Lane(each, order).matching(window) for each in _plans(wanted, order, None)]
-    return [(runs, end is not None) for runs, end in found]
+    found = list[tuple[RunQuerySet, bool]]()
+    for plan in _plans(wanted, order, None):
+        runs, end = Lane(plan, order).matching(window)
+        workflow = F("failure__workflow" if plan.is_of_failures else "workflow")
+        found.append((runs.annotate(workflow_of_run=workflow), end is not None))
+    return found
 
 
 def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
@@ -324,7 +329,9 @@ def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[
 
 def _failed_roots(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> Plan:
     """Return the lane of failed runs that are no children: along an index of their own, however many children have failed."""
-    rest = _sieve(replace(wanted, only_roots=False)) & _is(workflow=wanted.workflow)
+    rest = _sieve(replace(wanted, only_roots=False, queue=""))
+    # these of a run never change
+    rest &= _is(failure__workflow=wanted.workflow, failure__queue=wanted.queue)
     times = _is(failure__run_created_at__gte=wanted.created_from, failure__run_created_at__lt=wanted.created_until)
     roots = runs.filter(times, failure__is_open=True, failure__parent__isnull=True)
     return Plan(roots, rest, is_limited or bool(rest), is_of_failures=True)

@@ -73,7 +73,9 @@ class Filtered:
             for runs, is_window in self._lanes(state):
                 (matching if state in states else others).append((state, runs))
                 partial |= {state} if is_window else set()
-        for (state, _), found in zip(matching, tally([runs for _, runs in matching], "workflow", most), strict=True):
+        for (state, _), found in zip(
+            matching, tally([runs for _, runs in matching], "workflow_of_run", most), strict=True
+        ):
             numbers.update({(state, workflow): number for workflow, number in found.items()})
         for (state, _), count in zip(others, count_capped([runs for _, runs in others], most), strict=True):
             numbers[state, ""] += count.number
