@@ -182,5 +182,5 @@ def _pages(bench: Bench) -> Iterator[Figure]:
     }
     browser = Browser()
     for name, address in addresses.items():
-        times = [seconds(partial(browser.get, address)) for _ in range(bench.size(32, 12))]
+        times = [seconds(partial(browser.get, address)) for _ in range(bench.size(32, 5))]
         yield Figure(name, median(times[2:]) * 1000, "ms")

@@ -48,7 +48,7 @@ def pages(bench: Bench) -> Iterator[Figure]:
             cursor.execute(f"VACUUM (ANALYZE) {TABLES}")  # tables that have grown by and by have been vacuumed
         browser = Browser()
         for name, address in addresses.items():
-            times = [seconds(partial(browser.get, address)) for _ in range(bench.size(32, 12))]
+            times = [seconds(partial(browser.get, address)) for _ in range(bench.size(32, 5))]
             yield Figure(name, median(times[2:]) * 1000, "ms")  # the first ones load templates and warm caches
     finally:
         empty_tables()

@@ -21,16 +21,17 @@ def replay(bench: Bench) -> Iterator[Figure]:
     """A pass over a recorded history, its load and the commit that parks it again included: µs and bytes per entry.
 
     The time is the middle one of three passes: about every third has a full collection of the garbage in it, which takes
-    as long again.
+    as long again. With --short it is that of one pass.
     Bytes are the peak of what Python allocates during a pass, counted by tracemalloc in a pass of its own; libpq's
     copy of the result is not in it. The values are 30 bytes; larger ones cost their decoding.
     """
+    passes = bench.size(3, 1)
     for count in (1000, 10_000, 50_000)[: bench.size(3, 2)]:
         handle = recorded(count, is_async=False)
-        yield Figure(f"replay of {count:,}", _time(handle, count), "µs/entry")
+        yield Figure(f"replay of {count:,}", _time(handle, count, passes), "µs/entry")
         yield Figure(f"memory of {count:,}", _peak(claimed(handle)) / count, "bytes/entry")
     handle = recorded(10_000, is_async=True)
-    yield Figure("async replay of 10,000", _time(handle, 10_000), "µs/entry")
+    yield Figure("async replay of 10,000", _time(handle, 10_000, passes), "µs/entry")
 
 
 def recorded(count: int, *, is_async: bool) -> Handle:
@@ -56,9 +57,9 @@ def _sample() -> EntryRecord:
     return store_for("default").history(handle.id)[0]
 
 
-def _time(handle: Handle, count: int) -> float:
+def _time(handle: Handle, count: int, passes: int) -> float:
     times = []
-    for _ in range(3):
+    for _ in range(passes):
         record = claimed(handle)
         times.append(seconds(partial(_replayed, record)))
     return median(times) / count * 1e6
