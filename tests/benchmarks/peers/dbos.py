@@ -23,9 +23,10 @@ AT_ONCE = 4
 
 @measure("dbos", is_peer=True)
 def dbos(bench: Bench) -> Iterator[Figure]:
-    """Steps of one workflow, queued workflows of one step from the first enqueueing to the last result, per second; and
-    replayed steps, µs each: a fork of a workflow after its last step. Then workflows of one step from a queue that allows
-    four at once, and how many of them worked at once, by the clock of their steps.
+    """Steps of one workflow, queued workflows of one step from the first enqueueing to the last result, and those that a
+    workflow enqueues and waits for, per second; and replayed steps, µs each: a fork of a workflow after its last step. Then
+    workflows of one step from a queue that allows four at once, and how many of them worked at once, by the clock of their
+    steps.
 
     Workflows and queues live in one process, DBOS' recommendation for one machine, with the defaults for everything. A queue
     is looked at once a second, unless it is told otherwise.
@@ -61,6 +62,11 @@ def main(step_count: int, run_count: int, replay_count: int, limited_count: int)
     def limited() -> list[float]:
         return [now(), time.time()]
 
+    @DBOS.workflow()  # type: ignore[untyped-decorator,unused-ignore]
+    def mapping(count: int) -> int:
+        handles = [DBOS.enqueue_workflow("benchmarks", many, 1) for _ in range(count)]
+        return sum(handle.get_result() for handle in handles)
+
     DBOS.launch()
     DBOS.register_queue("benchmarks")
     many(20)
@@ -72,6 +78,8 @@ def main(step_count: int, run_count: int, replay_count: int, limited_count: int)
 
     DBOS.enqueue_workflow("benchmarks", many, 1).get_result()
     answer["dbos one-step runs"] = run_count / seconds(enqueue_and_wait)
+
+    answer["dbos children of a map"] = run_count / seconds(lambda: mapping(run_count))
 
     with module.SetWorkflowID("replayed"):
         many(replay_count)
