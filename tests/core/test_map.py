@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, CriticalError, get_run, workflow
+from durable.core.location import escape
 from durable.testing import Harness
 
 CALLS: list[Any] = []
@@ -318,3 +319,21 @@ def test_an_input_that_is_no_tuple_says_what_to_write() -> None:
         h.settle()
         assert "take a tuple of arguments for each run, not 1" in str(handle.info().summary)
         assert "or (1,)" in str(handle.info().summary)
+
+
+@workflow(name="maps.named")
+def named(ctx: Context, name: str, count: int) -> Any:
+    found = ctx.map(name, one, [(number,) for number in range(count)], at_once=2)
+    return [found.outputs, [each.child_id for each in found]]
+
+
+@pytest.mark.parametrize("parent_id", ["p", "🐈-7", "p" * 190])
+@pytest.mark.parametrize("name", ["bills 🐈", "bills: of today", "n" * 128, "\u202ebills", "x~1"])
+def test_each_child_has_an_id_of_its_own_whatever_the_map_and_its_parent_are_called(parent_id: str, name: str) -> None:
+    with Harness() as h:
+        run = h.start(named.using(id=parent_id), name, 12)
+        h.settle()
+        outputs, ids = run.result()
+        assert outputs == [number * 10 for number in range(12)]
+        assert len(set(ids)) == 12
+        assert [each.id for each in run.children(group=escape(name))] == ids
