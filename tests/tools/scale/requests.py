@@ -17,7 +17,7 @@ from durable.admin.list_columns import COLUMNS, ORDERS
 from durable.admin.run_parts import PART_NAMES
 from durable.admin.url_keys import as_key
 from durable.inspection.names import KINDS
-from durable.models import Cause, Limit, OperatorAction, Run, SavedView, Schedule
+from durable.models import Cause, Limit, OperatorAction, RateLimit, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
 from tests.tools.scale import BULK, DEEP, MAPPER, PARENT
@@ -306,6 +306,8 @@ def _interface() -> dict[str, list[Asked]]:
         "queues": [to("queues")],
         "limits": [to("limits")],
         "limit": [to("limit", each) for each in Limit.objects.order_by("name").values_list("name", flat=True)[:2]],
+        "rates": [to("rates")],
+        "rate": [to("rate", each) for each in RateLimit.objects.order_by("name").values_list("name", flat=True)[:1]],
         "workers": [to("workers")],
         "schedules": [
             *(
@@ -354,5 +356,6 @@ _WRITES: Final = {
             "give-output",
         ),
         *("go-on", "stop-here", "hold", "release", "pause-queue", "resume-queue", "set-limit", "take-back-limit"),
+        *("set-rate", "take-back-rate", "close-limit", "open-limit"),
     )
 }
