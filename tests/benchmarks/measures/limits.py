@@ -25,7 +25,7 @@ def limits(bench: Bench) -> Iterator[Figure]:
     One key: eight runs at once want four slots, so that there is always a line. 1,000 keys: of each key one run at a time. At
     last how many runs of the one key were in their steps at once, by the clock of the steps.
     """
-    count = bench.size(5_000, 400)
+    count = bench.size(5_000, 100)
     with workers(2, concurrency=4) as command:
         cpu = cpu_seconds(command.pid)
         kinds: dict[str, tuple[str, Callable[[], object]]] = {
