@@ -144,7 +144,7 @@ def history_tree(
     only_failed: bool = False,
     at_end: bool = False,
     running: Iterable[RunningStep] = (),
-    open_keys: Sequence[int] | None = None,
+    open_keys: Sequence[int] | Callable[[], Sequence[int] | None] | None = None,
 ) -> TreePage:
     """Return `size` nodes from the position `start` on. `running` are the steps of the run that run now.
 
@@ -152,7 +152,8 @@ def history_tree(
     nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
     attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
     and the scopes around those of a page are not among its nodes (`durable.inspection.tree_window`). `open_keys` are
-    those of `progress_of`, for a caller that has them. A constant number of statements, at most ten.
+    those of `progress_of`, for a caller that has them, or what returns them, which is called for a long history. A constant
+    number of statements, at most ten.
     """
     rows, running = read_rows(run_id), list(running)
     if rows is None:
@@ -163,7 +164,7 @@ def history_tree(
             only_failed=only_failed,
             at_end=at_end,
             running=running,
-            open_keys=open_keys,
+            open_keys=open_keys() if callable(open_keys) else open_keys,
         )
         return _page_of(run_id, window, running if window.is_last else [], size)
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -93,7 +95,7 @@ class TreeView(View):
             start=query.get("start"),
             only_failed=query["only_failed"],
             running=running,
-            open_keys=open_keys_of_long(run),
+            open_keys=partial(open_keys_of_long, run),
         )
         return Response(TreeSerializer(tree).data)
 
