@@ -22,7 +22,7 @@ from durable.models import Run
 from durable.notifier.redis_clients import client
 from tests.benchmarks.workflows import noting
 
-__all__ = ["PATIENCE", "elapsed", "wait_for_all", "wait_until", "workers"]
+__all__ = ["PATIENCE", "elapsed", "forget_killed", "wait_for_all", "wait_until", "workers"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 300.0  # seconds; the machine may be busy
@@ -46,6 +46,12 @@ def workers(processes: int, *, concurrency: int = 1) -> Iterator[subprocess.Pope
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=PATIENCE)
         wait_until(lambda: rq.Worker.count(connection=client(conf.QUEUE)) == 0, "workers did not sign off")
+
+
+def forget_killed() -> None:
+    """Sign off the workers that were killed, which could not do so; others wait for it."""
+    for each in rq.Worker.all(connection=client(conf.QUEUE)):
+        each.register_death()  # type: ignore[no-untyped-call]  # of RQ, without annotations
 
 
 def wait_for_all(workflow: str, patience: float = 600.0) -> None:

@@ -22,7 +22,7 @@ from tests.benchmarks.cpu import cpu_seconds
 from tests.benchmarks.measures.pages import Browser
 from tests.benchmarks.measuring import Bench, Figure, measure, seconds
 from tests.benchmarks.passing import claimed, empty_tables, one_pass
-from tests.benchmarks.workers import PATIENCE, elapsed, wait_for_all, workers
+from tests.benchmarks.workers import PATIENCE, elapsed, forget_killed, wait_for_all, workers
 from tests.benchmarks.workflows import fan_out, mapping, steps
 from tests.e2e.workers import Workers
 
@@ -107,7 +107,8 @@ def killed(bench: Bench) -> Iterator[Figure]:
             before, ended = ended, GroupTally.objects.values_list("completed", flat=True).first() or 0
             if ended > before:
                 two.kill_one(dice)
-        yield Figure("workers killed beside a map", two.kills, "workers")
+    forget_killed()
+    yield Figure("workers killed beside a map", two.kills, "workers")
     yield Figure("children of a map, a worker killed every second", count / (time.monotonic() - began), "/s")
     assert handle.output == count
     assert Run.objects.filter(parent=handle.id, state="completed").count() == count
