@@ -138,3 +138,27 @@ def test_a_worker_loads_of_the_read_side_what_it_says_alone() -> None:
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
     )
     assert done.stdout.split() == ["humanize", "pending_migrations", "wording"]
+
+
+def test_each_module_of_the_read_side_can_be_the_first_that_is_loaded() -> None:
+    """A worker loads the one whose class an input has recorded, before any other."""
+    code = (
+        "import sys; sys.argv = ['manage.py', 'durable_worker']; import django; django.setup();"
+        "import durable.inspection; from importlib import import_module; from pkgutil import iter_modules\n"
+        "def forget():\n"
+        "    for name in [each for each in sys.modules if each.startswith('durable.inspection.')]:\n"
+        "        del sys.modules[name]\n"
+        "        vars(durable.inspection).pop(name.removeprefix('durable.inspection.'), None)\n"
+        "for each in iter_modules(durable.inspection.__path__):\n"
+        "    forget(); import_module('durable.inspection.' + each.name); print(each.name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"selection", "family", "public_names"} <= set(done.stdout.split())

@@ -11,15 +11,19 @@ here (`humanize`, `wording`, `pending_migrations`) and none of the rest, which i
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from durable.inspection.public_names import *  # noqa: F403
 else:  # a type checker would take any name for one of these
+    #: `from durable.inspection import one` asks for the name before it imports the module: that must load no other.
+    _MODULES = frozenset(each.name for each in iter_modules(__path__))  # noqa: F405  # of this package
 
     def __getattr__(name: str) -> object:
         # asking for a dunder, as importing machinery and inspection do, loads nothing
-        names = None if name.startswith("__") else import_module("durable.inspection.public_names")
+        is_public = name not in _MODULES and not name.startswith("__")
+        names = import_module("durable.inspection.public_names") if is_public else None
         if name not in getattr(names, "__all__", ()):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(names, name)
