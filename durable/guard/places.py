@@ -24,24 +24,23 @@ from durable.lint.allowing import Allowance, allowances
 
 __all__ = ["Place", "place_of_caller", "scope_between_operations"]
 
-#: Packages whose code between two steps is nobody's decision: loggers, imports, debuggers, tracing.
+#: Packages whose code between two steps is nobody's decision: loggers, imports, debuggers.
 _LET_THROUGH: Final = frozenset(
     {
         *("logging", "structlog", "loguru"),
         *("importlib", "_frozen_importlib", "_frozen_importlib_external", "zipimport", "pkgutil"),
         *("pdb", "bdb", "ipdb", "pudb", "IPython", "debugpy", "pydevd", "_pydevd_bundle", "warnings", "faulthandler"),
-        *(
-            "opentelemetry",
-            "sentry_sdk",
-            "ddtrace",
-            "newrelic",
-            "elasticapm",
-            "prometheus_client",
-            "statsd",
-            "coverage",
-        ),
     }
 )
+#: Packages that trace and measure. They export by themselves, and they stand between the application and what they trace.
+_TRACING: Final = frozenset(
+    {
+        *("opentelemetry", "sentry_sdk", "ddtrace", "newrelic", "elasticapm"),
+        *("prometheus_client", "statsd", "coverage"),
+    }
+)
+#: Names of packages in which these have their wrappers of other libraries.
+_WRAPPING: Final = frozenset({"instrumentation", "integrations", "contrib", "hooks"})
 #: Packages of durable that call workflow code. What its other packages do is durable's own doing.
 _CALLING: Final = frozenset({"core", "drivers", "execution", "context"})
 _GUARD: Final = __name__.rpartition(".")[0]
@@ -79,9 +78,12 @@ def scope_between_operations() -> Scope | None:
     return scope
 
 
-def place_of_caller(scope: Scope) -> Place | None:
-    """Return the line of the scope's code that this call comes from; None if what calls is to be let through."""
-    found = _frames_of_code(sys._getframe(1))
+def place_of_caller(scope: Scope, *, is_statement: bool = False) -> Place | None:
+    """Return the line of the scope's code that this call comes from; None if what calls is to be let through.
+
+    A statement of Django's is never the doing of a package that traces.
+    """
+    found = _frames_of_code(sys._getframe(1), may_export=not is_statement)
     if found is None:
         return None
     if not any(_is_applications(frame) for frame, _ in found):  # in a thread that an async body waits for
@@ -94,9 +96,9 @@ def place_of_caller(scope: Scope) -> Place | None:
     return Place(frame.f_code.co_filename, line, frame.f_code.co_qualname, lines)
 
 
-def _frames_of_code(frame: FrameType | None) -> list[tuple[FrameType, int]] | None:
+def _frames_of_code(frame: FrameType | None, *, may_export: bool) -> list[tuple[FrameType, int]] | None:
     """Return the frames from here to the workflow's function, the innermost first; None for one that is let through."""
-    found = []
+    found: list[tuple[FrameType, int]] = []
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         package, _, rest = name.partition(".")
@@ -107,6 +109,13 @@ def _frames_of_code(frame: FrameType | None) -> list[tuple[FrameType, int]] | No
                 return None
         elif package in _LET_THROUGH or (name, frame.f_code.co_name) == _CONNECTING:
             return None
+        elif package in _TRACING:
+            if (
+                may_export
+                and _WRAPPING.isdisjoint(rest.split("."))
+                and not any(_is_applications(each) for each, _ in found)
+            ):
+                return None
         else:
             found.append((frame, frame.f_lineno))
         frame = frame.f_back

@@ -25,7 +25,7 @@ def tell(scope: Scope, rule: str, kind: str, action: str, remedy: str) -> None:
     """
     if mode() == "off":
         return
-    place = place_of_caller(scope)
+    place = place_of_caller(scope, is_statement=rule == "W109")
     if place is None or place.allows(rule):
         return
     tell_error(scope, OutsideStepError(f"{action} ({place})", f"{remedy} ({rule} of the rules)"), place, kind)
