@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.current import current_scope, is_in_step, running_run
 from durable.core.scope import Scope
-from durable.lint.allowing import Allowance, allowances
+
+if TYPE_CHECKING:
+    from durable.lint.allowing import Allowance
 
 __all__ = ["Place", "place_of_caller", "scope_between_operations"]
 
@@ -153,6 +155,8 @@ def _allowances_in(path: str) -> Sequence[Allowance]:
 def _read_allowances(text: str) -> Iterator[Allowance]:
     if "durable:" not in text:
         return
+    from durable.lint.allowing import allowances  # a worker rarely needs the linter
+
     try:
         yield from allowances(text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):  # the file has changed since it was imported
