@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 from durable.core.duration import parse_duration
-from durable.core.ids import check_key, check_limit
+from durable.core.limit_names import split_label
 from durable.core.slot_records import limit_label
 
 __all__ = [
@@ -132,8 +132,8 @@ def rate_wanted(label: str, units: int = 1) -> RateWant:
     """Return the units that code names: of "openai", or of "openai/acme" for a key. Raises TypeError and ValueError."""
     if not isinstance(label, str):
         raise TypeError(f'rate= is the name of a limit, such as "openai" or "openai/acme", not {label!r}')
-    limit, _, key = label.partition("/")
-    return RateWant(check_limit(limit), check_key(key) if key else "", check_units(units))
+    limit, key = split_label(label)
+    return RateWant(limit, key, check_units(units))
 
 
 def check_units(units: int) -> int:

@@ -262,7 +262,7 @@ def after_parent(child: RunRecord, parent: RunRecord, at: datetime) -> RunRecord
 
 def is_reopened(before: RunRecord, after: RunRecord) -> bool:
     """Return True if a change lets an ended run continue; the compensation of one by its parent is no continuation."""
-    is_undone = after.state == RunState.ROLLING_BACK and not before.state_after_rollback
+    is_undone = after.state == RunState.ROLLING_BACK and after.state_after_rollback != before.state_after_rollback
     return before.state in ENDED and after.state not in ENDED and not is_undone
 
 

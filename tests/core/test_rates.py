@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, Limit, RetryLater, get_run, workflow
-from durable.core.rates import RATE, LimitClosing, Rate, RateWant
+from durable.core.limit_names import wanted
+from durable.core.rates import RATE, LimitClosing, Rate, rate_wanted
 from durable.testing import Harness
 
 NOW = datetime(2026, 3, 4, 14, 0, tzinfo=UTC)
@@ -245,7 +247,7 @@ def test_a_closed_key_holds_a_run_that_comes(h: Harness) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rate": "a/"}, ""),
+        ({"rate": "a/"}, "names an empty key"),
         ({"rate": ""}, "a limit's name"),
         ({"units": 5}, "units= is of a rate"),
         ({"rate": "a", "units": 0}, "units is a whole number from 1"),
@@ -255,9 +257,6 @@ def test_a_closed_key_holds_a_run_that_comes(h: Harness) -> None:
 def test_options_that_cannot_be(h: Harness, options: dict[str, Any], message: str) -> None:
     from durable.core.options import options_of
 
-    if not message:
-        assert options_of(options).rate == RateWant("a")
-        return
     with pytest.raises(ValueError, match=message):
         options_of(options)
 
@@ -289,3 +288,15 @@ def test_limits_of_workflows_that_cannot_be() -> None:
         Limit("a", burst=2)
     with pytest.raises(ValueError, match="one limit with a rate"):
         workflow(name="rates.two", limit=[Limit("a", rate="1/s"), Limit("b", rate="1/s")])(lambda ctx: None)
+
+
+@pytest.mark.parametrize("name", ["crm/", "/", "/acme", ""])
+@pytest.mark.parametrize("named", [wanted, rate_wanted])
+def test_an_empty_key_or_limit_is_refused(named: Callable[[str], object], name: str) -> None:
+    with pytest.raises(ValueError, match=r"empty key|limit's name"):
+        named(name)
+
+
+@pytest.mark.parametrize("key", ["a/b", "/", "🎉"])
+def test_a_key_is_all_behind_the_first_slash(key: str) -> None:
+    assert (wanted(f"crm/{key}").key, rate_wanted(f"crm/{key}").key) == (key, key)
