@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import random
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -53,15 +54,19 @@ class TestTheFourSilentOnes:
 
     def test_the_clock_between_steps(self, h: Harness) -> None:
         def decides(ctx: Context) -> None:
-            if timezone.now().hour < 12:
-                ctx.step("morning", say, "good morning")
-            else:
-                ctx.step("evening", say, "good evening")
+            match timezone.now().month:  # the other clock is 200 days ahead: never in the same season
+                case 12 | 1 | 2:
+                    ctx.step("winter", say, "snow")
+                case 3 | 4 | 5:
+                    ctx.step("spring", say, "rain")
+                case 6 | 7 | 8:
+                    ctx.step("summer", say, "sun")
+                case _:
+                    ctx.step("autumn", say, "wind")
 
         with pytest.raises(NotDeterministicError) as told:
             h.run(h.start(decides))
-        assert 'step "morning"' in str(told.value)
-        assert 'step "evening"' in str(told.value)
+        assert len(set(re.findall(r'step "(winter|spring|summer|autumn)"', str(told.value)))) == 2
 
     def test_a_lambda_that_captured_the_loops_variable(self, tmp_path: Path) -> None:
         # it does the same in each pass, so that only the linter can see it
