@@ -2,7 +2,7 @@
 
 Owns the choice of the number of processes and the order in which modules are handed to them:
 
-* `pytest` without a path, `-k` or `-m` runs everything, and divides it between four processes of pytest-xdist. Any other
+* `pytest` without a path, `-k` or `-m` runs everything, and divides it between three processes of pytest-xdist. Any other
   session runs in this process. `-n` decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
 * A module is never divided (`--dist loadfile`). The modules that take longest are handed out first, so that all
   processes end at about the same time.
@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-# Twice as many as CI has cores: a test that waits for a worker, a browser or a timer leaves its core free.
-PROCESSES: Final = 4
+PROCESSES: Final = 3  # one more than CI has cores: a test that waits for a worker or a timer leaves its core free
 
 # Handed out first, in this order. What is not named takes less than half a minute.
 LONGEST: Final = (
