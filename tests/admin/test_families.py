@@ -67,7 +67,7 @@ def test_failed_roots_are_listed_behind_any_number_of_failed_children(
     family: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_lanes, "WINDOW", 1)  # the children are newer than their parent
-    failed = list(Run.objects.filter(state="failed").order_by("-created_at").values_list("id", flat=True))
+    failed = list(Run.objects.filter(state="failed").order_by("-created_at", "-id").values_list("id", flat=True))
     assert failed == [CHILDREN[2], CHILDREN[1], "billing-1"]
     assert ids_of(operator.get(url("changelist"), {"state": "failed"})) == {"billing-1"}
     roots = RunCriteria(states=frozenset({"failed"}), only_roots=True)
