@@ -45,6 +45,7 @@ from durable.operations.async_calls import run_sync
 from durable.operations.keys import IfOpen, Keep
 from durable.operations.start import check_arguments
 from durable.operations.start_options import StartOptions
+from durable.operations.start_rates import WhenFull, start_rate
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
@@ -176,6 +177,8 @@ class Workflow(Generic[P, R_co]):
         debounce: Duration | None = None,
         at_most: Duration | None = None,
         keep: Keep | None = None,
+        rate: str | None = None,
+        when_full: WhenFull | None = None,
         when_parent_ends: Literal["cancel", "leave"] | None = None,
         rollback: bool | None = None,
     ) -> Workflow[P, R_co]:
@@ -194,6 +197,11 @@ class Workflow(Generic[P, R_co]):
         the key, but not later than `at_most` after the first; `keep` says whose input it has, the "last" (the default) or
         the "first". A run that has begun is not moved: the next start begins another, unless `if_open` says otherwise. A run
         that has the id comes first, then the key's, then the debounce.
+
+        With `when_full="drop"`, a start that would make a run takes a unit of a rate first. If the rate has no room now, the
+        start is refused with StartRefusedError, and nothing waits: at most one run a minute, say. `rate` names the limit and
+        its key, as of a step ("reports" or "reports/acme"); without it, it is that of the workflow's own limit. A run that the
+        start finds, by its id or key, takes nothing.
 
         A child has a key too (`ctx.child`, `ctx.start_child`): if a run with it is open, the child is refused with
         KeyConflictError ("error", the default there), or that run is cancelled ("replace").
@@ -216,6 +224,8 @@ class Workflow(Generic[P, R_co]):
             debounce=debounce,
             at_most=at_most,
             keep=keep,
+            rate=rate,
+            when_full=when_full,
             when_parent_ends=when_parent_ends,
             rollback=rollback,
         )
@@ -241,6 +251,10 @@ class Workflow(Generic[P, R_co]):
             raise TypeError(
                 f'using(if_open="return") does not fit a child of {self.name}: the open run is not a child of this one. Leave it '
                 'out, which raises KeyConflictError, or write if_open="replace"'
+            )
+        if options.rate is not None or options.when_full is not None:
+            raise TypeError(
+                f'using(when_full="drop") does not fit a child of {self.name}, which the parent needs: start the run in a step'
             )
         check_arguments(self.name, self.signature, args, kwargs)
         return ChildRequest(
@@ -278,8 +292,9 @@ class Workflow(Generic[P, R_co]):
         """Start a run, with an id of its own unless `using` gave one; inside a transaction, if and when that commits.
 
         With an id that exists, return the handle of that run; raises RunConflictError if it is another's. Raises TypeError for
-        arguments that do not fit the function, PayloadError for a value the codec refuses, and UndiscoveredWorkflowError if
-        no installed app brings the workflow into workers.
+        arguments that do not fit the function, PayloadError for a value the codec refuses, StartRefusedError where
+        `using(when_full="drop")` finds no room in the rate, and UndiscoveredWorkflowError if no installed app brings the
+        workflow into workers.
         """
         return self._start([(self._start_options.run_id, args, kwargs)])[0]
 
@@ -362,6 +377,7 @@ class Workflow(Generic[P, R_co]):
             deadline=options.deadline,
             work_limit=options.work_limit,
             key=options.key_options(),
+            rate=start_rate(options.rate, options.when_full, self.limits),
         )
 
     def _arguments(self, given: Input[P] | Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -28,7 +28,7 @@ ANYTHING: Final = "*"
 LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "core": (("core",), ()),
     "drivers": (("drivers",), ("core",)),
-    "settings": (("conf", "mistakes", "signals"), ("core",)),
+    "settings": (("conf", "declared_limits", "mistakes", "signals"), ("core",)),
     "schedules": (("schedules",), ("core",)),
     "lint": (("lint",), ()),
     "codec": (("codec", "crypto"), ("settings", "core")),

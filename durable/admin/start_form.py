@@ -15,6 +15,7 @@ from durable.admin.forms import MAX_BODY, MuteForm, as_token, json_editor, read_
 from durable.conf import conf
 from durable.core.duration import parse_duration
 from durable.core.ids import check_key, new_id
+from durable.core.rates import rate_wanted
 from durable.notifier import redis_clients
 
 __all__ = ["StartForm"]
@@ -72,12 +73,23 @@ class StartForm(MuteForm):
             ("replace", _("cancel that run, and start this one")),
         ],
     )
+    rate = forms.CharField(
+        required=False,
+        max_length=401,
+        label=_("Limit with a rate"),
+        help_text=_('For the choice below: "reports", or "reports/acme". Empty: that of the workflow.'),
+    )
+    when_full = forms.ChoiceField(
+        required=False,
+        label=_("If the rate has no room"),
+        choices=[("", _("do not ask")), ("drop", _("refuse the start"))],
+    )
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
 
     field_order = ["arguments", "run_id", "reason"]
 
     #: The fields that say how the run starts: seldom needed.
-    options = ("queue", "delay", "deadline", "work_limit", "key", "if_open")
+    options = ("queue", "delay", "deadline", "work_limit", "key", "if_open", "rate", "when_full")
 
     @property
     def shown_options(self) -> list[forms.BoundField]:
@@ -145,7 +157,19 @@ class StartForm(MuteForm):
         given: dict[str, Any] = super().clean() or self.cleaned_data
         if given.get("if_open") and not given.get("key") and "key" not in self.errors:
             self.add_error("key", gettext("Give the key that the choice below is about."))
+        if given.get("rate") and not given.get("when_full"):
+            self.add_error("when_full", gettext("Say what the start does if this rate has no room."))
         return given
+
+    def clean_rate(self) -> str:
+        """Return the limit and its key. Raises ValidationError."""
+        rate = str(self.cleaned_data["rate"])
+        try:
+            if rate:
+                rate_wanted(rate)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+        return rate
 
     def _duration(self, name: str) -> timedelta | None:
         text = str(self.cleaned_data[name]).strip()

@@ -17,6 +17,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions, status
 
+from durable import runtime
 from durable.api.parsing import BodyTooLargeError
 from durable.conf import conf
 from durable.core.errors import (
@@ -32,6 +33,7 @@ from durable.core.errors import (
     RunNotFoundError,
     StalePlanError,
     StaleRunError,
+    StartRefusedError,
 )
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.time_limit import StatementTimeoutError, is_statement_timeout
@@ -70,6 +72,7 @@ TITLES: Final = {
     "run-moved-on": "The run has changed since you looked at it",
     "run-not-found": "There is no such run",
     "statement-timeout": "The database took too long",
+    "start-refused": "The rate has no room for the start",
     "throttled": "Too many requests",
     "too-many-streams": "Too many streams are open",
     "unknown-workflow": "There is no such workflow",
@@ -164,6 +167,14 @@ def _took_too_long(error: StatementTimeoutError) -> Problem:
     return Problem(code="statement-timeout", status=503, detail=_sentence(error), headers={"Retry-After": "60"})
 
 
+def _no_room(error: StartRefusedError) -> Problem:
+    wait = max(1, math.ceil((error.retry_at - runtime.current().now()).total_seconds()))
+    members = {"limit": error.limit, "key": error.key, "retry_at": error.retry_at.isoformat()}
+    return Problem(
+        code="start-refused", status=429, detail=_sentence(error), members=members, headers={"Retry-After": f"{wait}"}
+    )
+
+
 def _throttled(error: exceptions.Throttled) -> Problem:
     wait: float | None = getattr(error, "wait", None)  # seconds
     headers = {} if wait is None else {"Retry-After": f"{math.ceil(wait)}"}
@@ -221,6 +232,7 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (ReplayRefusedError, _as("replay-refused", status.HTTP_409_CONFLICT, "location", "refusals")),
     (PayloadError, _as("payload-refused", status.HTTP_422_UNPROCESSABLE_ENTITY, "what", "path")),
     (KeyReusedError, _as("idempotency-key-reused", status.HTTP_422_UNPROCESSABLE_ENTITY)),
+    (StartRefusedError, _no_room),
     (DurableError, _as("refused", status.HTTP_409_CONFLICT)),
     (StatementTimeoutError, _took_too_long),
     (InvalidCursorError, _as("invalid-cursor", status.HTTP_400_BAD_REQUEST)),

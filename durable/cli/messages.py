@@ -24,6 +24,7 @@ from durable.operations import StartRequest
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.keys import IfOpen, Keep
+from durable.operations.start_rates import WhenFull, start_rate
 
 __all__ = ["ASK", "RESULT", "SEND", "START"]
 
@@ -77,6 +78,16 @@ def _configure_start(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--keep", choices=get_args(Keep), help="with --debounce: whose input the run has; default: last"
     )
+    parser.add_argument(
+        "--rate",
+        metavar="LIMIT",
+        help="with --when-full: the limit, and its key behind a slash; default: the workflow's own",
+    )
+    parser.add_argument(
+        "--when-full",
+        choices=get_args(WhenFull),
+        help="drop: the start takes a unit of the rate, and is refused if the rate has no room now",
+    )
     parser.add_argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one")
     parser.add_argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON")
     add_acting(parser)
@@ -98,6 +109,7 @@ def _start(options: Namespace, output: Output) -> int:
             at_most=_seconds(options.at_most),
             keep=options.keep,
         )
+        rate = start_rate(options.rate, options.when_full, definition.limits)
     except (TypeError, ValueError) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     if options.send is not None and key is None:
@@ -111,6 +123,7 @@ def _start(options: Namespace, output: Output) -> int:
         refuses_existing=options.new,
         deadline=options.deadline,
         work_limit=_seconds(options.work_limit),
+        rate=rate,
     )
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:

@@ -45,10 +45,11 @@ def _run(options: Namespace, output: Output) -> int:
         for key in each.keys:
             next_at = "" if key.next_at is None else moment(key.next_at, now)
             closed = "" if key.closing is None else f"{moment(key.closing.until, now)} by {key.closing.by}"
-            rows.append([each.name, key.key, rate, key.waiting, next_at, closed])
+            refused = "" if key.last_refused is None else f"{key.refused:,}, last {moment(key.last_refused.at, now)}"
+            rows.append([each.name, key.key, rate, key.waiting, next_at, closed, refused])
         if not each.keys:
-            rows.append([each.name, "", rate, 0, "", ""])
-    output.table(["LIMIT", "KEY", "RATE", "WAITING", "NEXT", "CLOSED UNTIL"], rows)
+            rows.append([each.name, "", rate, 0, "", "", ""])
+    output.table(["LIMIT", "KEY", "RATE", "WAITING", "NEXT", "CLOSED UNTIL", "REFUSED STARTS"], rows)
     if not found:
         output.say("There is no rate yet: one appears when an attempt first wants units of it.")
     return Exit.OK
@@ -74,6 +75,9 @@ def _key(key: RateKeySummary) -> dict[str, object]:
         "closed_until": None if key.closing is None else key.closing.until.isoformat(),
         "closed_by": "" if key.closing is None else key.closing.by,
         "closed_why": "" if key.closing is None else key.closing.reason,
+        "refused": key.refused,
+        "refused_at": None if key.last_refused is None else key.last_refused.at.isoformat(),
+        "refused_workflow": "" if key.last_refused is None else key.last_refused.workflow,
     }
 
 

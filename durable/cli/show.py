@@ -43,6 +43,7 @@ from durable.inspection import (
 )
 from durable.inspection.family import count_children, family_data, list_parents
 from durable.inspection.humanize import plural, span, until
+from durable.inspection.rates import refusal_of
 from durable.inspection.saves import saved_by
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.shell_command import command
@@ -242,7 +243,8 @@ def _why(options: Namespace, output: Output) -> int:
             run = Run.objects.using(conf.DATABASE).select_related("limit", "key", "cascade").filter(pk=run_id).first()
             explanation = None if run is None else explain_fully(run, timezone.now())
         if run is None or explanation is None:
-            output.complain(f'there is no run "{run_id}"')
+            refusal = refusal_of(run_id)
+            output.complain(f'there is no run "{run_id}"' + (f": {refusal}" if refusal else ""))
             status = Exit.REFUSED
             continue
         if output.format == "json":

@@ -41,6 +41,7 @@ A project catches a middle class, or one of its children::
     │   ├── UndiscoveredWorkflowError
     │   ├── UnknownLimitError
     │   ├── RateUnitsError            (a mistake of the code, as UnknownLimitError)
+    │   ├── StartRefusedError
     │   ├── StaleLimitError
     │   ├── BulkCountError
     │   ├── BulkNotStoppedError
@@ -114,6 +115,7 @@ __all__ = [
     "StalePlanError",
     "StaleRunError",
     "StaleScheduleError",
+    "StartRefusedError",
     "StepExhaustedError",
     "StepTimeoutError",
     "UndiscoveredWorkflowError",
@@ -656,6 +658,23 @@ class RateUnitsError(OperationError):
             f'{units:,} units of "{label}" take more than a year at {rate}: ask for fewer with units=, or raise the rate of the '
             "limit"
         )
+
+
+class StartRefusedError(OperationError):
+    """A start with `when_full="drop"` found no room in the rate, and has started nothing. `retry_at`: when there is room.
+
+    `run_id` is the id that the run would have had.
+    """
+
+    def __init__(self, workflow: str, run_id: str, limit: str, key: str, *, retry_at: datetime) -> None:
+        self.workflow, self.run_id = workflow, run_id
+        self.limit, self.key, self.retry_at = limit, key, retry_at
+        label = f"{limit}/{key}" if key else limit
+        text = gettext_noop(
+            'no run of "{workflow}" was started: the rate of the limit "{label}" has no room before {when}; start it again then'
+        )
+        when = f"{retry_at:%Y-%m-%d %H:%M:%S} UTC"
+        super().__init__(Sentence(text, workflow=workflow, label=label, when=when))
 
 
 class StaleLimitError(OperationError):

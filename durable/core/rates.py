@@ -21,6 +21,7 @@ __all__ = [
     "Rate",
     "RateKeyRow",
     "RateWant",
+    "RefusedStart",
     "Reservation",
     "check_burst",
     "check_units",
@@ -110,13 +111,27 @@ class LimitClosing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedStart:
+    """A start that a rate has refused: of which workflow, and the id that its run would have had."""
+
+    at: datetime
+    workflow: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RateKeyRow:
-    """A key of a rate: until when it is reserved, None for never; and its closing, None while it is open."""
+    """A key of a rate: until when it is reserved, None for never; and its closing, None while it is open.
+
+    `refused` is how many starts it has refused.
+    """
 
     limit: str
     key: str
     reserved_until: datetime | None
     closing: LimitClosing | None = None
+    refused: int = 0
+    last_refused: RefusedStart | None = None
 
 
 def rate_of(rate: str | None, burst: int | None) -> Rate | None:

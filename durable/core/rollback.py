@@ -15,8 +15,10 @@ from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
 from durable.core.options import RollbackContext, StepPolicy, resolve_name
+from durable.core.rate_waits import closed
 from durable.core.records import EntryKind, EntryRecord, Request
 from durable.core.retries import FailedAttempt, retry_of
+from durable.core.retry_later import RetryLater
 
 __all__ = ["RollbackFailed", "compensable", "has_compensation", "roll_back"]
 
@@ -121,6 +123,8 @@ def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation
         )
         retry = retry_of(failed, _options(policy), error, info, journal.environment.max_uncounted_retries)
         retry_at, uncounted, info = retry.at, retry.uncounted, retry.error
+        if isinstance(error, RetryLater) and error.closes is not None:
+            yield from closed(error, retry_at, now)
     recorded = {
         **policy,
         "attempts": attempts,

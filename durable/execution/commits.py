@@ -16,6 +16,7 @@ from typing import TypeVar
 from django.db import InternalError
 from django.db.transaction import TransactionManagementError
 
+from durable import declared_limits
 from durable.conf import conf
 from durable.core import child_keys, child_rollback, clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
@@ -26,7 +27,6 @@ from durable.core.rates import LimitClosing, Reservation
 from durable.core.records import ENDED, Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
 from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
-from durable.execution import limits
 from durable.execution.commit_retry import retry_commit
 from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE
 from durable.execution.events import PassEvents
@@ -117,7 +117,7 @@ class CommitSession:
         run, now = self._journal.run, self._journal.environment.now()
         try:
             sessions.restore_used(conf.DATABASE)
-            wants = [limits.defined(want) for want in effect.wants]
+            wants = [declared_limits.defined(want) for want in effect.wants]
             return self._store.acquire(run.id, run.fence, effect.location, wants, now)
         except LeaseLost:
             self._eviction.request(LEASE_LOST)
@@ -141,7 +141,7 @@ class CommitSession:
                 run.id,
                 run.fence,
                 effect.location,
-                limits.with_rate(effect.want),
+                declared_limits.with_rate(effect.want),
                 environment.now(),
                 may_begin=effect.may_begin,
                 patience=environment.short_sleep,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from durable import declared_limits
 from durable.conf import conf
 from durable.core.child_entries import waits_for
 from durable.core.control_flow import PassAborted
@@ -30,7 +31,6 @@ from durable.core.location import ANY_QUEUE, child_token, is_awaited
 from durable.core.map_entries import open_group
 from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
-from durable.execution import limits
 from durable.store import Store, sessions
 
 __all__ = ["PassQueries", "may_have_history", "pass_aborted"]
@@ -93,7 +93,7 @@ class PassQueries:
             slots = self._store.slots([each.run_id for each in family])
             for want in effect.wants:
                 known = want.at_once if effect.is_full else self._store.at_once(want.limit)
-                at_once = known if known is not None else limits.defined(want).at_once
+                at_once = known if known is not None else declared_limits.defined(want).at_once
                 if (found := find(family, slots, want, at_once or 0, effect.own)) is not None:
                     return found
             return None

@@ -8,11 +8,21 @@ from datetime import datetime
 from django.db.models import Count, Min
 
 from durable.conf import conf
-from durable.core.rates import LimitClosing, Rate, from_nanoseconds
+from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanoseconds
+from durable.core.slot_records import limit_label
 from durable.models import RateKey, RateLimit, Reservation
 from durable.models.run import RunQuerySet
 
-__all__ = ["RateKeySummary", "RateSummary", "RateWait", "closing_of", "list_rates", "rate_wait_of", "reservations_of"]
+__all__ = [
+    "RateKeySummary",
+    "RateSummary",
+    "RateWait",
+    "closing_of",
+    "list_rates",
+    "rate_wait_of",
+    "refusal_of",
+    "reservations_of",
+]
 
 _PLACES = 1_000  # of the attempts that wait, that are counted
 _SHOWN = 20  # attempts of a key that are shown
@@ -34,13 +44,18 @@ class RateWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateKeySummary:
-    """A key of a rate: how many attempts wait, until when it is reserved, and its closing, None while it is open."""
+    """A key of a rate: how many attempts wait, until when it is reserved, and its closing, None while it is open.
+
+    `refused` is how many starts it has refused, and `last_refused` the last one.
+    """
 
     key: str
     waiting: int
     next_at: datetime | None
     reserved_until: datetime | None
     closing: LimitClosing | None
+    refused: int
+    last_refused: RefusedStart | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +113,19 @@ def reservations_of(limit: str, key: str, now: datetime) -> list[Reservation]:
     return list(rows.defer("run__input", "run__output").order_by("at", "id")[:_SHOWN])
 
 
+def refusal_of(run_id: str) -> str:
+    """Return a sentence about the start that would have made a run of this id, if a rate has refused that last; "" if not."""
+    rows = RateKey.objects.using(conf.DATABASE).filter(refused_run=run_id, refused_at__isnull=False)
+    found = rows.order_by("-refused_at").first()
+    if found is None or found.last_refused is None:
+        return ""
+    last = found.last_refused
+    return (
+        f"the rate of the limit {limit_label(found.limit, found.key)} refused a start of {last.workflow} with this id at "
+        f"{last.at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
 def _summary(limit: RateLimit, now: datetime, within: RunQuerySet | None) -> RateSummary:
     rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit.name)
     waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit.name, at__gt=now)
@@ -124,4 +152,6 @@ def _key(row: RateKey, waits: tuple[int, datetime | None], now: datetime) -> Rat
         next_at=waits[1],
         reserved_until=from_nanoseconds(newest) if newest else None,
         closing=row.closing(now),
+        refused=row.refused,
+        last_refused=row.last_refused,
     )

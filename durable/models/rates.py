@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db import models
 
 from durable.core.ids import MAX_ID
-from durable.core.rates import LimitClosing, Rate
+from durable.core.rates import LimitClosing, Rate, RefusedStart
 from durable.models.fields import NameField
 from durable.models.run import Run
 
@@ -57,7 +57,8 @@ class RateKey(models.Model):
     """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
 
     `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`). Nothing
-    begins before `closed_until`; the row of the key "" closes all keys.
+    begins before `closed_until`; the row of the key "" closes all keys. `refused` counts the starts that found no room;
+    the other columns about them are of the last one.
     """
 
     limit = NameField[str, str](max_length=MAX_ID)
@@ -68,9 +69,18 @@ class RateKey(models.Model):
     closed_until = models.DateTimeField(null=True, blank=True)
     closed_by = NameField[str, str](max_length=MAX_ID + 10, blank=True, default="", db_default="")
     closed_why = models.TextField(blank=True, default="", db_default="")
+    refused = models.BigIntegerField(default=0, db_default=0)
+    refused_at = models.DateTimeField(null=True, blank=True)
+    refused_workflow = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
+    refused_run = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["limit", "key"], name="durable_ratekey_once")]
+        indexes = [
+            models.Index(
+                fields=["refused_run"], name="durable_ratekey_refused", condition=models.Q(refused_at__isnull=False)
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.limit}/{self.key}"
@@ -80,6 +90,13 @@ class RateKey(models.Model):
         if self.closed_until is None or self.closed_until <= now:
             return None
         return LimitClosing(until=self.closed_until, by=self.closed_by, reason=self.closed_why)
+
+    @property
+    def last_refused(self) -> RefusedStart | None:
+        """The last start that the key has refused, None for none."""
+        if self.refused_at is None:
+            return None
+        return RefusedStart(at=self.refused_at, workflow=self.refused_workflow, run_id=self.refused_run)
 
 
 class Reservation(models.Model):

@@ -16,7 +16,7 @@ from django.db import OperationalError, ProgrammingError
 from durable import runtime
 from durable.core.current import running_run
 from durable.core.duration import later
-from durable.core.errors import KeyConflictError, RunConflictError
+from durable.core.errors import KeyConflictError, RunConflictError, StartRefusedError
 from durable.core.ids import check_id, check_queue, new_id
 from durable.core.limits import NewRun, RunLimits
 from durable.core.places import Place
@@ -27,6 +27,7 @@ from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.edited_input import edited
 from durable.operations.keys import KeyOptions
+from durable.operations.start_rates import StartRate, note_refused, take_units
 from durable.runtime import Runtime
 
 __all__ = [
@@ -57,6 +58,8 @@ OF_USING = frozenset(
         "debounce",
         "at_most",
         "keep",
+        "rate",
+        "when_full",
     }
 )
 
@@ -78,6 +81,7 @@ class StartRequest:
     deadline: timedelta | datetime | None = None
     work_limit: float | None = None
     key: KeyOptions | None = None
+    rate: StartRate | None = None
 
 
 class Started(NamedTuple):
@@ -90,9 +94,17 @@ class Started(NamedTuple):
 def start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
     """Start a run for each call (id or None, arguments, keywords), in one statement; return them in order.
 
-    Raises TypeError for arguments that do not fit, ValueError for an invalid id, PayloadError, and RunConflictError for
-    an id that a run of another workflow or with another input has.
+    Raises TypeError for arguments that do not fit, ValueError for an invalid id, PayloadError, RunConflictError for
+    an id that a run of another workflow or with another input has, and StartRefusedError for a rate without room.
     """
+    try:
+        return _start(request, calls)
+    except StartRefusedError as refusal:
+        note_refused(runtime.current(), refusal)
+        raise
+
+
+def _start(request: StartRequest, calls: Sequence[Call]) -> list[Started]:
     at = runtime.current()
     if audit.acting() is None:  # the application's own traffic, which is not logged
         created = put(at, request, calls)
@@ -125,7 +137,7 @@ def put(
     if not runs:
         return []
     may_conflict = len(calls) > 1 and any(run_id is not None for run_id, _, _ in calls)
-    with at.store.transaction() if may_conflict else nullcontext():  # all of them or none
+    with at.store.transaction() if may_conflict or request.rate is not None else nullcontext():  # all of them or none
         try:
             created = _created(at, runs, request.key, attribution)
         except KeyConflictError as conflict:
@@ -138,6 +150,9 @@ def put(
                 attribution.check_sees(found.id, key=key)
             if not is_new and found.id == wanted.id:
                 _check_same(at, request, wanted, found, attribution)
+        if (rate := request.rate) is not None:
+            new = [(run, call) for (run, is_new), call in zip(created, calls, strict=True) if is_new]
+            take_units(at, [(run, *rate.wanted(args, kwargs)) for run, (_, args, kwargs) in new])
     return created
 
 

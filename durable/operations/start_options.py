@@ -8,8 +8,10 @@ from typing import Any, Literal, TypeVar, get_args
 
 from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
 from durable.core.ids import check_key
+from durable.core.rates import rate_wanted
 from durable.core.records import WhenParentEnds
 from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
+from durable.operations.start_rates import WhenFull
 
 __all__ = ["StartOptions"]
 
@@ -33,6 +35,8 @@ class StartOptions:
     debounce: float | None = None
     at_most: float | None = None
     keep: Keep | None = None
+    rate: str | None = None
+    when_full: WhenFull | None = None
 
     def changed(
         self,
@@ -48,6 +52,8 @@ class StartOptions:
         debounce: Duration | None,
         at_most: Duration | None,
         keep: Keep | None,
+        rate: str | None,
+        when_full: WhenFull | None,
         when_parent_ends: Literal["cancel", "leave"] | None,
         rollback: bool | None,
     ) -> StartOptions:
@@ -64,6 +70,8 @@ class StartOptions:
             "debounce": None if debounce is None else parse_remaining(debounce, "a debounce").total_seconds(),
             "at_most": None if at_most is None else parse_remaining(at_most, "at_most").total_seconds(),
             "keep": None if keep is None else _one_of("keep", keep, Keep),
+            "rate": None if rate is None else _rate(rate),
+            "when_full": None if when_full is None else _one_of("when_full", when_full, WhenFull),
             "when_parent_ends": None if when_parent_ends is None else _parent_ends(when_parent_ends),
             "rollback": rollback,
         }
@@ -87,6 +95,11 @@ def _work_limit(limit: Duration) -> float:
     if seconds <= 0:
         raise ValueError(f"a work limit must be longer than zero, not {limit!r}: leave it out for none")
     return seconds
+
+
+def _rate(label: str) -> str:
+    rate_wanted(label)
+    return label
 
 
 def _one_of(name: str, value: T, choices: object) -> T:

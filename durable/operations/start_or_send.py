@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from durable import runtime
-from durable.core.errors import InvalidTransitionError
+from durable.core.errors import InvalidTransitionError, StartRefusedError
 from durable.core.records import Request, RunRecord, RunState
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import messages
 from durable.operations.common import UNENDED
 from durable.operations.start import Call, Started, StartRequest, start
+from durable.operations.start_rates import note_refused
 
 __all__ = ["start_or_send"]
 
@@ -24,7 +25,16 @@ def start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> S
     compensated: it has the key until it has ended, and would not receive the message.
     """
     assert request.key is not None
+    try:
+        return _start_or_send(request, call, queue, body)
+    except StartRefusedError as refusal:  # what `start` has noted was rolled back
+        note_refused(runtime.current(), refusal)
+        raise
+
+
+def _start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> Started:
     at = runtime.current()
+    assert request.key is not None
     with at.store.transaction():
         while True:
             started = start(request, [call])[0]

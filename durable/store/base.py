@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from durable.core.limits import History, RunLimits
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, Reservation
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ActionRecord,
     Activity,
@@ -431,6 +431,9 @@ class Store(Protocol):
         """Return what is reserved of these keys of a limit, and until when they are closed; those that were never used
         are missing.
         """
+
+    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
+        """Count a start that this key of a limit has refused, and keep what it was."""
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         """Return the slots that these runs hold and wait for."""

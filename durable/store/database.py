@@ -19,7 +19,7 @@ from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, RunLimits
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, Reservation
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -363,6 +363,11 @@ class DatabaseStore(ABC):
 
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
         return rates.keys_of(self.alias, limit, keys, now)
+
+    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            rates.note_refused(self.alias, limit, key, start)
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         return slots.of_runs(self.alias, run_ids) if run_ids else []

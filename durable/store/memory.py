@@ -19,7 +19,7 @@ from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, NewRun, RunLimits, key_of
 from durable.core.location import escape
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, Reservation
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -575,6 +575,10 @@ class MemoryStore:
     def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
         with self._lock:
             return self._rates.keys_of(limit, keys, now)
+
+    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
+        with self._lock:
+            self._rates.note_refused(limit, key, start)
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         with self._lock:

@@ -9,7 +9,16 @@ from datetime import datetime
 from durable.core import gcra
 from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.gcra import Cell, Want
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, Reservation, from_nanoseconds, nanoseconds
+from durable.core.rates import (
+    LimitClosing,
+    Rate,
+    RateKeyRow,
+    RateWant,
+    RefusedStart,
+    Reservation,
+    from_nanoseconds,
+    nanoseconds,
+)
 from durable.core.records import ENDED, RunRecord, RunState
 
 __all__ = ["MemoryRates"]
@@ -34,6 +43,7 @@ class MemoryRates:
     closings: dict[_Key, LimitClosing] = field(default_factory=dict)
     tickets: dict[tuple[str, str], _Ticket] = field(default_factory=dict)  # by run and location
     given: int = 0
+    refused: dict[_Key, tuple[int, RefusedStart]] = field(default_factory=dict)
 
     def copied(self) -> MemoryRates:
         """Return a copy for a snapshot."""
@@ -45,6 +55,7 @@ class MemoryRates:
             cells=cells,
             closings=dict(self.closings),
             tickets=dict(self.tickets),
+            refused=dict(self.refused),
         )
 
     def rate(self, name: str) -> Rate | None:
@@ -125,16 +136,27 @@ class MemoryRates:
         del self.closings[limit, key]
         return before, self._retimed(limit, key or None, runs, at)
 
+    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
+        """Count a start that a key has refused."""
+        before, _ = self.refused.get((limit, key), (0, start))
+        self.refused[limit, key] = (before + 1, start)
+
     def keys_of(self, limit: str, keys: Sequence[str], at: datetime) -> list[RateKeyRow]:
         """Return what is taken of these keys of a limit."""
         found = []
-        for key in sorted({key for of, key in [*self.cells, *self.closings] if of == limit and key in keys}):
+        for key in sorted(
+            {key for of, key in [*self.cells, *self.closings, *self.refused] if of == limit and key in keys}
+        ):
             cell, closing = self.cells.get((limit, key), Cell()), self.closings.get((limit, key))
             newest = max(cell.reserved, cell.put_off)
             is_open = closing is None or closing.until <= at
             reserved = from_nanoseconds(newest) if newest else None
             closed = None if is_open else closing
-            found.append(RateKeyRow(limit=limit, key=key, reserved_until=reserved, closing=closed))
+            refused, last = self.refused.get((limit, key), (0, None))
+            row = RateKeyRow(
+                limit=limit, key=key, reserved_until=reserved, closing=closed, refused=refused, last_refused=last
+            )
+            found.append(row)
         return found
 
     def _cell(self, limit: str, key: str) -> Cell:

@@ -6,16 +6,28 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connections
+from django.db.models import F
 
 from durable.core import gcra
 from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.gcra import Cell, Want
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, from_nanoseconds, nanoseconds
+from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, from_nanoseconds, nanoseconds
 from durable.core.rates import Reservation as Answer
 from durable.core.records import ENDED, RunState
 from durable.models import RateKey, RateLimit, Reservation, Run
 
-__all__ = ["close", "declare", "exists", "forget", "keys_of", "open_again", "reserve", "set_rate", "text_of"]
+__all__ = [
+    "close",
+    "declare",
+    "exists",
+    "forget",
+    "keys_of",
+    "note_refused",
+    "open_again",
+    "reserve",
+    "set_rate",
+    "text_of",
+]
 
 _RETIMED = 10_000  # waiting attempts that a verb moves
 
@@ -114,9 +126,19 @@ def keys_of(alias: str, limit: str, keys: Sequence[str], at: datetime) -> list[R
             key=row.key,
             reserved_until=from_nanoseconds(newest) if (newest := max(row.reserved, row.put_off)) else None,
             closing=row.closing(at),
+            refused=row.refused,
+            last_refused=row.last_refused,
         )
         for row in rows
     ]
+
+
+def note_refused(alias: str, limit: str, key: str, start: RefusedStart) -> None:
+    """Count a start that a key has refused (`Store.note_refused`)."""
+    row = _locked(alias, limit, key)
+    RateKey.objects.using(alias).filter(pk=row.pk).update(
+        refused=F("refused") + 1, refused_at=start.at, refused_workflow=start.workflow, refused_run=start.run_id
+    )
 
 
 def exists(alias: str, limit: str) -> bool:

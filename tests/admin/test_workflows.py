@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -183,9 +184,23 @@ def test_one_is_started_with_the_options_of_a_start(operator: Client, stage: Sta
     assert Run.objects.count() == 2
 
 
+def test_one_is_refused_by_a_rate(operator: Client, stage: Stage, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"starts": {"rate": "1/hour"}}}
+    options = {"rate": "starts/acme", "when_full": "drop"}
+    assert "It is started." in post(operator, arguments="[7]", run_id="order-7", **options)
+    assert "has no room before" in post(operator, arguments="[8]", run_id="order-8", **options)
+    assert [run.pk for run in Run.objects.all()] == ["order-7"]
+    assert list(OperatorAction.objects.order_by("id").values_list("outcome", flat=True)) == ["done", "refused"]
+    shown = " ".join(text_of(operator.get(url("limit", "starts"))).split())
+    assert 'data-label="Refused starts">1 <span' in shown
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"rate": "starts"}, "Say what the start does if this rate has no room."),
+        ({"rate": "a/", "when_full": "drop"}, "empty key"),
+        ({"when_full": "drop"}, "needs rate="),
         ({"queue": "nowhere"}, "No worker can serve this queue"),
         ({"delay": "soon"}, "Delay"),
         ({"delay": "-3 hours"}, "must not be negative"),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from durable.conf import conf
 from durable.core.rates import Rate, RateWant
-from durable.models import OperatorAction, RateKey, Reservation
+from durable.models import OperatorAction, RateKey, Reservation, Run
 from durable.store import store_for
 from tests.api.conftest import MakeApi, problem
 from tests.api.workflows import add
 
 pytestmark = pytest.mark.django_db
 KEY = "acme/🎉"
+START = {"workflow": "tests.api.add", "args": [1]}
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +76,36 @@ def test_a_limit_is_closed_and_opened(make_api: MakeApi) -> None:
     assert key["closed_until"] is None
     problem(api.post("/limits/openai/close", {"until": "2020-01-01T00:00:00Z"}), 422, "arguments-refused")
     problem(api.post("/limits/none/open"), 404, "not-found")
+
+
+def test_a_start_is_refused(make_api: MakeApi, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"starts": {"rate": "1/hour"}}}
+    api = make_api("start_run", "view_run")
+    start = {"workflow": "tests.api.add", "args": [1], "rate": "starts/acme", "when_full": "drop"}
+    assert api.post("/runs", {**start, "id": "a"}).status_code == 201
+    assert api.post("/runs", {**start, "id": "a"}).status_code == 200
+    answer = api.post("/runs", {**start, "id": "b"})
+    refused = problem(answer, 429, "start-refused")
+    assert (refused["limit"], refused["key"]) == ("starts", "acme")
+    assert 3_000 < int(answer["Retry-After"]) <= 3_600
+    assert not Run.objects.filter(pk="b").exists()
+    [key] = api.get("/rates/starts").json()["keys"]
+    assert (key["refused"], key["refused_workflow"], key["refused_at"] is not None) == (1, "tests.api.add", True)
+    assert OperatorAction.objects.filter(action="start", outcome="refused").count() == 1
+    problem(api.post("/runs", {**start, "when_full": "wait"}), 400, "invalid-request")
+    problem(api.post("/runs", {**START, "rate": "starts"}), 422, "arguments-refused")
+
+
+def test_a_repeated_request_that_was_refused_stays_refused(make_api: MakeApi, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"starts": {"rate": "1/hour"}}}
+    api = make_api("start_run", "view_run", "change_limit")
+    start = {**START, "rate": "starts", "when_full": "drop"}
+    api.post("/runs", start)
+    assert api.post("/runs", start, key="k").status_code == 429
+    assert api.post("/limits/starts/set-rate", {"rate": "1000000/s"}).status_code == 200
+    again = api.post("/runs", start, key="k")
+    assert (again.status_code, again["Idempotency-Replayed"]) == (429, "true")
+    assert api.post("/runs", start, key="another").status_code == 201
 
 
 @pytest.mark.parametrize("verb", ["set-rate", "take-back-rate", "close", "open"])

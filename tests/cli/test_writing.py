@@ -378,6 +378,20 @@ class TestMessages:
         assert shell(*start, "--send", "question", "--body", "7").lines == ["two"]
         assert QueueMessage.objects.get(run_id="two").queue == "question"
 
+    def test_a_start_that_a_rate_refuses(self, shell: Shell, settings: Any) -> None:
+        settings.DURABLE = {**settings.DURABLE, "LIMITS": {"cli-starts": {"rate": "1/hour"}}}
+        start = ("start", "cli.asked", "--rate", "cli-starts/acme", "--when-full", "drop")
+        assert shell(*start, "--id", "one").lines == ["one"]
+        refused = shell(*start, "--id", "two")
+        assert (refused.status, 'limit "cli-starts/acme" has no room before' in refused.err) == (1, True)
+        told = shell("why", "two")
+        assert (told.status, "limit cli-starts/acme refused a start of cli.asked" in told.err) == (1, True)
+        assert "1, last" in shell("rates").out
+        [key] = shell("rates", "-o", "json").json["keys"]
+        assert (key["refused"], key["refused_workflow"]) == (1, "cli.asked")
+        assert "needs when_full" in shell("start", "cli.asked", "--rate", "cli-starts").err
+        assert "there is no run" in shell("why", "three").err
+
     def test_a_start_with_a_debounce(self, shell: Shell) -> None:
         how = ("--key", "k", "--debounce", "1 hour", "--at-most", "2 hours")
         assert shell("start", "cli.echo", "1", *how, "--id", "one").lines == ["one"]

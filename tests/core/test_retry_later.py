@@ -243,6 +243,28 @@ def test_of_a_rollback_handler(h: Harness, flavour: Flavour) -> None:
     assert undoing.undone == [7]
 
 
+def test_a_rollback_handler_closes_a_limit(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> Any:
+        await ctx.rollback_checkpoint("from here")
+        await ctx.step("charge", lambda: 7, rollback=undoing.undo, max_retries=1)
+        raise CriticalError("late")
+
+    async def other(ctx: Any) -> Any:
+        return await ctx.step("call", lambda: 8, rate="refunds")
+
+    undoing.fails_left.append(RetryLater("1 hour", "429", limit="refunds"))
+    with override_settings(DURABLE={"LIMITS": {"refunds": {"rate": "100/s"}}}):
+        run = h.start(flavour(ship))
+        assert h.run(run).wake_at == NOW + timedelta(hours=1)
+        [closing] = h._store.rate_keys("refunds", [""], h.now)
+        assert closing.closing is not None
+        assert closing.closing.until == NOW + timedelta(hours=1)
+        assert closing.closing.reason.endswith("later: 429")
+        assert h.run(h.start(flavour(other))).wake_at == NOW + timedelta(hours=1)
+        assert h.finish(run).state == "failed"
+        assert undoing.undone == [7]
+
+
 def test_a_rollback_handler_past_the_limit_stops_the_run(h: Harness) -> None:
     def ship(ctx: Any) -> Any:
         ctx.rollback_checkpoint("from here")

@@ -12,6 +12,7 @@ from durable.core.results import QueueMessage
 from durable.lint import operators
 from durable.lint.rules.starts import CHOICES
 from durable.operations.keys import IfOpen, Keep
+from durable.operations.start_rates import WhenFull
 
 
 def public(of: type) -> set[str]:
@@ -33,5 +34,6 @@ def test_the_options_are_those_of_starts() -> None:
     assert set(CHOICES) <= set(parameters)
     assert set(CHOICES["if_open"]) == set(get_args(IfOpen))
     assert set(CHOICES["keep"]) == set(get_args(Keep))
+    assert set(CHOICES["when_full"]) == set(get_args(WhenFull))
     assert set(CHOICES["when_parent_ends"]) == {str(each) for each in WhenParentEnds}
     assert all(hasattr(Workflow, name) for name in operators.START_METHODS)

@@ -181,6 +181,17 @@ class StartForm(Form):
     keep = serializers.ChoiceField(
         choices=["last", "first"], required=False, help_text="With `debounce`: whose input it has, the last by default."
     )
+    rate = Text(
+        required=False,
+        min_length=1,
+        max_length=401,
+        help_text="With `when_full`: the limit, and its key behind a slash. By default that of the workflow's own limit.",
+    )
+    when_full = serializers.ChoiceField(
+        choices=["drop"],
+        required=False,
+        help_text="`drop`: the start takes a unit of the rate, and is refused (429) if the rate has no room now.",
+    )
     message = StartMessageForm(
         required=False, help_text="Sent to the open run that has the key, or to the new one; needs `key`."
     )

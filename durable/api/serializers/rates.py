@@ -61,6 +61,16 @@ class RateKeySerializer(serializers.Serializer[RateKeySummary]):
     closed_until = Moment(source="closing.until", default=None, allow_null=True, help_text="Null while it is open.")
     closed_by = serializers.CharField(source="closing.by", default="", help_text="Who has closed it, if it is closed.")
     closed_why = serializers.CharField(source="closing.reason", default="", help_text="The reason of the closing.")
+    refused = serializers.IntegerField(help_text="How many starts it has refused, since it was first used.")
+    refused_at = Moment(
+        source="last_refused.at",
+        default=None,
+        allow_null=True,
+        help_text="When it has refused the last one; null for never.",
+    )
+    refused_workflow = serializers.CharField(
+        source="last_refused.workflow", default="", help_text="What that one would have started."
+    )
 
 
 @extend_schema_serializer(component_name="Rate")

@@ -176,6 +176,8 @@ def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
             debounce=given.get("debounce"),
             at_most=given.get("at_most"),
             keep=given.get("keep"),
+            rate=given.get("rate"),
+            when_full=given.get("when_full"),
         )
         if (message := given.get("message")) is None:
             handle = how.start(*given["args"], **given["kwargs"])

@@ -16,6 +16,7 @@ CHOICES: Final = {
     "on_conflict": ("return", "error"),
     "if_open": ("return", "error", "replace"),
     "keep": ("last", "first"),
+    "when_full": ("drop",),
     "when_parent_ends": ("cancel", "leave"),
 }
 #: Operations that may take long enough for a child to end.
