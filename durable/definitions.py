@@ -282,10 +282,6 @@ class Workflow(Generic[P, R_co]):
                 "ctx.map starts several children, so they cannot share one key: leave using(key=...) out, or start each with "
                 "ctx.child under its own"
             )
-        if self._start_options.rollback:
-            raise TypeError(
-                "ctx.map does not undo its children: leave using(rollback=True) out, or start each with ctx.child"
-            )
         return [self.child_request(args, kwargs) for args, kwargs in map(self._arguments, inputs)]
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:

@@ -17,7 +17,7 @@ from durable.core.effects import SAVE, Operation, UndoChild
 from durable.core.errors import ErrorInfo
 from durable.core.journal import Journal
 from durable.core.records import ENDED, NOTHING, EntryRecord, Request, RunChange, RunRecord, RunState
-from durable.core.summary import Summary, SummaryKind, awaiting
+from durable.core.summary import DROPPED, Summary, SummaryKind, awaiting
 
 __all__ = ["LOOK_EVERY", "POLICY", "change_of", "undo"]
 
@@ -30,10 +30,22 @@ _ENDING: Final = frozenset({*ENDED, RunState.ROLLING_BACK})
 _REASON: Final = 'its parent "{parent}" is compensated'
 
 
-def change_of(child: RunRecord, entries: Callable[[], Sequence[EntryRecord]], parent: str, now: datetime) -> RunChange:
-    """Return the change that begins the compensation of a child, whose row is locked; it may change nothing."""
+def change_of(
+    child: RunRecord,
+    entries: Callable[[], Sequence[EntryRecord]],
+    parent: str,
+    now: datetime,
+    *,
+    only_open: bool = False,
+) -> RunChange:
+    """Return the change that begins the compensation of a child, whose row is locked; it may change nothing.
+
+    `only_open`: of a child that has not ended.
+    """
     nothing = RunChange(run={"change_seq": child.change_seq})
-    reason = _REASON.format(parent=parent)
+    if only_open and child.state in ENDED:
+        return nothing
+    reason = (DROPPED if only_open else _REASON).format(parent=parent)
     summary = Summary(SummaryKind.COMPENSATING)
     if child.state in ENDED and not child.state_after_rollback:
         if not any(entry.is_compensable for entry in entries()):

@@ -11,7 +11,7 @@ from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation
 from durable.core.errors import RollbackCheckpointError
 from durable.core.records import NOTHING, EntryKind, EntryStatus
-from durable.core.rewind import with_child_to_undo
+from durable.core.rewind import with_children_to_undo
 from durable.core.rollback import RollbackFailed, compensable, roll_back
 from durable.core.scope import Scope
 from durable.core.summary import compensating
@@ -45,12 +45,12 @@ def compensate(scope: Scope, reason: str) -> Operation:
             yield from roll_back(journal, by=entry.location)
         except Park as park:
             doing = [compensating(entry.data["reason"])]
-            raise Park(park.deadline, doing=doing, children=park.children) from None
+            raise Park(park.deadline, doing=doing, children=park.children, groups=park.groups) from None
         except RollbackFailed as failed:
             scope.journal.stop(failed)
         for each in journal.entries():
-            if each.kind == EntryKind.CHILD and NOTHING in each.data.get("rollback", ()):
-                journal.mark(each, data=with_child_to_undo(each))
+            if NOTHING in each.data.get("rollback", ()):
+                journal.mark(each, data=with_children_to_undo(each))
         journal.finish(entry)
         yield SAVE
     scope.determinism.observe(entry)

@@ -313,9 +313,13 @@ class PeekTaken:
 
 @dataclass(frozen=True, slots=True)
 class UndoChild:
-    """Begin the compensation of a child (`durable.core.child_rollback.change_of`). Answer: its run then, None if it is gone."""
+    """Begin the compensation of a child (`durable.core.child_rollback.change_of`). Answer: its run then, None if it is gone.
+
+    `only_open`: leave a child that has ended, and cancel one that has not, with its rollback.
+    """
 
     run_id: str
+    only_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

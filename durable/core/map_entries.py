@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
 
-__all__ = ["ANEW", "group_of", "open_group", "open_maps", "waiting_again"]
+__all__ = [
+    "ANEW",
+    "CLOSED",
+    "UNDONE_FROM",
+    "UNDONE_SOME",
+    "continued",
+    "group_of",
+    "open_group",
+    "open_maps",
+    "waiting_again",
+]
 
 #: Marks the entry of a map whose cancelled children the next pass starts anew.
 ANEW: Final = "anew"
+#: Marks the entry of a map none of whose children begins any more, while the open ones are cancelled with their rollback.
+CLOSED: Final = "closed"
+
+#: In the rollback policy of a map: the children from this number on are compensated, and whether one had completed.
+UNDONE_FROM: Final = "from"
+UNDONE_SOME: Final = "some"
 
 
 def group_of(entry: EntryRecord) -> str | None:
@@ -37,6 +53,10 @@ def open_maps(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
 
 def waiting_again(entry: EntryRecord) -> EntryRecord:
     """Return the entry of a map that has failed as that of one that goes on, and starts cancelled children anew."""
-    data = {name: value for name, value in entry.data.items() if name not in ("failure", "ended")}
-    data[ANEW] = True
+    data = {name: value for name, value in continued(entry).items() if name not in ("failure", "ended")}
     return replace(entry, status=EntryStatus.PENDING, error=None, last_attempt_at=None, data=data)
+
+
+def continued(entry: EntryRecord) -> dict[str, Any]:
+    """Return the data of the entry of a map whose children begin again, the cancelled ones anew."""
+    return {**{name: value for name, value in entry.data.items() if name != CLOSED}, ANEW: True}

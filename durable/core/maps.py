@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from durable.core.child_rollback import POLICY
 from durable.core.children import ChildRequest, created_at, ids_at
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, PeekTaken, Save
-from durable.core.errors import ErrorInfo, MapError, PayloadError
+from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID, check_id
 from durable.core.limits import NewRun, RunLimits
-from durable.core.map_entries import ANEW, group_of
+from durable.core.map_entries import ANEW, CLOSED, group_of
 from durable.core.map_results import MapChild, MapResult
+from durable.core.map_rollback import cancel_open
 from durable.core.records import (
     ChildRecord,
     ChildStart,
@@ -63,7 +65,9 @@ class MapRequest:
 
 def map_children(scope: Scope, name: str, request: MapRequest) -> Operation:
     """Start a child for each input and return how all of them have ended, as a MapResult. Raises MapError."""
-    entry = _matched(scope, name, request)
+    if (has_rollback := any(each.rollback for each in request.children[:1])) and not scope.has_checkpoint:
+        raise RollbackCheckpointError(name)
+    entry = _matched(scope, name, request, POLICY if has_rollback else None)
     if entry.status == EntryStatus.EXHAUSTED:
         raise _failure(name, entry)
     if entry.status != EntryStatus.COMPLETED:
@@ -80,7 +84,7 @@ def map_children(scope: Scope, name: str, request: MapRequest) -> Operation:
     return _result(scope, entry)
 
 
-def _matched(scope: Scope, name: str, request: MapRequest) -> EntryRecord:
+def _matched(scope: Scope, name: str, request: MapRequest, rollback: dict[str, Any] | None) -> EntryRecord:
     """Return the entry of the operation."""
     node = scope.cursor.match(EntryKind.MAP, name)
     entry = node.entry
@@ -95,7 +99,7 @@ def _matched(scope: Scope, name: str, request: MapRequest) -> EntryRecord:
             )
         return entry
     position = scope.journal.reserve(size)  # before the entry, whose number keeps them taken
-    data = {
+    data: dict[str, Any] = {
         "workflow": request.workflow,
         "size": size,
         "position": position,
@@ -104,6 +108,8 @@ def _matched(scope: Scope, name: str, request: MapRequest) -> EntryRecord:
     }
     if request.children:
         data["when_parent_ends"] = str(request.children[0].when_parent_ends)
+    if rollback is not None:
+        data["rollback"] = rollback
     return scope.create(node, EntryKind.MAP, data=data)
 
 
@@ -269,12 +275,17 @@ def _plain_id(member: Member) -> str:
 def _wait(scope: Scope, name: str, entry: EntryRecord) -> Operation:
     """Record how the children have ended, or park."""
     group_id = entry.data["group"]
+    if entry.data.get(CLOSED):
+        yield from cancel_open(scope.journal, entry, scope.guard.check_may_go_on)
     group: GroupRecord | None = yield PeekGroup(group_id)
     if group is not None and not group.is_settled:
         doing = [awaiting_group(entry.location, group.spec.size)]
         raise Park(None, doing=doing, groups=frozenset({group_id}))
     members: list[Member] = yield from _read(group_id)
     if entry.data["on_failure"] == OnFailure.STOP and not _all_completed(entry, members):
+        if "rollback" in entry.data:
+            yield from cancel_open(scope.journal, entry, scope.guard.check_may_go_on)
+            members = yield from _read(group_id)
         yield from _fail(scope, name, entry, members)
     yield from _finish(scope, entry, members)
 

@@ -124,7 +124,7 @@ class ActivityKind(StrEnum):
     ROLLBACK = "rollback"
 
 
-#: The key in the rollback policy of a child's start in which the rollback of its parent has found nothing left to undo.
+#: The key in the rollback policy of the start of children in which the rollback of its parent has found nothing left to undo.
 NOTHING: Final = "nothing"
 
 
@@ -156,13 +156,15 @@ class EntryRecord:
 
     @property
     def is_compensable(self) -> bool:
-        """True for a completed step with a rollback handler that has not succeeded yet, and for the start of a child that
-        is compensated with its parent, unless this rollback has found nothing to undo in it (`NOTHING`).
+        """True for a completed step with a rollback handler that has not succeeded yet, and for the start of a child, or of
+        those of a map, that are compensated with their parent, unless this rollback has found nothing to undo (`NOTHING`).
         """
         if "rollback" not in self.data or self.rollback_completed_at is not None:
             return False
         if self.kind == EntryKind.CHILD:
             return self.data.get("child") is not None and NOTHING not in self.data["rollback"]
+        if self.kind == EntryKind.MAP:
+            return self.data.get("group") is not None and NOTHING not in self.data["rollback"]
         return self.kind == EntryKind.STEP and self.status == EntryStatus.COMPLETED
 
     def copied(self) -> EntryRecord:
@@ -455,7 +457,12 @@ class GroupRecord:
 
     @property
     def is_settled(self) -> bool:
-        """True if the parent has nothing to wait for: all children have ended, or one has stopped the others."""
+        """True if the parent has nothing to wait for: all children have ended, or one has stopped the others.
+
+        Of a group that is over, no child is open: the parent waits until they are cancelled or compensated.
+        """
+        if self.is_over:
+            return self.waiting + self.running == 0
         has_ended = self.completed + self.failed + self.cancelled == self.created == self.spec.size
         return self.is_stopped or has_ended
 

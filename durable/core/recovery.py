@@ -19,7 +19,7 @@ from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["failed_children", "failed_groups", "recover", "rewind_compensated"]
+__all__ = ["failed_children", "failed_groups", "recover", "rewind_compensated", "stopped_groups"]
 
 #: The kinds of a child's recorded failure that the child itself can take back, unlike the end of a wait.
 _OF_THE_CHILD = ("failed", "cancelled", "gone")
@@ -78,7 +78,17 @@ def failed_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
     known = list(entries)
     if _goes_on_compensating(run, known):
         return []
-    return sorted(filter(None, map(group_of, _failed(run, known, EntryKind.MAP))))
+    failed = (each for each in _failed(run, known, EntryKind.MAP) if each.rollback_completed_at is None)
+    return sorted(filter(None, map(group_of, failed)))
+
+
+def stopped_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
+    """Return the groups of children whose own compensations have stopped that of the run, with which it goes on."""
+    known = list(entries)
+    if not _goes_on_compensating(run, known):
+        return []
+    stuck = (each for each in known if each.is_compensable and each.rollback_error is not None)
+    return sorted(filter(None, map(group_of, stuck)))
 
 
 def _goes_on_compensating(run: RunRecord, entries: Iterable[EntryRecord]) -> bool:

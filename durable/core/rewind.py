@@ -11,7 +11,7 @@ from typing import Any
 
 from durable.core.child_entries import dropped_with, started_children
 from durable.core.location import escape, parent
-from durable.core.map_entries import ANEW, group_of, open_maps
+from durable.core.map_entries import UNDONE_FROM, UNDONE_SOME, continued, group_of, open_maps
 from durable.core.records import (
     NOTHING,
     EntryKind,
@@ -25,7 +25,7 @@ from durable.core.records import (
 )
 from durable.core.regions import Region
 
-__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "with_child_to_undo"]
+__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "with_children_to_undo"]
 
 FORKS = (EntryKind.JOIN, EntryKind.RACE)
 
@@ -43,11 +43,12 @@ def first_try(policy: dict[str, Any]) -> dict[str, Any]:
     return {**policy, "attempts": 0, "uncounted": 0, "retry_at": None}
 
 
-def with_child_to_undo(entry: EntryRecord) -> dict[str, Any]:
-    """Return the data of a child's start in which a rollback found nothing: the next one looks again, because the child may
-    have been recovered.
+def with_children_to_undo(entry: EntryRecord) -> dict[str, Any]:
+    """Return the data of the start of children in which a rollback found nothing: the next one looks again, because they
+    may have been recovered.
     """
-    policy = {name: value for name, value in entry.data["rollback"].items() if name != NOTHING}
+    forgotten = (NOTHING, UNDONE_FROM, UNDONE_SOME)
+    policy = {name: value for name, value in entry.data["rollback"].items() if name not in forgotten}
     return {**entry.data, "rollback": policy}
 
 
@@ -64,8 +65,8 @@ class Rewind:
         self.deleted: dict[str, EntryRecord] = {}
         self.regions: list[Region] = []
         for entry in self:
-            if entry.kind == EntryKind.CHILD and NOTHING in entry.data.get("rollback", ()):
-                self.put(entry, data=with_child_to_undo(entry))
+            if NOTHING in entry.data.get("rollback", ()):
+                self.put(entry, data=with_children_to_undo(entry))
 
     def __iter__(self) -> Iterator[EntryRecord]:
         return iter(list(self.kept.values()))
@@ -129,7 +130,7 @@ class Rewind:
     def start_lost_anew(self) -> None:
         """Let the maps that stay, and whose results have not been read, start their cancelled children anew."""
         for entry in open_maps(self):
-            self.put(entry, data={**entry.data, ANEW: True})
+            self.put(entry, data=continued(entry))
 
     def dropped_groups(self) -> list[str]:
         """Return the groups of children whose maps are deleted."""

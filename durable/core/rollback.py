@@ -14,6 +14,7 @@ from durable.core.control_flow import ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
+from durable.core.map_rollback import undo_map
 from durable.core.options import RollbackContext, StepPolicy, resolve_name
 from durable.core.rate_waits import closed
 from durable.core.records import EntryKind, EntryRecord, Request
@@ -53,20 +54,25 @@ def roll_back(journal: Journal, by: str | None = None) -> Operation:
 
     `by` is the location of the compensation that the code called; None if the run ends with the rollback.
     """
-    for entry in compensable(journal):
+
+    def check() -> None:
         if journal.environment.is_evicted():
             raise Evicted
         if journal.request == Request.PAUSE:  # a request to cancel comes too late
             raise Evicted(journal.request)
+
+    for entry in compensable(journal):
+        check()
         if entry.kind == EntryKind.CHILD:
-            yield from _undo_child(journal, entry, by)
+            yield from _stopped_by(journal, entry, (yield from undo(journal, entry, by)))
+        elif entry.kind == EntryKind.MAP:
+            yield from _stopped_by(journal, entry, (yield from undo_map(journal, entry, by, check)))
         else:
             yield from _compensate(journal, entry, by)
 
 
-def _undo_child(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
-    """Let the child compensate what it has done. Its own handlers have their own attempts, and the child the errors."""
-    error = yield from undo(journal, entry, by)
+def _stopped_by(journal: Journal, entry: EntryRecord, error: ErrorInfo | None) -> Operation:
+    """Stop at the error of the compensation of a child, if there is one. Its handlers have attempts of their own."""
     if error is not None:
         journal.mark(entry, rollback_error=error)
         yield Save(is_failure=True)

@@ -314,7 +314,11 @@ def _compensate(journal: Journal) -> Operation:
     try:
         yield from roll_back(journal)
     except Park as park:
-        return (yield from _park(journal, park, None if park.children else Summary(SummaryKind.HANDLER_BACKOFF)))
+        return (
+            yield from _park(
+                journal, park, None if park.children or park.groups else Summary(SummaryKind.HANDLER_BACKOFF)
+            )
+        )
     except Evicted as eviction:
         if eviction.request == Request.PAUSE:
             return (yield from _honour(journal, eviction.request))

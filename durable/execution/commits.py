@@ -175,9 +175,9 @@ class CommitSession:
         Return the child's run then, None if it is gone. It may be repeated: it changes nothing that has begun.
         """
         self.rollback_leftovers(already_failing=False)
-        return self._delegate.call(lambda: self._undo_child(effect.run_id))
+        return self._delegate.call(lambda: self._undo_child(effect))
 
-    def _undo_child(self, child_id: str) -> RunRecord | None:
+    def _undo_child(self, effect: UndoChild) -> RunRecord | None:
         run, now = self._journal.run, self._journal.environment.now()
 
         previous = ""
@@ -186,10 +186,10 @@ class CommitSession:
             nonlocal previous
             previous = child.state
             self._check_is_ours()
-            return child_rollback.change_of(child, entries, run.id, now)
+            return child_rollback.change_of(child, entries, run.id, now, only_open=effect.only_open)
 
         try:
-            child = self._changed(lambda: self._store.change(child_id, decide))
+            child = self._changed(lambda: self._store.change(effect.run_id, decide))
         except RunNotFoundError:
             return None
         if child.wake_at is not None and child.wake_at <= now:

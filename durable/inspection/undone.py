@@ -112,7 +112,9 @@ def read_undone(run_id: str) -> tuple[Undone | None, int]:
     none: a recovery goes on with it.
     """
     found = Entry.objects.using(conf.DATABASE).few_of(run_id, Q(rollback_completed_at__isnull=False))
-    found = found.filter(run__state_after_rollback="", kind__in=[EntryKind.STEP.value, EntryKind.CHILD.value])
+    found = found.filter(
+        run__state_after_rollback="", kind__in=[EntryKind.STEP.value, EntryKind.CHILD.value, EntryKind.MAP.value]
+    )
     rows: list[Any] = list(found.order_by("ordinal").values_list("location", "data")[:MOST])  # the field decodes data
     locations = [location for location, data in rows if data["rollback"].get("by") is None]
     undone = Undone(locations, _start(run_id, locations[0])) if locations else None

@@ -32,9 +32,10 @@ __all__ = [
     "cancelled_children",
     "check_not_an_order",
     "check_state",
-    "failed_members",
+    "members",
     "require_step",
     "send_run_changed",
+    "stopped_members",
     "wait_for",
     "waiting",
 ]
@@ -90,15 +91,21 @@ def cancelled_children(at: Runtime, entries: Iterable[EntryRecord]) -> set[str]:
     return gone | (set(unread) - rows.keys())
 
 
-def failed_members(at: Runtime, groups: Iterable[str]) -> list[str]:
-    """Return the failed children of these groups."""
+def members(at: Runtime, groups: Iterable[str], state: RunState | None = None) -> list[str]:
+    """Return the children of these groups, with `state` those in that state."""
     found: list[str] = []
     for group in groups:
         after = -1
-        while members := at.store.members(group, after, _BATCH):
-            found += [each.run_id for each in members if each.state == RunState.FAILED]
-            after = members[-1].position
+        while batch := at.store.members(group, after, _BATCH):
+            found += [each.run_id for each in batch if state is None or each.state == state]
+            after = batch[-1].position
     return found
+
+
+def stopped_members(at: Runtime, groups: Iterable[str]) -> list[str]:
+    """Return the children of these groups whose own compensations have stopped."""
+    rows = at.store.get_many(members(at, groups, RunState.FAILED))
+    return sorted(each.id for each in rows.values() if each.state_after_rollback)
 
 
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:

@@ -12,7 +12,7 @@ from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
-from durable.core.recovery import failed_children, failed_groups
+from durable.core.recovery import failed_children, failed_groups, stopped_groups
 from durable.core.recovery import recover as recovery_of
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
@@ -24,8 +24,9 @@ from durable.operations.common import (
     announce_parent,
     cancelled_children,
     check_state,
-    failed_members,
+    members,
     send_run_changed,
+    stopped_members,
 )
 from durable.runtime import Runtime
 
@@ -209,7 +210,8 @@ def _recover(
         check_state(run, "recover", ALLOWED["recover"])
         history = entries()
         groups = failed_groups(run, history)
-        children = [*failed_children(run, history), *failed_members(at, groups)]
+        children = [*failed_children(run, history), *members(at, groups, RunState.FAILED)]
+        children += stopped_members(at, stopped_groups(run, history))
         if not set(children) <= set(known):
             raise _ChildrenFirst(children, groups)
         lost = {*anew, *cancelled_children(at, history)}

@@ -59,7 +59,7 @@ def after_end(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:
 
 def wakes(before: GroupRecord, after: GroupRecord) -> bool:
     """Return True if the parent is to be woken: the group is settled and was not."""
-    return after.is_settled and not before.is_settled and not after.is_over
+    return after.is_settled and not before.is_settled
 
 
 def is_counted_out(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:

@@ -327,15 +327,3 @@ def test_a_rollback_needs_a_checkpoint() -> None:
         assert "rollback checkpoint" in run.error.message
         with pytest.raises(TypeError, match="rollback"):
             UNDONE.start("a")
-
-
-def test_a_map_does_not_take_it() -> None:
-    @workflow(name="undone.maps")
-    def maps(ctx: Context) -> Any:
-        ctx.rollback_checkpoint("undo")
-        return ctx.map("all", UNDONE, [("a",)]).outputs
-
-    with Harness() as h:
-        run = h.start(maps)
-        h.run(run)
-        assert "does not undo its children" in run.summary + str(run.error)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from durable import AsyncContext, Context, DeadlockError, Limit, get_run, runtime, workflow
-from durable.execution.eviction import Eviction
-from durable.execution.passes import execute_pass
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force
+from tests.support.stores import STORES, in_force, settle
 
 pytestmark = pytest.mark.django_db
 
@@ -79,20 +76,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[str]:
 def h() -> Iterator[Harness]:
     with Harness() as harness:
         yield harness
-
-
-def settle() -> None:
-    """Pass all runs until none is due."""
-    at = runtime.current()
-    for _ in range(100):
-        now = at.now()
-        found = at.store.claim(
-            queues=["default"], now=now, lease_until=now + timedelta(seconds=30), worker="test", limit=1
-        )
-        if not found:
-            return
-        execute_pass(found[0], store=at.store, eviction=Eviction(), at=at)
-    raise AssertionError("runs are due for ever")
 
 
 def failure(run_id: str) -> tuple[str, str]:

@@ -296,19 +296,6 @@ def test_a_crash_at_each_commit_of_the_parent_and_of_each_child(parent: Any) -> 
         assert h.crash_everywhere(parent, 3, 2, "finish", 60) >= 20
 
 
-def test_children_of_a_map_are_not_undone_with_their_parent_and_it_says_so() -> None:
-    @workflow(name="maps.undoing")
-    def undoing(ctx: Context) -> Any:
-        return ctx.map("bills", one.using(rollback=True), [(0,)]).outputs
-
-    with Harness() as h:
-        run = h.start(undoing)
-        h.settle()
-        error = run.info().error
-        assert error is not None
-        assert "ctx.map does not undo its children" in error.message
-
-
 def test_an_input_that_is_no_tuple_says_what_to_write() -> None:
     @workflow(name="maps.wrong")
     def wrong(ctx: Context) -> None:

@@ -191,6 +191,69 @@ def test_the_parent_cancels_the_rest_while_a_child_ends(locking_store: LockingSt
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_the_last_open_child_of_a_group_that_is_over_ends_while_the_parent_parks(
+    locking_store: LockingStore, pools: Pools, order: str
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 2, on_failure=OnFailure.STOP)
+        end(store, 0, RunState.FAILED)
+        claimed(store, 1)
+        held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+        assert held is not None
+        change(store, held, is_read=True)
+
+        def parks(held: Any = held) -> None:
+            park(store, held, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+
+        both(pools, order, ends, parks, lambda: end(store, 1))
+        counted(store)
+        if ends == ("COMMIT", "COMMIT"):
+            assert the(store, "parent").wake_at is not None
+        elif ends[0] == "COMMIT":
+            assert the(store, "parent").wake_at is None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_open_children_of_a_group_that_is_over_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 3, at_once=None, on_failure=OnFailure.STOP)
+        end(store, 0, RunState.FAILED)
+        claimed(store, 1, 2)
+        held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+        assert held is not None
+        change(store, held, is_read=True)
+        park(store, held, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+        both(pools, order, ends, lambda: end(store, 1), lambda: end(store, 2))
+        counted(store)
+        assert (the(store, "parent").wake_at is not None) == (ends == ("COMMIT", "COMMIT"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_is_compensated_while_another_one_of_the_group_ends(
+    locking_store: LockingStore, pools: Pools, order: str
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        grouped(store, 2)
+        end(store, 0)
+        claimed(store, 1)
+
+        def undoes() -> None:
+            store.change(
+                f"{GROUP}:0",
+                lambda run, _: RunChange(run=transitions.undone_by_parent(run, now=NOW, reason="", summary="")),
+            )
+
+        both(pools, order, ends, undoes, lambda: end(store, 1))
+        assert counted(store).running == ends[:1].count("COMMIT") + ends[1:].count("ROLLBACK")
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_child_that_waits_is_cancelled_while_its_turn_comes(
     locking_store: LockingStore, pools: Pools, order: str
 ) -> None:

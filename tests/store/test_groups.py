@@ -13,6 +13,7 @@ from durable.core import transitions
 from durable.core.location import child_token
 from durable.core.records import (
     ENDED,
+    Batch,
     GroupRecord,
     OnFailure,
     RunChange,
@@ -98,6 +99,57 @@ def test_the_first_failure_stops_and_wakes_the_parent_once(store: Store) -> None
     change(store, held, is_read=True, is_dropped=True)
     group = counts(store)
     assert (group.completed, group.failed, group.cancelled, group.is_over) == (1, 1, 4, True)
+
+
+def test_the_end_of_the_last_open_child_of_a_group_that_is_over_wakes_the_parent(store: Store) -> None:
+    held = grouped(store, 4, on_failure=OnFailure.STOP)
+    end(store, 0, RunState.FAILED)
+    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert claimed is not None
+    change(store, claimed, is_read=True)
+    park(store, claimed, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    for number in (3, 1):
+        end(store, number, RunState.CANCELLED)
+        assert not parent_is_due(store)
+        assert the(store, f"{GROUP}:2").wake_at is None
+    end(store, 2, RunState.CANCELLED)
+    assert parent_is_due(store)
+    assert held.id == "parent"
+
+
+def test_a_parent_that_parks_for_a_group_without_open_children_goes_on(store: Store) -> None:
+    grouped(store, 2, on_failure=OnFailure.STOP)
+    end(store, 0, RunState.FAILED)
+    end(store, 1)
+    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert claimed is not None
+    change(store, claimed, is_read=True)
+    park(store, claimed, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    assert parent_is_due(store)
+
+
+def test_a_child_that_is_compensated_is_counted_again_and_its_end_wakes_the_parent(store: Store) -> None:
+    grouped(store, 2)
+    end(store, 0)
+    end(store, 1)
+    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert claimed is not None
+    change(store, claimed, is_read=True)
+    for number in (1, 0):
+        store.change(
+            f"{GROUP}:{number}",
+            lambda run, _: RunChange(run=transitions.undone_by_parent(run, now=NOW, reason="", summary="")),
+        )
+    assert (counts(store).running, counts(store).completed) == (2, 0)
+    park(store, claimed, waiting_for=f"/{child_token(GROUP)}/", batch={"awaited_groups": [GROUP]})
+    for number in (0, 1):
+        assert not parent_is_due(store)
+        held = store.claim_run(f"{GROUP}:{number}", now=NOW, lease_until=NOW + LEASE, worker="w")
+        assert held is not None
+        patch = transitions.cancel_rolled_back(held, now=NOW, summary="")
+        store.commit(Batch(run_id=held.id, fence=held.fence, now=NOW, run=patch, parent_id="parent"))
+    assert parent_is_due(store)
+    assert counts(store).cancelled == 2
 
 
 def test_a_group_that_is_settled_before_the_parent_parks(store: Store) -> None:

@@ -14,7 +14,7 @@ from durable.execution.passes import PassOutcome, execute_pass
 from durable.runtime import Runtime
 from durable.store.orm import OrmStore
 
-__all__ = ["STORES", "in_force", "passed"]
+__all__ = ["STORES", "in_force", "passed", "settle"]
 
 STORES = ("chosen", "portable")
 
@@ -38,3 +38,18 @@ def passed(at: Runtime, run_id: str) -> PassOutcome:
     claimed = at.store.claim_run(run_id, now=now, lease_until=now + timedelta(seconds=conf.LEASE), worker="test")
     assert claimed is not None
     return execute_pass(claimed, store=at.store, eviction=Eviction(), at=at)
+
+
+def settle(most: int | None = None) -> int:
+    """Pass all runs of the store in force until none is due, or `most` times; return how many passes there were."""
+    at = runtime.current()
+    for number in range(500 if most is None else most):
+        now = at.now()
+        found = at.store.claim(
+            queues=["default"], now=now, lease_until=now + timedelta(seconds=30), worker="test", limit=1
+        )
+        if not found:
+            return number
+        execute_pass(found[0], store=at.store, eviction=Eviction(), at=at)
+    assert most is not None, "runs are due for ever"
+    return most

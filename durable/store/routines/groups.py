@@ -85,7 +85,10 @@ BEGIN
     cancelled = cancelled + (how = '{RunState.CANCELLED}')::integer, is_stopped = stops,
     turns_from = COALESCE(passed_over, t.turns_from)
   WHERE group_id = of_group;
-  IF NOT g.is_over AND NOT t.is_stopped AND (stops
+  IF g.is_over THEN -- the parent may wait until the open ones are cancelled or compensated
+    RETURN CASE WHEN t.waiting + t.running = 0 THEN of_group END;
+  END IF;
+  IF NOT t.is_stopped AND (stops
     OR (t.created = g.size AND t.completed + t.failed + t.cancelled + 1 = g.size)) THEN
     RETURN of_group;
   END IF;
