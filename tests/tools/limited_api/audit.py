@@ -1,0 +1,79 @@
+"""What must hold after a trial, of what the API has seen and of a log that a trigger writes.
+
+The trigger notes each change of `begun` of a rate's key: the moment of each attempt that was let begin. It happens under
+the lock of the key's row, so the log has all of them in order. Between a moment and the arrival of its request anything
+may pass: a request is never early, and may be late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from django.db import connection
+
+from durable.core.rates import Rate
+from durable.models import Reservation, Run, Slot
+from tests.tools.limited_api.server import Api
+
+__all__ = ["broken_promises", "install", "moments"]
+
+_LOG = """
+CREATE TABLE limited_api_log (seq bigserial PRIMARY KEY, begun bigint);
+CREATE FUNCTION limited_api_begun() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF NEW.begun <> OLD.begun THEN INSERT INTO limited_api_log (begun) VALUES (NEW.begun); END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER limited_api_begun AFTER UPDATE ON durable_ratekey FOR EACH ROW EXECUTE FUNCTION limited_api_begun();
+"""
+
+
+def install() -> None:
+    """Create the log and its trigger."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOG)
+
+
+def moments() -> list[int]:
+    """Return the theoretical arrival times of the attempts that were let begin, in nanoseconds, in their order."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT begun FROM limited_api_log ORDER BY seq")
+        return [begun for (begun,) in cursor.fetchall()]
+
+
+def broken_promises(api: Api, rate: Rate, at_once: int, began_at: float, runs: Counter[str]) -> list[str]:
+    """What is wrong; [] if all is well. `runs` is how many runs of each tenant were started, not before `began_at`."""
+    return [
+        *_ends(runs),
+        *_moments(api, rate),
+        *_arrivals(api, rate, began_at),
+        *(f"{number} requests of {each} at once" for each, number in api.most.items() if number > at_once),
+    ]
+
+
+def _ends(runs: Counter[str]) -> Iterator[str]:
+    left = Run.objects.exclude(state="completed").order_by("pk")
+    yield from (f"{run.pk} is {run.state}: {run.summary or run.error}" for run in left[:10])
+    if (number := Run.objects.count()) != runs.total():
+        yield f"{number} runs, not {runs.total()}"
+    for model in (Slot, Reservation):
+        if left_over := list(model.objects.values_list("run_id", "limit", "key")[:10]):
+            yield f"rows of {model.__name__} are left: {left_over}"
+
+
+def _moments(api: Api, rate: Rate) -> Iterator[str]:
+    """Whether moments are never closer than the rate allows; and whether each request had one."""
+    found = moments()
+    for before, after in zip(found, found[rate.burst :], strict=False):
+        if after - before < rate.burst * rate.spacing:
+            yield f"{rate.burst + 1} attempts have begun within {(after - before) / 1e9:.6f} s"
+    if len(found) < len(api.arrivals):
+        yield f"{len(api.arrivals)} requests, of which {len(found)} had a moment"
+
+
+def _arrivals(api: Api, rate: Rate, began_at: float) -> Iterator[str]:
+    """Whether any request was early: the one with the number n cannot have come before the moment n of the rate."""
+    for number, (at, tenant) in enumerate(api.arrivals):
+        earliest = began_at + max(0, number + 1 - rate.burst) * rate.spacing / 1e9
+        if at < earliest:
+            yield f"request {number} (of {tenant}) arrived {earliest - at:.3f} s too early"
