@@ -64,6 +64,13 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("inspection",),
         ("runtime", "rollups", "store", "notifier", "models", "schedules", "codec", "settings", "core"),
     ),
+    "replay_check": (
+        ("replay_check",),
+        (
+            *("inspection", "execution", "runtime", "context", "drivers", "guard", "store", "models", "codec"),
+            *("settings", "core"),
+        ),
+    ),
     "surfaces": (
         (
             "admin",

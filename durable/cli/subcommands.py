@@ -14,6 +14,7 @@ from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, RESULT, SEND, START
 from durable.cli.rates import CLOSE_LIMIT, OPEN_LIMIT, RATES, SET_RATE, TAKE_BACK_RATE
 from durable.cli.replay import REPLAY
+from durable.cli.replay_check import REPLAY_CHECK
 from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
 from durable.cli.running_list import RUNNING
@@ -33,7 +34,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *VERBS,
     BULK,
     COMPARE,
-    *(REPLAY, EXPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),
+    *(REPLAY, REPLAY_CHECK, EXPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),
     *HOLDS,
     LIMITS,
     SET_LIMIT,

@@ -57,5 +57,5 @@ def unreadable(location: str, what: str, error: Exception) -> HistoryDivergedErr
 
 def _error(problem: str, locations: Sequence[str]) -> HistoryDivergedError:
     error = HistoryDivergedError(f"{problem}; nothing was changed: {_ADVICE}")
-    error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
+    error.locations = tuple(locations)
     return error

@@ -62,10 +62,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from durable.core.tracebacks import kind_of, message_of, traceback_of
 from durable.core.words import Sentence, gettext_noop
+
+if TYPE_CHECKING:
+    from durable.core.divergences import Divergence
 
 __all__ = [
     "STOPPED",
@@ -334,8 +337,12 @@ class HistoryDivergedError(ContractError):
     """The code no longer fits the run's recorded history; nothing ran, and nothing is compensated.
 
     The message names the locations. Say in the code what has changed (`ctx.get_version`, `ctx.removed`), then recover
-    the run.
+    the run. `locations` are those of the records that do not fit, and `divergence` says where code and history part; None
+    for records that cannot be read.
     """
+
+    locations: tuple[str, ...] = ()
+    divergence: Divergence | None = None
 
 
 class EntryInProgressError(ContractError):

@@ -473,7 +473,7 @@ class Journal:
                 saved=pending.saved,
                 forgotten=pending.forgotten,
                 slots=self._slots_changed(run, pending.released_slots, awaited_slots),
-                failure=None if run is None else failure_by(self.run, run, self._entry_at, now, self.environment.build),
+                failure=None if run is None else failure_by(self.run, run, self.entry_at, now, self.environment.build),
             )
 
     def _worked(self) -> float | None:
@@ -560,7 +560,8 @@ class Journal:
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
 
-    def _entry_at(self, location: str) -> EntryRecord | None:
+    def entry_at(self, location: str) -> EntryRecord | None:
+        """Return the entry at this location, None if there is none."""
         node = self._find(location)
         return None if node is None else node.entry
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from durable.core.divergences import BLOCK, Divergence, DivergenceKind, OperationAt
 from durable.core.errors import HistoryDivergedError
 from durable.core.journal import Journal, Node
 from durable.core.location import compensation_segment, escape, join, listed, send_segment
@@ -18,6 +19,7 @@ __all__ = ["ReplayCursor"]
 
 # These two kinds are made to be inserted before entries that older code recorded.
 _MAY_PRECEDE = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
+_MAX_RECORDED = 5  # records that a divergence has
 _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 
 
@@ -65,7 +67,12 @@ class ReplayCursor:
         if node is None:
             return self._journal.attach(self.node, segment, Node(join(self.location, segment)))
         if node.entry is not None:
-            self.diverged(f'expected a try block at "{node.location}", found a {node.entry.kind}', node.location)
+            self.diverged(
+                f'expected a try block at "{node.location}", found a {node.entry.kind}',
+                node.location,
+                kind=DivergenceKind.KIND,
+                code=OperationAt(BLOCK, node.location),
+            )
         self.node.unvisited -= 1
         return node
 
@@ -78,13 +85,25 @@ class ReplayCursor:
                     f'the code comes to the {kind} "{join(self.location, segment)}", which is not in the history, '
                     f"but the history goes on with {listed(left)}",
                     *left,
+                    kind=DivergenceKind.ADDED,
+                    code=OperationAt(kind, join(self.location, segment)),
                 )
             return Node(join(self.location, segment))
         entry = node.entry
         if entry is None and kind != EntryKind.REMOVED:
-            self.diverged(f'expected a {kind} at "{node.location}", found a try block', node.location)
+            self.diverged(
+                f'expected a {kind} at "{node.location}", found a try block',
+                node.location,
+                kind=DivergenceKind.KIND,
+                code=OperationAt(kind, node.location),
+            )
         if entry is not None and entry.kind != kind and kind != EntryKind.REMOVED:
-            self.diverged(f'expected a {kind} at "{node.location}", found a {entry.kind}', node.location)
+            self.diverged(
+                f'expected a {kind} at "{node.location}", found a {entry.kind}',
+                node.location,
+                kind=DivergenceKind.KIND,
+                code=OperationAt(kind, node.location),
+            )
         self.node.unvisited -= 1
         if self.node.unvisited and kind not in _MAY_PRECEDE and entry is not None and entry.status not in _FINAL:
             # The operation would continue now; but an unfinished entry was the last that the scope's code reached.
@@ -93,6 +112,8 @@ class ReplayCursor:
                 f'the code comes to the {kind} "{node.location}", which has not ended, but the history has '
                 f"{listed(left)} before it",
                 *left,
+                kind=DivergenceKind.SKIPPED,
+                code=OperationAt(kind, node.location),
             )
         return node
 
@@ -103,7 +124,14 @@ class ReplayCursor:
                 f'"{where}" is used twice; a name is unique within its scope. Give each operation a name of its own; '
                 'to repeat one, use ctx.loop, or number the names (f"send {number}")'
             )
-            error.locations = (where,)  # type: ignore[attr-defined]  # for operators
+            error.locations = (where,)
+            error.divergence = Divergence(
+                kind=DivergenceKind.USED_TWICE,
+                scope=self.location,
+                problem=f'"{where}" is used twice',
+                code=self._place(where),
+                recorded=(),
+            )
             self._journal.stop(error)
         self._used.add(segment)
 
@@ -136,15 +164,37 @@ class ReplayCursor:
             if error is not None and is_mistake(error, self._journal.environment.mistakes):
                 self._journal.stop(error)
             left = self.left_over()
-            self.diverged(f"the code ended, but the history goes on with {listed(left)}", *left)
+            problem = f"the code ended, but the history goes on with {listed(left)}"
+            self.diverged(problem, *left, kind=DivergenceKind.REMOVED, raised=error)
 
-    def diverged(self, problem: str, *locations: str) -> NoReturn:
-        """Stop the run: its code does not fit its history."""
+    def diverged(
+        self,
+        problem: str,
+        *locations: str,
+        kind: DivergenceKind = DivergenceKind.CHANGED,
+        code: OperationAt | None = None,
+        raised: Exception | None = None,
+    ) -> NoReturn:
+        """Stop the run: its code does not fit its history.
+
+        `locations` are those of the records, `code` is what the code has come to, `raised` the error that has ended it.
+        """
         where = self.location or "the root"
         error = HistoryDivergedError(
             f"in {where}: {problem}. The code has changed since this history was recorded, or does not do the same "
             "each time (a clock, dice or a query between steps). Bring the operation back, mark it as removed "
             "with ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
         )
-        error.locations = tuple(locations)  # type: ignore[attr-defined]  # for operators
+        error.locations = tuple(locations)
+        recorded = tuple(map(self._place, locations[:_MAX_RECORDED]))
+        if kind is DivergenceKind.CHANGED:
+            code = recorded[0]
+        error.divergence = Divergence(
+            kind=kind, scope=self.location, problem=problem, code=code, recorded=recorded, raised=raised
+        )
         self._journal.stop(error)
+
+    def _place(self, location: str) -> OperationAt:
+        """Return the recorded operation at this location."""
+        entry = self._journal.entry_at(location)
+        return OperationAt(BLOCK if entry is None else entry.kind, location)

@@ -63,6 +63,9 @@ __all__ = ["PassHost"]
 class PassHost:
     """The `durable.drivers.host.Host` of one pass of `run`."""
 
+    #: What notes the changes of the pass.
+    journal_class: type[Journal] = Journal
+
     def __init__(
         self, run: RunRecord, store: Store, eviction: Eviction, at: Runtime, mistakes: tuple[type[Exception], ...]
     ) -> None:
@@ -80,7 +83,7 @@ class PassHost:
             run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes
         )
         history = self._queries.history()
-        self.journal = Journal(run, history, self.environment, history.limits, history.saved)
+        self.journal = self.journal_class(run, history, self.environment, history.limits, history.saved)
         self._commits = CommitSession(
             self.journal,
             store,

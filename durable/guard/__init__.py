@@ -11,7 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.guard.events import watch_events
 from durable.guard.inputs import with_unchanged_input
-from durable.guard.modes import MODES, is_developing, mode, raising_by_default
+from durable.guard.modes import MODES, is_developing, mode, raising_by_default, refusing_effects
 from durable.guard.statements import install, is_guards
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "is_guards",
     "observes",
     "raising_by_default",
+    "refusing_effects",
+    "watch_events",
     "with_unchanged_input",
 ]
 

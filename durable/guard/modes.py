@@ -11,17 +11,20 @@ from django.conf import settings
 from durable.conf import conf
 from durable.notifier.silence import is_under_test
 
-__all__ = ["MODES", "Mode", "is_developing", "mode", "raising_by_default"]
+__all__ = ["MODES", "Mode", "is_developing", "lets_reads_through", "mode", "raising_by_default", "refusing_effects"]
 
 Mode: TypeAlias = Literal["off", "log", "raise"]
 #: The values of `DURABLE["GUARD"]`.
 MODES: Final[tuple[Mode, ...]] = ("off", "log", "raise")
 
 _raising: list[None] = []
+_refusing: list[None] = []
 
 
 def mode() -> Mode:
     """Return the mode of `DURABLE["GUARD"]`. By default that is "raise" in development and in tests, otherwise "log"."""
+    if _refusing:
+        return "raise"
     given = conf.GUARD
     if given in MODES:  # a system check reports any other value
         return given
@@ -41,3 +44,18 @@ def raising_by_default() -> Iterator[None]:
         yield
     finally:
         _raising.pop()
+
+
+def lets_reads_through() -> bool:
+    """Return True while reads of the database are let through (`refusing_effects`)."""
+    return bool(_refusing)
+
+
+@contextmanager
+def refusing_effects() -> Iterator[None]:
+    """Within the block, every effect is refused whatever the setting says, and reads of the database are let through."""
+    _refusing.append(None)
+    try:
+        yield
+    finally:
+        _refusing.pop()

@@ -44,7 +44,7 @@ _TRACING: Final = frozenset(
 #: Names of packages in which these have their wrappers of other libraries.
 _WRAPPING: Final = frozenset({"instrumentation", "integrations", "contrib", "hooks"})
 #: Packages of durable that call workflow code. What its other packages do is durable's own doing.
-_CALLING: Final = frozenset({"core", "drivers", "execution", "context"})
+_CALLING: Final = frozenset({"core", "drivers", "execution", "context", "replay_check"})
 _GUARD: Final = __name__.rpartition(".")[0]
 #: Where Django prepares a new session.
 _CONNECTING: Final = ("django.db.backends.base.base", "connect")

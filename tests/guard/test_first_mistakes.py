@@ -240,7 +240,7 @@ class TestTheReplaysHost:
             if callable(method) and "effect" in inspect.signature(method).parameters
         }
         assert len(effects) >= 8
-        assert {name for name in effects if vars(_Host).get(name) is not _Host._end} == set()
+        assert {name for name in effects if getattr(_Host, name) is not _Host._end} == set()
 
     @pytest.mark.parametrize("size", [10, 1000])
     def test_an_equal_set_of_texts_has_another_order(self, size: int) -> None:

@@ -10,8 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from inspect import signature
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from durable.context import AsyncContext, Context
 from durable.core.bodies import run_body
@@ -19,17 +18,15 @@ from durable.core.control_flow import ControlFlow
 from durable.core.current import running_workflow
 from durable.core.effects import Operation
 from durable.core.errors import ErrorInfo
-from durable.core.journal import Event
 from durable.core.limits import History
 from durable.core.records import Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
-from durable.drivers.host import Host
 from durable.drivers.sync import SyncDriver
-from durable.execution.eviction import Eviction
 from durable.execution.host import PassHost
+from durable.execution.recorded import RecordedHost
 from durable.runtime import Runtime
 from durable.testing.replays.counterparts import Counterparts
 from durable.testing.replays.traces import Trace, compare, written
@@ -40,10 +37,6 @@ T = TypeVar("T")
 
 _SILENT = logging.getLogger("silent")
 _SILENT.disabled = True
-
-
-class _NotRecorded(ControlFlow):
-    """The records do not say how the code goes on."""
 
 
 @dataclass(slots=True)
@@ -61,10 +54,9 @@ def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, histo
     found = Replay(Trace())
     # as the next worker would claim it, without what an operator has asked
     claimed = replace(record, fence=record.fence + 1, pending_request=Request.NONE)
-    host = _Host(claimed, _Records(history), Eviction(), replace(at, on_operation=found.trace.note), ())
+    host = _Host(claimed, history, replace(at, on_operation=found.trace.note))
     given = host.environment.decode_input()
     host.journal.scheduled_for = given.get("scheduled_for")
-    host.journal.limits = None
     function = host.counterparts.of(definition.function)
 
     def drive() -> None:
@@ -106,35 +98,12 @@ def _replayed(host: PassHost, call: Callable[[Any], Any], found: Replay) -> Oper
         found.error, found.has_ended = error, True
 
 
-def _tell_nobody(event: Event) -> None:
-    """Send nothing: the pass has sent its events."""
+class _Host(RecordedHost):
+    """Answers from the records, with counterparts of the code's functions."""
 
-
-class _Records:
-    """What a host needs of a store: the records of one run."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-
-    def load(self, _run_id: str) -> History:
-        return self._history
-
-
-class _Host(PassHost):
-    """Answers from the records; everything else ends the replay."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.environment.emit = _tell_nobody
+    def __init__(self, run: RunRecord, history: History, at: Runtime) -> None:
+        super().__init__(run, history, at)
         self.counterparts = Counterparts()
-
-    def _end(self, *_args: Any, **_options: Any) -> NoReturn:
-        raise _NotRecorded
-
-    calling = calling_here = wait = _end
-
-    async def async_wait(self, _seconds: float) -> None:
-        self._end()
 
     def sync_context(self, scope: Scope, driver: Any) -> Context:
         return self._prepared(super().sync_context(scope, driver))
@@ -148,8 +117,3 @@ class _Host(PassHost):
         for name in ("step", "try_step"):
             setattr(logged, name, self.counterparts.with_own_handlers(getattr(logged, name)))
         return context
-
-
-for _name, _method in vars(Host).items():
-    if callable(_method) and "effect" in signature(_method).parameters:
-        setattr(_Host, _name, _Host._end)

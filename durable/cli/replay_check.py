@@ -1,0 +1,151 @@
+"""`durable replay-check`: would the runs in the database go on with the code at hand?"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Final
+
+from django.core.management.base import CommandError
+from django.db import Error
+
+from durable.cli.exit_codes import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand
+from durable.core import registry
+from durable.inspection.humanize import plural
+from durable.replay_check.checking import check_stored
+from durable.replay_check.findings import Verdict
+from durable.replay_check.processes import in_processes
+from durable.replay_check.reading import open_runs, sampled_runs, workflows_with_runs
+from durable.replay_check.report import Report
+
+__all__ = ["REPLAY_CHECK"]
+
+_ENDED: Final = 1_000  # ended runs that are checked if nothing is said
+_EVERY: Final = 2.0  # seconds between two lines of progress
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--open", action="store_true", help="all open runs (default: these, and a sample of 1000 ended ones)"
+    )
+    parser.add_argument(
+        "--ended", type=_number, metavar="N", help="a sample of N ended runs, with one of each sequence of operations"
+    )
+    parser.add_argument(
+        "--workflow", nargs="+", action="extend", default=[], metavar="NAME", help="only runs of these workflows"
+    )
+    parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs")
+    parser.add_argument("--format", choices=("text", "json"), default="text", metavar="FORMAT", help="text or json")
+    parser.add_argument(
+        "--diff",
+        action="store_true",
+        help="what the code decides otherwise than ended runs have (default: 1000 of them)",
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"a number of runs is a whole number, not {text!r}")
+    return int(text)
+
+
+def _jobs(text: str) -> int:
+    if (number := _number(text)) < 1:
+        raise ArgumentTypeError("at least one process checks the runs")
+    return number
+
+
+def _check(options: Namespace, output: Output) -> int:
+    report = Report()
+    try:
+        _check_names(options.workflow)
+        total, run_ids = _chosen(options, output)
+        _check_all(options, output, total, run_ids, report)
+    except KeyboardInterrupt:
+        _tell(options, output, report)
+        raise
+    except (Error, BrokenProcessPool) as error:
+        output.complain(f"could not check: {type(error).__name__}: {error}")
+        return Exit.USAGE
+    _tell(options, output, report)
+    if report.findings or report.decisions:
+        return Exit.REFUSED
+    return Exit.USAGE if report.unchecked else Exit.OK
+
+
+def _check_names(names: list[str]) -> None:
+    unknown = [each for each in names if each not in registry.registry]
+    if unknown and (missing := set(unknown).difference(workflows_with_runs())):
+        raise CommandError(
+            f"neither the code nor the database has a workflow {', '.join(sorted(missing))}", returncode=Exit.USAGE
+        )
+
+
+def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
+    """Return how many runs are to be checked, and their ids."""
+    is_all = not options.open and options.ended is None
+    number = _ENDED if is_all else options.ended or 0
+    count, opened = open_runs(options.workflow) if options.open or (is_all and not options.diff) else (0, iter(()))
+    most, sample = sampled_runs(options.workflow, number)
+    if len(sample) < most:
+        output.say(
+            f"{len(sample):,} of {plural(most, 'ended run')} are checked, with one of each sequence of operations"
+        )
+
+    def both() -> Iterator[str]:
+        yield from opened
+        yield from sample
+
+    return count + len(sample), both()
+
+
+def _check_all(options: Namespace, output: Output, total: int, run_ids: Iterator[str], report: Report) -> None:
+    verdicts: Iterator[Verdict | None] = (
+        check_stored(run_ids, with_decision=options.diff)
+        if options.jobs == 1
+        else in_processes(check_stored, run_ids, options.jobs, with_decision=options.diff)
+    )
+    told = time.monotonic()
+    for verdict in verdicts:
+        report.add(verdict)
+        if verdict is not None and options.format == "text":
+            _print(output, verdict)
+        if (now := time.monotonic()) - told >= _EVERY:
+            told = now
+            output.say(f"{report.checked:,} of {plural(total, 'run')} checked, {len(report.findings):,} would diverge")
+
+
+def _print(output: Output, verdict: Verdict) -> None:
+    if verdict.unchecked:
+        output.line(f"{verdict.run_id} ({verdict.workflow}, {verdict.state}): not checked: {verdict.unchecked}")
+    elif verdict.finding is not None and verdict.decision is None:
+        output.line(str(verdict.finding))
+
+
+def _tell(options: Namespace, output: Output, report: Report) -> None:
+    if options.format == "json":
+        output.json(report.as_data())
+        return
+    for each in report.sentences():
+        output.line(each)
+    if options.diff:
+        output.say(
+            f"Compared with {plural(report.checked, 'ended run')}: {report.whole:,} to the end, the others up to the first "
+            "operation that differs or that the record does not answer."
+        )
+        return
+    diverging = f"{len(report.findings):,} would diverge" if report.findings else "none would diverge"
+    unchecked = f", {len(report.unchecked):,} could not be checked" if report.unchecked else ""
+    output.say(f"{plural(report.checked, 'run')} checked, {diverging}{unchecked}.")
+
+
+REPLAY_CHECK = Subcommand(
+    name="replay-check",
+    help="Replay recorded runs with the code at hand, read-only, and tell which would diverge. Nothing is executed.",
+    configure=_configure,
+    run=_check,
+)

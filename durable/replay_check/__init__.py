@@ -1,0 +1,13 @@
+"""The check of recorded histories against the code at hand: would their runs go on with it?
+
+Owns the replay of a history outside a worker, the choice of the runs, and what is said about each. Executes no step, no
+rollback handler and nothing else of a run, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from durable.replay_check.checking import check_history
+from durable.replay_check.findings import Decision, Finding, FindingKind, Verdict
+from durable.replay_check.replaying import RecordedRun
+
+__all__ = ["Decision", "Finding", "FindingKind", "RecordedRun", "Verdict", "check_history"]

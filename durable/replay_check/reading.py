@@ -1,0 +1,153 @@
+"""Which runs of the database are checked, in which order: ids only, so that any number of runs fits into memory.
+
+Open runs: all, beginning with one of each path through the code. Ended runs: a sample in which each sequence of kinds of
+operations has its run, so that the many that took the usual way hide no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from durable.conf import conf
+from durable.core.records import ENDED, RunState
+from durable.inspection.loose_scans import workflows_of_runs
+from durable.models import Entry, Run
+from durable.replay_check.read_only import snapshot
+
+__all__ = ["open_runs", "sampled_runs", "workflows_with_runs"]
+
+_PAGE: Final = 500  # runs whose paths are read at a time
+_NAMES: Final = 1_000  # names of workflows that one statement returns
+_WIDTH: Final = 2_000  # ended runs of a workflow and a state from which the sample is taken, the newest
+_ITERATION: Final = re.compile(r"(^|/)~\d+(?=/|$)")
+_OPEN: Final = tuple(each for each in RunState if each not in ENDED)
+
+
+def workflows_with_runs() -> Iterator[str]:
+    """Yield the names of all workflows that have runs."""
+    after = ""
+    while names := workflows_of_runs(after, _NAMES):
+        yield from names
+        after = names[-1]
+
+
+def open_runs(workflows: Collection[str]) -> tuple[int, Iterator[str]]:
+    """Return how many runs are open, and their ids, one of each workflow and path first. No workflows: those of all."""
+    found: dict[str, str] = {}
+    with snapshot(conf.DATABASE):
+        for state in _OPEN:
+            runs = Run.objects.using(conf.DATABASE).filter(state=state.value).order_by("-created_at", "-id")
+            if workflows:
+                runs = runs.filter(workflow__in=workflows)
+            found.update(runs.values_list("id", "workflow").iterator())
+    return len(found), _one_of_each_first(found)
+
+
+def _one_of_each_first(found: dict[str, str]) -> Iterator[str]:
+    known: set[tuple[str, bytes]] = set()
+    rest = []
+    for page in _paged(list(found)):
+        paths = _paths(page)
+        for run_id in page:
+            key = (found[run_id], paths[run_id].path)
+            if key in known:
+                rest.append(run_id)
+            else:
+                known.add(key)
+                yield run_id
+    yield from rest
+
+
+def sampled_runs(workflows: Collection[str], number: int) -> tuple[int, list[str]]:
+    """Return of how many ended runs the sample is taken, and the ids of up to `number` of them.
+
+    First one of each workflow, state and path, then one of each sequence of kinds, then the newest. The sample is taken
+    of the newest runs of each workflow and state.
+    """
+    if not number:
+        return 0, []
+    found = [
+        each for workflow in (workflows or workflows_with_runs()) for each in _ended(workflow, max(number, _WIDTH))
+    ]
+    found.sort(key=lambda each: (each.finished_at, each.run_id), reverse=True)
+    paths: dict[str, _Path] = {}
+    for page in _paged([each.run_id for each in found]):
+        paths |= _paths(page)
+    chosen: dict[str, None] = {}
+    for strata in (
+        lambda each: (each.workflow, each.state, paths[each.run_id].path),
+        lambda each: (each.workflow, each.state, paths[each.run_id].kinds),
+        lambda each: each.run_id,
+    ):
+        known = {strata(each) for each in found if each.run_id in chosen}
+        for each in found:
+            if len(chosen) == number:
+                return len(found), list(chosen)
+            if (stratum := strata(each)) not in known:
+                known.add(stratum)
+                chosen[each.run_id] = None
+    return len(found), list(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    run_id: str
+    workflow: str
+    state: str
+    finished_at: datetime
+
+
+def _ended(workflow: str, width: int) -> Iterator[_Ended]:
+    """Yield the newest ended runs of a workflow, of each state."""
+    for state in sorted(ENDED):
+        runs = Run.objects.using(conf.DATABASE).ended_in(state.value).filter(workflow=workflow)
+        with snapshot(conf.DATABASE):
+            rows = list(runs.order_by("-finished_at", "-id").values_list("id", "finished_at")[:width])
+        for run_id, finished_at in rows:
+            if finished_at is not None:
+                yield _Ended(run_id, workflow, state.value, finished_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """What a run has done: `path` names each operation once, however often it was repeated; `kinds` has every one."""
+
+    path: bytes
+    kinds: bytes
+
+
+_NOTHING: Final = _Path(b"", b"")
+
+
+def _paths(run_ids: Sequence[str]) -> dict[str, _Path]:
+    found = dict.fromkeys(run_ids, _NOTHING)
+    entries = Entry.objects.using(conf.DATABASE).filter(run_id__in=run_ids).order_by("run_id", "ordinal")
+    with snapshot(conf.DATABASE):
+        now: str | None = None
+        places: dict[str, None] = {}
+        kinds = hashlib.blake2b(digest_size=16)
+        for run_id, kind, location in entries.values_list("run_id", "kind", "location").iterator():
+            if run_id != now:
+                if now is not None:
+                    found[now] = _Path(_digest(places), kinds.digest())
+                now, places, kinds = run_id, {}, hashlib.blake2b(digest_size=16)
+            general = _ITERATION.sub(r"\1~", location) if "~" in location else location
+            places[f"{kind} {general}"] = None
+            kinds.update(f"{kind}\n".encode())
+        if now is not None:
+            found[now] = _Path(_digest(places), kinds.digest())
+    return found
+
+
+def _digest(places: dict[str, None]) -> bytes:
+    return hashlib.blake2b("\n".join(places).encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def _paged(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(run_ids), _PAGE):
+        yield run_ids[start : start + _PAGE]

@@ -1,0 +1,511 @@
+"""Real changes of code, and what the check says of a run that was recorded before."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from durable import AsyncContext, Break, Context, Continue, CriticalError, RollbackContext
+from durable.models import Entry, QueueMessage, Run
+from durable.replay_check.findings import FindingKind
+from tests.replay_check.conftest import Deploys
+
+CALLED: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called_yet() -> None:
+    CALLED.clear()
+
+
+def work(name: str = "work") -> str:
+    CALLED.append(name)
+    return f"{name} done"
+
+
+def first(ctx: Context) -> str:
+    ctx.step("charge", work, "charge")
+    ctx.step("pack", work, "pack")
+    ctx.sleep("wait", "1 day")
+    ctx.step("ship", work, "ship")
+    return "shipped"
+
+
+class TestAnOpenRun:
+    @pytest.fixture(autouse=True)
+    def _waiting(self, deploys: Deploys) -> None:
+        deploys.deploy(first)
+        deploys.start()
+        CALLED.clear()
+
+    def test_of_unchanged_code_goes_on(self, deploys: Deploys) -> None:
+        verdict = deploys.verdict()
+        assert verdict.finding is None
+        assert (verdict.operations, verdict.is_whole) == (3, False)
+        assert CALLED == []
+
+    def test_with_another_step_behind_the_one_that_waits_goes_on(self, deploys: Deploys) -> None:
+        def later(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.step("pack", work)
+            ctx.sleep("wait", "1 day")
+            ctx.step("mail", work)
+
+        deploys.deploy(later)
+        assert deploys.goes_on()
+
+    def test_with_another_step_before_the_one_that_waits(self, deploys: Deploys) -> None:
+        def added(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.step("weigh", work)
+            ctx.step("pack", work)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(added)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.ADDED, "weigh")
+        assert found.history == 'step "pack", sleep "wait"'
+        assert found.code == 'comes to step "weigh"'
+        assert found.add == ('if ctx.get_version("with weigh", 2) >= 2:', '    ctx.step("weigh", ...)')
+        assert CALLED == []
+
+        def mended(ctx: Context) -> None:
+            ctx.step("charge", work)
+            if ctx.get_version("with weigh", 2) >= 2:
+                ctx.step("weigh", work)
+            ctx.step("pack", work)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(mended)
+        assert deploys.goes_on()
+
+    def test_without_a_step(self, deploys: Deploys) -> None:
+        def less(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(less)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.SKIPPED, "wait")
+        assert found.add == ('ctx.removed("pack", "step")',)
+        assert 'write `ctx.removed("pack", "step")` where it was' in str(found)
+
+        def mended(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.removed("pack", "step")
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(mended)
+        assert deploys.goes_on()
+
+    def test_with_a_renamed_step(self, deploys: Deploys) -> None:
+        def renamed(ctx: Context) -> None:
+            ctx.step("charge the card", work)
+            ctx.step("pack", work)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(renamed)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.ADDED, "charge the card")
+        assert found.add == (
+            'if ctx.get_version("change of charge", 2) == 1:',
+            '    ctx.step("charge", ...)',
+            "else:",
+            '    ctx.step("charge the card", ...)',
+        )
+
+    def test_with_a_step_that_has_become_a_sleep(self, deploys: Deploys) -> None:
+        def other(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.sleep("pack", "1 hour")
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(other)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.KIND, "pack")
+        assert (found.history, found.code) == ('step "pack"', 'comes to sleep "pack"')
+        assert found.add == ('ctx.removed("pack", "step")',)
+
+    def test_whose_code_ends_before(self, deploys: Deploys) -> None:
+        def short(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.step("pack", work)
+
+        deploys.deploy(short)
+        found = deploys.finding()
+        assert (found.kind, found.location, found.code) == (FindingKind.REMOVED, "wait", "ends before")
+        assert found.add == ('ctx.removed("wait", "sleep")',)
+
+    def test_with_a_name_used_twice(self, deploys: Deploys) -> None:
+        def twice(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.step("charge", work)
+
+        deploys.deploy(twice)
+        assert deploys.finding().kind == FindingKind.USED_TWICE
+
+    def test_in_another_order(self, deploys: Deploys) -> None:
+        def swapped(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.sleep("wait", "1 day")
+            ctx.step("pack", work)
+
+        deploys.deploy(swapped)
+        found = deploys.finding()
+        assert found.kind == FindingKind.SKIPPED
+        assert found.add[0] == 'if ctx.get_version("order of pack", 2) == 1:'
+
+    def test_whose_code_raises(self, deploys: Deploys) -> None:
+        def broken(ctx: Context) -> None:
+            ctx.step("charge", work)
+            raise KeyError("vat")
+
+        deploys.deploy(broken)
+        found = deploys.finding()
+        assert found.kind == FindingKind.EXCEPTION
+        assert "KeyError" in found.code
+
+    def test_whose_code_fails_on_purpose_before_the_end_of_the_record(self, deploys: Deploys) -> None:
+        def refuses(ctx: Context) -> None:
+            ctx.step("charge", work)
+            raise CriticalError("no")
+
+        deploys.deploy(refuses)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.EXCEPTION, "pack")
+        assert (found.history, found.code) == ('step "pack", sleep "wait"', "raises CriticalError: no")
+
+    def test_of_a_workflow_that_is_gone(self, deploys: Deploys) -> None:
+        deploys.withdraw()
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.UNKNOWN_WORKFLOW, "")
+
+    def test_whose_input_does_not_fit_any_more(self, deploys: Deploys) -> None:
+        def with_argument(ctx: Context, order: int) -> None:
+            ctx.step("charge", work)
+
+        deploys.deploy(with_argument)
+        found = deploys.finding()
+        assert found.kind == FindingKind.SIGNATURE
+        assert "missing a required argument: 'order'" in found.code
+
+    def test_with_a_new_argument_that_has_a_default_goes_on(self, deploys: Deploys) -> None:
+        def with_argument(ctx: Context, order: int = 0) -> None:
+            first(ctx)
+
+        deploys.deploy(with_argument)
+        assert deploys.goes_on()
+
+
+class TestVersions:
+    def test_a_version_that_the_code_does_not_have(self, deploys: Deploys) -> None:
+        def third(ctx: Context) -> None:
+            ctx.get_version("tax", 3)
+            ctx.sleep("wait", "1 day")
+
+        def second(ctx: Context) -> None:
+            ctx.get_version("tax", 2)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(third)
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(second)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.UNKNOWN_VERSION, "tax")
+        assert found.add == ('ctx.get_version("tax", 3)',)
+
+
+class TestScopes:
+    def test_branches(self, deploys: Deploys) -> None:
+        def waits(ctx: Context, name: str) -> None:
+            ctx.step(f"{name} first", work)
+            ctx.sleep(f"{name} wait", "1 day")
+
+        def before(ctx: Context) -> None:
+            ctx.join("both", {"left": lambda ctx: waits(ctx, "left"), "right": lambda ctx: waits(ctx, "right")})
+
+        def reordered(ctx: Context) -> None:
+            ctx.join("both", {"right": lambda ctx: waits(ctx, "right"), "left": lambda ctx: waits(ctx, "left")})
+
+        def one_changed(ctx: Context) -> None:
+            ctx.join("both", {"left": lambda ctx: waits(ctx, "left"), "right": lambda ctx: waits(ctx, "other")})
+
+        def one_more(ctx: Context) -> None:
+            bodies = {name: (lambda ctx, name=name: waits(ctx, name)) for name in ("left", "right", "middle")}
+            ctx.join("both", bodies)
+
+        deploys.deploy(before)
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(reordered)
+        assert deploys.goes_on()
+        deploys.deploy(one_changed)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.ADDED, "both/right/other first")
+        deploys.deploy(one_more)
+        found = deploys.finding()
+        assert found.kind == FindingKind.CHANGED
+        assert "middle" in found.code
+
+    def test_an_error_in_a_branch_that_has_not_failed(self, deploys: Deploys) -> None:
+        def waits(ctx: Context) -> None:
+            ctx.step("first", work)
+            ctx.sleep("wait", "1 day")
+
+        def begins(ctx: Context) -> None:
+            return None
+
+        def before(ctx: Context) -> None:
+            ctx.join("both", {"left": waits, "right": lambda ctx: ctx.sleep("wait", "1 day")})
+
+        def raises(ctx: Context) -> None:
+            ctx.sleep("wait", "1 day")
+            raise AssertionError("not reached")
+
+        def after(ctx: Context) -> None:
+            def wrong(ctx: Context) -> None:
+                ctx.step("first", work)
+                raise KeyError("vat")
+
+            ctx.join("both", {"left": wrong, "right": raises})
+
+        deploys.deploy(before)
+        deploys.start()
+        deploys.deploy(after)
+        assert deploys.finding().kind == FindingKind.EXCEPTION
+
+    @pytest.mark.parametrize("prune", [1, 100])
+    def test_a_loop(self, deploys: Deploys, prune: int) -> None:
+        def polls(ctx: Context, *steps: str) -> None:
+            def body(ctx: Context, number: int) -> Continue[int] | Break[int]:
+                for each in steps:
+                    ctx.step(each, work)
+                if number == 5:
+                    ctx.sleep("wait", "1 day")
+                return Continue(number + 1)
+
+            ctx.loop("polling", body, 0, history_prune_interval=prune)
+
+        deploys.deploy(lambda ctx: polls(ctx, "look", "note"))
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(lambda ctx: polls(ctx, "look"))
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.SKIPPED, "polling/~5/wait")
+        assert 'at "polling / iteration 5 / wait"' in str(found)
+
+    def test_what_is_inside_of_what_has_ended_may_change(self, deploys: Deploys) -> None:
+        def before(ctx: Context) -> None:
+            ctx.join("both", {"left": lambda ctx: ctx.step("a", work), "right": lambda ctx: ctx.step("b", work)})
+            ctx.sleep("wait", "1 day")
+
+        def after(ctx: Context) -> None:
+            ctx.join("both", {"left": lambda ctx: ctx.step("c", work), "right": lambda ctx: None})
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(before)
+        deploys.start()
+        deploys.deploy(after)
+        assert deploys.goes_on()
+
+    def test_a_try_block(self, deploys: Deploys) -> None:
+        def block(ctx: Context, name: str) -> None:
+            result = ctx.try_block("paying", lambda ctx: ctx.step(name, work))
+            assert result.ok
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(lambda ctx: block(ctx, "charge"))
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(lambda ctx: block(ctx, "pay"))
+        assert (deploys.finding().kind, deploys.finding().location) == (FindingKind.ADDED, "paying/pay")
+
+    def test_an_async_workflow(self, deploys: Deploys) -> None:
+        async def before(ctx: AsyncContext) -> None:
+            await ctx.step("charge", work)
+            await ctx.join("both", {"left": branch, "right": branch})
+
+        async def branch(ctx: AsyncContext) -> None:
+            await ctx.step("first", work)
+            await ctx.sleep("wait", "1 day")
+
+        async def after(ctx: AsyncContext) -> None:
+            await ctx.join("both", {"left": branch, "right": branch})
+
+        deploys.deploy(before)
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(after)
+        found = deploys.finding()
+        assert found.add == ('await ctx.removed("charge", "step")',)
+
+    def test_a_message(self, deploys: Deploys) -> None:
+        def before(ctx: Context) -> None:
+            ctx.queue.send("note", {"to": "myself"})
+            ctx.queue.next("note")
+            ctx.queue.next("approval")
+
+        def after(ctx: Context) -> None:
+            ctx.queue.send("memo", {"to": "myself"})
+
+        deploys.deploy(before)
+        deploys.start()
+        before_count = QueueMessage.objects.count()
+        assert deploys.goes_on()
+        deploys.deploy(after)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.CHANGED, "send~0")
+        assert QueueMessage.objects.count() == before_count
+
+
+def undo(rollback: RollbackContext, output: str) -> None:
+    CALLED.append("undo")
+
+
+class TestRollbacks:
+    def test_a_handler_that_is_gone(self, deploys: Deploys) -> None:
+        def guarded(ctx: Context) -> None:
+            ctx.rollback_checkpoint("begin")
+            ctx.step("charge", work, rollback=undo)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(guarded)
+        deploys.start()
+        assert deploys.goes_on()
+        entry: Any = Entry.objects.get(location="charge")
+        policy = {**entry.data["rollback"], "handler": f"{__name__}:undone"}
+        Entry.objects.filter(pk=entry.pk).update(data={**entry.data, "rollback": policy})
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.HANDLER, "charge")
+
+    def test_a_run_that_is_being_compensated_needs_its_handlers_only(self, deploys: Deploys) -> None:
+        def guarded(ctx: Context) -> None:
+            ctx.rollback_checkpoint("begin")
+            ctx.step("charge", work, rollback=undo)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(guarded)
+        deploys.start()
+        Run.objects.filter(pk="order-1").update(state="rolling_back", state_after_rollback="failed")
+        deploys.deploy(lambda ctx: None)
+        CALLED.clear()
+        assert deploys.goes_on()
+        assert CALLED == []
+
+
+@dataclasses.dataclass
+class Money:
+    amount: int
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class TestValues:
+    @pytest.fixture(autouse=True)
+    def _recorded(self, deploys: Deploys) -> None:
+        def pays(ctx: Context) -> None:
+            ctx.join("both", {"one": lambda ctx: ctx.step("price", lambda: Money(3)), "two": lambda ctx: None})
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(pays)
+        deploys.start()
+
+    def test_a_class_as_it_was(self, deploys: Deploys) -> None:
+        assert deploys.goes_on()
+
+    @pytest.mark.parametrize(
+        ("replaced", "problem"),
+        [
+            (None, "Money"),
+            (dataclasses.make_dataclass("Money", []), "has no field"),
+            (dataclasses.make_dataclass("Money", [("amount", int), ("currency", str)]), "has no default"),
+        ],
+    )
+    def test_a_class_that_has_changed_though_no_replay_comes_to_its_value(
+        self, deploys: Deploys, monkeypatch: pytest.MonkeyPatch, replaced: Any, problem: str
+    ) -> None:
+        if replaced is None:
+            monkeypatch.delattr(f"{__name__}.Money")
+        else:
+            monkeypatch.setattr(f"{__name__}.Money", replaced)
+        from durable.codec import classes
+
+        getattr(classes.find_class, "cache_clear", lambda: None)()
+        found = deploys.finding()
+        assert found.kind == FindingKind.VALUE
+        assert problem in str(found)
+
+    def test_a_field_with_a_default_goes_on(self, deploys: Deploys, monkeypatch: pytest.MonkeyPatch) -> None:
+        fields: list[Any] = [("amount", int), ("currency", str, dataclasses.field(default="EUR"))]
+        monkeypatch.setattr(f"{__name__}.Money", dataclasses.make_dataclass("Money", fields))
+        assert deploys.goes_on()
+
+    def test_a_text_that_is_damaged(self, deploys: Deploys) -> None:
+        Entry.objects.filter(location="both/one/price").update(output="{not json")
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.VALUE, "both/one/price")
+
+
+class TestAnEndedRun:
+    def test_that_has_failed_may_go_on_otherwise_behind_its_record(self, deploys: Deploys) -> None:
+        def fails(ctx: Context) -> None:
+            ctx.step("charge", work)
+            raise CriticalError("declined")
+
+        def mended(ctx: Context) -> None:
+            ctx.step("charge", work)
+            ctx.step("ship", work)
+
+        deploys.deploy(fails)
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(mended)
+        assert deploys.goes_on()
+
+    def test_that_has_completed_and_now_raises(self, deploys: Deploys) -> None:
+        def returns(ctx: Context) -> str:
+            return ctx.step("charge", work)
+
+        def raises(ctx: Context) -> None:
+            ctx.step("charge", work)
+            raise ValueError("no")
+
+        deploys.deploy(returns)
+        deploys.start()
+        deploys.deploy(raises)
+        assert deploys.finding().kind == FindingKind.EXCEPTION
+
+
+class TestNames:
+    def test_hostile_names_and_texts(self, deploys: Deploys) -> None:
+        name = '💶 "quoted" \\ / ~1 \u202e'
+
+        def before(ctx: Context) -> None:
+            ctx.step(name, work)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(before)
+        deploys.start()
+        assert deploys.goes_on()
+
+        def after(ctx: Context) -> None:
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(after)
+        found = deploys.finding()
+        assert found.kind == FindingKind.SKIPPED
+        (line,) = found.add
+        assert line.startswith("ctx.removed(")
+
+        def mended(ctx: Context) -> None:
+            eval(line, {"ctx": ctx})
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(mended)
+        assert deploys.goes_on()
