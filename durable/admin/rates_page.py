@@ -22,7 +22,9 @@ from durable.admin.forms import ActForm
 from durable.core.duration import later, parse_duration
 from durable.core.errors import StaleLimitError
 from durable.core.ids import MAX_ID
+from durable.core.rate_counts import SECONDS
 from durable.core.rates import MOST_UNITS, LimitClosing, Rate
+from durable.inspection.humanize import thousands
 from durable.inspection.rates import RateKeySummary, RateSummary, list_rates, reservations_of
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
@@ -30,7 +32,7 @@ from durable.models import Reservation
 from durable.operations import rates
 from durable.operations.audit import acting_as
 
-__all__ = ["RATE_VERBS", "rate_rows", "show", "show_verb", "shown"]
+__all__ = ["RATE_VERBS", "last_minute", "rate_rows", "show", "show_verb", "shown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,16 @@ class ShownReservation:
 
     attempt: Reservation
     url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMinute:
+    """The units of the last minute as a line: its points in a viewBox of 100 by 100, and the labels of the axis from the top."""
+
+    counts: list[tuple[int, int]]
+    points: str
+    scale: list[str]
+    total: int
 
 
 class SetRateForm(ActForm):
@@ -166,6 +178,21 @@ def rate_rows(admin: AdminPages, rate: RateSummary) -> list[ShownRate]:
     return [_row(admin, rate, key) for key in rate.keys] or [_row(admin, rate, None)]
 
 
+def last_minute(rate: RateSummary) -> LastMinute:
+    """Return the line of the units that have begun in the last minute, of the keys of a rate together."""
+    counts = rate.last_minute
+    most = max(2, max(counts) + max(counts) % 2)
+    width = 100 / (len(counts) - 1)
+    points = " ".join(f"{number * width:.1f},{100 - 100 * count / most:.1f}" for number, count in enumerate(counts))
+    seconds = [(len(counts) - number) * SECONDS for number in range(len(counts))]
+    return LastMinute(
+        counts=list(zip(seconds, counts, strict=True)),
+        points=points,
+        scale=[thousands(most), thousands(most // 2), "0"],
+        total=sum(counts),
+    )
+
+
 def shown(admin: AdminPages, request: HttpRequest, rate: RateSummary, now: datetime) -> dict[str, Any]:
     """Return what the page of a limit shows of its rate."""
     chosen = request.GET.get("key", rate.keys[0].key if rate.keys else "")
@@ -174,6 +201,7 @@ def shown(admin: AdminPages, request: HttpRequest, rate: RateSummary, now: datet
         "rate": rate,
         "rate_rows": rate_rows(admin, rate),
         "rate_key": chosen,
+        "last_minute": last_minute(rate),
         "reserved": [ShownReservation(attempt=each, url=admin.url("change", each.run_id)) for each in waiting],
         "set_rate_url": admin.url("limit_act", rate.name, "set-rate"),
         "take_back_rate_url": admin.url("limit_act", rate.name, "take-back-rate"),

@@ -31,6 +31,7 @@ from durable.inspection import (
     wrong_routines,
 )
 from durable.inspection.humanize import plural, relative, span
+from durable.inspection.rates import unused_rates
 from durable.inspection.schedules import gone_schedules
 from durable.inspection.slot_troubles import unused_limits
 from durable.notifier import sweep_heartbeat
@@ -130,9 +131,12 @@ def _schedules() -> Iterator[Diagnosis]:
 
 def _limits() -> Iterator[Diagnosis]:
     """Yield the limits that the code has left behind."""
-    if unused := unused_limits():
+    if unused := sorted({*unused_limits(), *unused_rates()}):
         found = f"neither the settings nor a workflow names: {', '.join(unused)}"
-        advice = "No run has a slot of them. If a step was to take one, its name is spelled otherwise there."
+        advice = (
+            "No run has a slot of them or waits for a moment of their rates. If a step was to name one, its name is spelled "
+            "otherwise there."
+        )
         yield Diagnosis(kind="limits_unused", verdict=NOTE, found=found, advice=advice)
 
 

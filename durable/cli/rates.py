@@ -75,6 +75,7 @@ def _key(key: RateKeySummary) -> dict[str, object]:
         "closed_until": None if key.closing is None else key.closing.until.isoformat(),
         "closed_by": "" if key.closing is None else key.closing.by,
         "closed_why": "" if key.closing is None else key.closing.reason,
+        "last_minute": key.last_minute,
         "refused": key.refused,
         "refused_at": None if key.last_refused is None else key.last_refused.at.isoformat(),
         "refused_workflow": "" if key.last_refused is None else key.last_refused.workflow,

@@ -123,13 +123,14 @@ class RefusedStart:
 class RateKeyRow:
     """A key of a rate: until when it is reserved, None for never; and its closing, None while it is open.
 
-    `refused` is how many starts it has refused.
+    `recent` counts the units of the last minute (`durable.core.rate_counts`), `refused` the starts it has refused.
     """
 
     limit: str
     key: str
     reserved_until: datetime | None
     closing: LimitClosing | None = None
+    recent: str = ""
     refused: int = 0
     last_refused: RefusedStart | None = None
 

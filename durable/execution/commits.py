@@ -131,7 +131,12 @@ class CommitSession:
     def reserve(self, effect: Reserve) -> Reservation:
         """Give an attempt its moment in a limit's rate, in a commit of its own."""
         self.rollback_leftovers(already_failing=False)
-        return self._delegate.call(lambda: self._reserve(effect))
+        answer = self._delegate.call(lambda: self._reserve(effect))
+        if effect.may_begin or not answer.begins:  # otherwise it asks again, when it has its slot
+            wait = max(0.0, (answer.at - self._journal.environment.now()).total_seconds())
+            details = {"limit": effect.want.limit, "units": effect.want.units, "begins": answer.begins, "wait": wait}
+            self._events.emit(Event("units_asked", details))
+        return answer
 
     def _reserve(self, effect: Reserve) -> Reservation:
         run, environment = self._journal.run, self._journal.environment

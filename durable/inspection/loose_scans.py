@@ -9,7 +9,7 @@ from django.db import connections
 from durable.conf import conf
 from durable.models.fields import pack, unpack
 
-__all__ = ["queues_of_due_runs", "workflows_of_runs"]
+__all__ = ["keys_awaited", "queues_of_due_runs", "workflows_of_runs"]
 
 # Each step looks up where the next name begins. Parameters: after, most.
 _SCAN: Final = """
@@ -24,6 +24,16 @@ SELECT name FROM names WHERE name IS NOT NULL
 _WORKFLOWS: Final = _SCAN.format(column="workflow", served="")
 _QUEUES: Final = _SCAN.format(column="queue", served=" AND wake_at IS NOT NULL AND NOT (state = 'paused')")
 
+_KEYS: Final = """
+WITH RECURSIVE names(name, number) AS (
+  SELECT (SELECT key FROM durable_reservation WHERE "limit" = %s ORDER BY key LIMIT 1), 1
+  UNION ALL
+  SELECT (SELECT key FROM durable_reservation WHERE "limit" = %s AND key > names.name ORDER BY key LIMIT 1), number + 1
+  FROM names WHERE name IS NOT NULL AND number < %s
+)
+SELECT name FROM names WHERE name IS NOT NULL
+"""
+
 
 def workflows_of_runs(after: str, most: int) -> list[str]:
     """Return up to `most` workflows of runs after the name `after`, in their order; one statement."""
@@ -33,6 +43,13 @@ def workflows_of_runs(after: str, most: int) -> list[str]:
 def queues_of_due_runs(after: str, most: int) -> list[str]:
     """Return up to `most` queues of runs that will wake or are held, after the name `after`; one statement."""
     return _names(_QUEUES, after, most)
+
+
+def keys_awaited(limit: str, most: int) -> list[str]:
+    """Return up to `most` keys of a limit's rate for which attempts wait, in their order; one statement."""
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(_KEYS, [pack(limit), pack(limit), most])
+        return [unpack(name) for (name,) in cursor.fetchall()]
 
 
 def _names(scan: str, after: str, most: int) -> list[str]:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Min
-
 from durable.conf import conf
-from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanoseconds
+from durable.core import registry
+from durable.core.rate_counts import BUCKETS, counts_of
+from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanoseconds, nanoseconds
 from durable.core.slot_records import limit_label
+from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.inspection.loose_scans import keys_awaited
 from durable.models import RateKey, RateLimit, Reservation
 from durable.models.run import RunQuerySet
 
 __all__ = [
+    "RateCounts",
     "RateKeySummary",
     "RateSummary",
     "RateWait",
     "closing_of",
+    "count_rates",
     "list_rates",
     "rate_wait_of",
     "refusal_of",
     "reservations_of",
+    "unused_rates",
 ]
 
 _PLACES = 1_000  # of the attempts that wait, that are counted
 _SHOWN = 20  # attempts of a key that are shown
 _KEYS = 100  # of a limit that are told
+_LIMITS = 100  # that are told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,7 @@ class RateWait:
 class RateKeySummary:
     """A key of a rate: how many attempts wait, until when it is reserved, and its closing, None while it is open.
 
+    `waiting` is counted up to 1,000. `last_minute` has the units that have begun in each five seconds, the oldest first.
     `refused` is how many starts it has refused, and `last_refused` the last one.
     """
 
@@ -54,14 +62,15 @@ class RateKeySummary:
     next_at: datetime | None
     reserved_until: datetime | None
     closing: LimitClosing | None
+    last_minute: list[int]
     refused: int
     last_refused: RefusedStart | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSummary:
-    """A limit's rate. `code_says` is that of code and settings. `closing` is that of all keys. The keys that are reserved for
-    the longest come first.
+    """A limit's rate. `code_says` is that of code and settings. `closing` is that of all keys. The keys for which most attempts
+    wait come first.
     """
 
     name: str
@@ -70,6 +79,20 @@ class RateSummary:
     is_overridden: bool
     closing: LimitClosing | None
     keys: list[RateKeySummary]
+
+    @property
+    def last_minute(self) -> list[int]:
+        """The units of these keys that have begun in each five seconds of the last minute, the oldest first."""
+        return [sum(each.last_minute[number] for each in self.keys) for number in range(BUCKETS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCounts:
+    """How many attempts wait for their moments in a limit's rate, and how many of its keys are closed."""
+
+    name: str
+    waiting: Count
+    closed: int
 
 
 def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
@@ -85,7 +108,7 @@ def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
         key=mine.key,
         units=mine.units,
         at=mine.at,
-        before=ahead[:_PLACES].count(),
+        before=ahead.order_by("limit", "key", "at")[:_PLACES].count(),
         rate="" if limit is None else str(limit.now),
         closing=closing_of(mine.limit, mine.key, now),
     )
@@ -99,18 +122,39 @@ def closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
 
 
 def list_rates(now: datetime, name: str = "", within: RunQuerySet | None = None) -> list[RateSummary]:
-    """Return the rates by the names of their limits, or that of one; at most 100 keys of each.
+    """Return the rates by the names of their limits, or that of one; at most 100 limits, and 100 keys of each.
 
     With `within`, only keys for which one of these runs waits, and the one without a name.
     """
     limits = RateLimit.objects.using(conf.DATABASE).order_by("name")
-    return [_summary(each, now, within) for each in (limits.filter(name=name) if name else limits)]
+    return [_summary(each, now, within) for each in (limits.filter(name=name) if name else limits[:_LIMITS])]
 
 
 def reservations_of(limit: str, key: str, now: datetime) -> list[Reservation]:
     """Return the next attempts of a key that wait for their moments, with their runs."""
     rows = Reservation.objects.using(conf.DATABASE).filter(limit=limit, key=key, at__gt=now).select_related("run")
-    return list(rows.defer("run__input", "run__output").order_by("at", "id")[:_SHOWN])
+    return list(rows.defer("run__input", "run__output").order_by("limit", "key", "at")[:_SHOWN])
+
+
+def count_rates(now: datetime, cap: int) -> list[RateCounts]:
+    """Return the counts of each limit with a rate, of at most 100 limits, counting no further than `cap`; three statements."""
+    names = list(RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_LIMITS])
+    if not names:
+        return []
+    rows = Reservation.objects.using(conf.DATABASE)
+    waiting = [rows.filter(limit=each).order_by("limit", "key", "at") for each in names]
+    closed = RateKey.objects.using(conf.DATABASE).filter(limit__in=names, closed_until__gt=now)
+    closings = Counter(closed.order_by("limit").values_list("limit", flat=True)[:cap])
+    counts = count_capped(waiting, cap)
+    return [RateCounts(name=name, waiting=counts[number], closed=closings[name]) for number, name in enumerate(names)]
+
+
+def unused_rates() -> list[str]:
+    """Return the limits with a rate that neither the settings nor a workflow of this process names, and that nobody awaits."""
+    named = set(conf.LIMITS)
+    named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
+    names = RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_LIMITS]
+    return [each for each in names if each not in named and not keys_awaited(each, 1)]
 
 
 def refusal_of(run_id: str) -> str:
@@ -128,30 +172,57 @@ def refusal_of(run_id: str) -> str:
 
 def _summary(limit: RateLimit, now: datetime, within: RunQuerySet | None) -> RateSummary:
     rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit.name)
-    waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit.name, at__gt=now)
-    if within is not None:
-        rows = rows.filter(key__in=waiting.filter(run__in=within).values("key")) | rows.filter(key="")
-    shown = list(rows.order_by("-reserved", "key")[:_KEYS])
-    counts = waiting.filter(key__in=[row.key for row in shown]).values_list("key").order_by()
-    waits = {key: (number, next_at) for key, number, next_at in counts.annotate(Count("id"), Min("at"))}
+    shown = list(rows.filter(key__in=_shown_keys(limit.name, within)))
+    waits = _waits(limit.name, [row.key for row in shown], now)
+    keys = [_key(row, *waits[row.key], now) for row in shown]
+    keys.sort(key=lambda each: (-each.waiting, each.key))
     return RateSummary(
         name=limit.name,
         rate=limit.now,
         code_says=limit.code_says,
         is_overridden=limit.override is not None,
         closing=closing_of(limit.name, "", now),
-        keys=[_key(row, waits.get(row.key, (0, None)), now) for row in shown],
+        keys=keys,
     )
 
 
-def _key(row: RateKey, waits: tuple[int, datetime | None], now: datetime) -> RateKeySummary:
+def _shown_keys(limit: str, within: RunQuerySet | None) -> set[str]:
+    """Return the keys of a limit that are told: those that are awaited, then those that are closed, then by name."""
+    waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit)
+    if within is not None:
+        mine = waiting.filter(run__in=within).order_by("limit", "key", "at").values_list("key", flat=True)
+        return {"", *mine[:_PLACES]}
+    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit)
+    keys = dict.fromkeys(keys_awaited(limit, _KEYS))
+    if len(keys) < _KEYS:
+        closed = rows.filter(closed_until__isnull=False).order_by("limit").values_list("key", flat=True)
+        keys |= dict.fromkeys(closed[:_KEYS])
+        keys |= dict.fromkeys(rows.order_by("limit", "key").values_list("key", flat=True)[:_KEYS])
+    return set(list(keys)[:_KEYS]) | {""}
+
+
+def _waits(limit: str, keys: list[str], now: datetime) -> dict[str, tuple[int, datetime | None]]:
+    """Return how many attempts wait for each key, counting no further than 1,000, and when the next one begins."""
+    rows = Reservation.objects.using(conf.DATABASE).filter(limit=limit, at__gt=now).order_by("limit", "key", "at")
+    each = [rows.filter(key=key) for key in keys]
+    if not each:
+        return {}
+    counts, first = count_capped(each, _PLACES), sample_rows(each, ["at"], 1)
+    return {
+        key: (counts[number].number, moment_of(first[number][0][0]) if first[number] else None)
+        for number, key in enumerate(keys)
+    }
+
+
+def _key(row: RateKey, waiting: int, next_at: datetime | None, now: datetime) -> RateKeySummary:
     newest = max(row.reserved, row.put_off)
     return RateKeySummary(
         key=row.key,
-        waiting=waits[0],
-        next_at=waits[1],
+        waiting=waiting,
+        next_at=next_at,
         reserved_until=from_nanoseconds(newest) if newest else None,
         closing=row.closing(now),
+        last_minute=counts_of(row.recent, nanoseconds(now)),
         refused=row.refused,
         last_refused=row.last_refused,
     )

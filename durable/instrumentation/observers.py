@@ -26,6 +26,7 @@ __all__ = [
     "install",
     "lateness",
     "observe_pass",
+    "start_refused",
     "started",
     "uninstall",
 ]
@@ -46,7 +47,8 @@ class Observer(Protocol):
 
     The function that a method returns is called at the end, in the same context. An observer may also have a method
     `event_happened(run, event)`. It is called with the engine's events of the pass (`durable.core.journal.Event`), once
-    the changes they are about are committed.
+    the changes they are about are committed. If it has a method `start_refused(limit)`, that is called for each start that
+    the rate of a limit has refused.
     """
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:
@@ -88,6 +90,13 @@ def started(run: RunRecord) -> None:
     """Tell the observers of a new run."""
     for each in _installed:
         _safely(each.run_started, run)
+
+
+def start_refused(limit: str) -> None:
+    """Tell the observers that want to know of a start that the rate of a limit has refused."""
+    for each in _installed:
+        if (hears := getattr(each, "start_refused", None)) is not None:
+            _safely(hears, limit)
 
 
 class PassObservation:

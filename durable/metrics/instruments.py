@@ -1,4 +1,4 @@
-"""The counts of a process: passes, calls, failures, the lateness of wake-ups, lost leases, and slots asked for.
+"""The counts of a process: passes, calls, failures, the lateness of wake-ups, lost leases, and slots and units asked for.
 
 Labels are names of the code (workflows, queues, limits) and durable's own words, never ids, locations or texts of errors: each
 value of a label is a permanent series.
@@ -24,6 +24,7 @@ from durable.instrumentation.observers import CallEnds, PassEnds, lateness
 __all__ = ["Instruments", "install"]
 
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)  # seconds
+_WAITS = (0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)  # seconds
 _DURATIONS = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)  # seconds
 
 _installed: list[Instruments] = []
@@ -82,6 +83,23 @@ class Instruments:
             registry=registry,
         )
 
+        self.units_begun = Counter(
+            "durable_rate_units", "Units of a limit's rate that attempts have begun with", ["limit"], registry=registry
+        )
+        self.rate_wait = Histogram(
+            "durable_rate_wait_seconds",
+            "How long attempts are told to wait for their moments in a limit's rate",
+            ["limit"],
+            buckets=_WAITS,
+            registry=registry,
+        )
+        self.starts_refused = Counter(
+            "durable_starts_refused",
+            "Starts of this process that a limit's rate has refused",
+            ["limit"],
+            registry=registry,
+        )
+
     def connect(self) -> None:
         """Start counting."""
         observers.install(self)
@@ -129,11 +147,21 @@ class Instruments:
         self.started.labels(run.workflow).inc()
 
     def event_happened(self, _run: RunRecord, event: Event) -> None:
-        """Count an answer to a run that asked for slots."""
+        """Count an answer to a run that asked for slots, or for units of a rate."""
         if event.name == "slots_asked":
             answer = "held" if event.details["is_granted"] else "waits"
             for limit in event.details["limits"]:
                 self.slots_asked.labels(limit, answer).inc()
+        elif event.name == "units_asked":
+            limit = event.details["limit"]
+            if event.details["begins"]:
+                self.units_begun.labels(limit).inc(event.details["units"])
+            else:
+                self.rate_wait.labels(limit).observe(event.details["wait"])
+
+    def start_refused(self, limit: str) -> None:
+        """Count a start that a rate has refused."""
+        self.starts_refused.labels(limit).inc()
 
     # -- signals
 

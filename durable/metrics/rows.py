@@ -19,6 +19,7 @@ from durable.conf import conf
 from durable.inspection.activities import MOST, hung_steps, list_activities
 from durable.inspection.counts import CAP, count_by_state
 from durable.inspection.holds import held_workflows, paused_queues
+from durable.inspection.rates import count_rates
 from durable.inspection.schedules import CAP as TICKS
 from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.slot_troubles import count_slots
@@ -44,6 +45,8 @@ NAMES = (
     "durable_slots_held",
     "durable_slots_waiting",
     "durable_slot_wait_seconds",
+    "durable_rate_waiting",
+    "durable_rate_keys_closed",
 )
 
 
@@ -69,6 +72,7 @@ class RowsCollector(Collector):
                 *self._holds(),
                 *self._schedules(),
                 *self._slots(),
+                *self._rates(),
             ]
         except Error as error:  # the counts of the workers are still useful
             logger.warning("metrics cannot be read from the database: %s: %s", type(error).__name__, error)
@@ -140,6 +144,22 @@ class RowsCollector(Collector):
             age = 0.0 if each.oldest_at is None else max(0.0, (now - each.oldest_at).total_seconds())
             oldest.add_metric([each.name], age)
         return [held, waiting, oldest]
+
+    def _rates(self) -> list[Metric]:
+        waiting = GaugeMetricFamily(
+            "durable_rate_waiting",
+            f"Attempts that wait for their moments in a limit's rate; {CAP} means that or more",
+            labels=["limit"],
+        )
+        closed = GaugeMetricFamily(
+            "durable_rate_keys_closed",
+            "Keys of a limit's rate that are closed; all of them count as one",
+            labels=["limit"],
+        )
+        for each in count_rates(timezone.now(), CAP):
+            waiting.add_metric([each.name], each.waiting.number)
+            closed.add_metric([each.name], each.closed)
+        return [waiting, closed]
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(

@@ -58,7 +58,7 @@ class RateKey(models.Model):
 
     `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`). Nothing
     begins before `closed_until`; the row of the key "" closes all keys. `refused` counts the starts that found no room;
-    the other columns about them are of the last one.
+    the other columns about them are of the last one. `recent` has the units of the last minute (`durable.core.rate_counts`).
     """
 
     limit = NameField[str, str](max_length=MAX_ID)
@@ -69,6 +69,7 @@ class RateKey(models.Model):
     closed_until = models.DateTimeField(null=True, blank=True)
     closed_by = NameField[str, str](max_length=MAX_ID + 10, blank=True, default="", db_default="")
     closed_why = models.TextField(blank=True, default="", db_default="")
+    recent = models.CharField(max_length=200, blank=True, default="", db_default="")
     refused = models.BigIntegerField(default=0, db_default=0)
     refused_at = models.DateTimeField(null=True, blank=True)
     refused_workflow = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
@@ -79,7 +80,10 @@ class RateKey(models.Model):
         indexes = [
             models.Index(
                 fields=["refused_run"], name="durable_ratekey_refused", condition=models.Q(refused_at__isnull=False)
-            )
+            ),
+            models.Index(
+                fields=["limit"], name="durable_ratekey_closed", condition=models.Q(closed_until__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

@@ -19,6 +19,7 @@ from durable.core.rates import RateWant, RefusedStart, rate_wanted
 from durable.core.records import RunRecord
 from durable.core.workflow_limits import WorkflowLimits
 from durable.declared_limits import with_rate
+from durable.instrumentation import observers
 from durable.runtime import Runtime
 
 __all__ = ["StartRate", "WhenFull", "note_refused", "start_rate", "take_units"]
@@ -80,3 +81,4 @@ def note_refused(at: Runtime, refusal: StartRefusedError) -> None:
     """Record a refused start, after the transaction that would have created its run."""
     start = RefusedStart(at=at.now(), workflow=refusal.workflow, run_id=refusal.run_id)
     at.store.note_refused(refusal.limit, refusal.key, start)
+    observers.start_refused(refusal.limit)

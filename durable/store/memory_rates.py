@@ -9,6 +9,7 @@ from datetime import datetime
 from durable.core import gcra
 from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.gcra import Cell, Want
+from durable.core.rate_counts import counted
 from durable.core.rates import (
     LimitClosing,
     Rate,
@@ -43,6 +44,7 @@ class MemoryRates:
     closings: dict[_Key, LimitClosing] = field(default_factory=dict)
     tickets: dict[tuple[str, str], _Ticket] = field(default_factory=dict)  # by run and location
     given: int = 0
+    recent: dict[_Key, str] = field(default_factory=dict)
     refused: dict[_Key, tuple[int, RefusedStart]] = field(default_factory=dict)
 
     def copied(self) -> MemoryRates:
@@ -55,6 +57,7 @@ class MemoryRates:
             cells=cells,
             closings=dict(self.closings),
             tickets=dict(self.tickets),
+            recent=dict(self.recent),
             refused=dict(self.refused),
         )
 
@@ -89,6 +92,8 @@ class MemoryRates:
             at=from_nanoseconds(moment), begins=begins, before=gcra.units_before(moment, now, closed, rate.spacing)
         )
         if begins and may_begin:
+            at_key = (want.limit, want.key)
+            self.recent[at_key] = counted(self.recent.get(at_key, ""), moment, want.units)
             self.tickets.pop((run_id, location), None)
         else:
             self.given += 1
@@ -154,7 +159,13 @@ class MemoryRates:
             closed = None if is_open else closing
             refused, last = self.refused.get((limit, key), (0, None))
             row = RateKeyRow(
-                limit=limit, key=key, reserved_until=reserved, closing=closed, refused=refused, last_refused=last
+                limit=limit,
+                key=key,
+                reserved_until=reserved,
+                closing=closed,
+                recent=self.recent.get((limit, key), ""),
+                refused=refused,
+                last_refused=last,
             )
             found.append(row)
         return found

@@ -11,6 +11,7 @@ from django.db.models import F
 from durable.core import gcra
 from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.gcra import Cell, Want
+from durable.core.rate_counts import counted
 from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, from_nanoseconds, nanoseconds
 from durable.core.rates import Reservation as Answer
 from durable.core.records import ENDED, RunState
@@ -58,6 +59,8 @@ def reserve(
             may_begin=may_begin,
         ),
     )
+    if begins and may_begin:
+        row.recent = counted(row.recent, moment, want.units)
     _put(alias, row, cell)
     answer = Answer(
         at=from_nanoseconds(moment), begins=begins, before=gcra.units_before(moment, now, closed, rate.spacing)
@@ -126,6 +129,7 @@ def keys_of(alias: str, limit: str, keys: Sequence[str], at: datetime) -> list[R
             key=row.key,
             reserved_until=from_nanoseconds(newest) if (newest := max(row.reserved, row.put_off)) else None,
             closing=row.closing(at),
+            recent=row.recent,
             refused=row.refused,
             last_refused=row.last_refused,
         )
@@ -177,7 +181,7 @@ def _closed(alias: str, limit: str, key: str) -> int:
 
 
 def _put(alias: str, row: RateKey, cell: Cell) -> None:
-    values = {"reserved": cell.reserved, "begun": cell.begun, "put_off": cell.put_off}
+    values = {"reserved": cell.reserved, "begun": cell.begun, "put_off": cell.put_off, "recent": row.recent}
     RateKey.objects.using(alias).filter(pk=row.pk).update(**values)
 
 

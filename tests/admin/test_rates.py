@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from durable import Context, workflow
-from durable.models import OperatorAction
+from durable.core.rate_counts import counted
+from durable.core.rates import nanoseconds
+from durable.models import OperatorAction, RateKey
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url
 
@@ -40,6 +45,16 @@ def test_what_waits_for_its_moment(operator: Client) -> None:
     assert ">first<" not in page
     assert url("limit_act", "openai", "close") not in page, "this operator may not"
     assert "Rate openai/" in text_of(operator.get(url("change", "third")))
+
+
+def test_the_last_minute_is_a_line(operator: Client) -> None:
+    later = timezone.now() + timedelta(hours=1)  # however long the page takes
+    RateKey.objects.update(recent=counted("", nanoseconds(later), 7))
+    page = text_of(operator.get(url("limit", "openai")))
+    assert "Units begun in the last minute" in page
+    assert re.search(r'<polyline class="durable-stroke-run" points="0\.0,100\.0 9\.1,100\.0 [^"]* 100\.0,12\.5"', page)
+    assert "7 units begun in the last minute" in page
+    assert '<tr><th scope="row">5</th><td class="durable-number">7</td></tr>' in page
 
 
 def test_an_operator_sets_a_rate_and_takes_it_back(log_in: Callable[..., Client]) -> None:

@@ -23,7 +23,7 @@ from django.utils import timezone
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from durable import Context, Limit, workflow
+from durable import Context, Limit, StartRefusedError, workflow
 from durable.core.control_flow import LeaseLost
 from durable.metrics import MULTIPROCESS, exposition, rows
 from durable.metrics.instruments import Instruments
@@ -331,6 +331,24 @@ def test_the_counts_of_all_workers_are_served_at_one_port(child_environment: dic
     assert scraped(text)["durable_runs/completed"] == 20
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(url)
+
+
+@workflow(name="tests.metrics.rated")
+def rated(ctx: Context) -> None:
+    ctx.step("call", int, rate="metrics-api", units=3)
+
+
+def test_units_waits_and_refused_starts_are_counted(h: Harness, counts: Counts, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"metrics-api": {"rate": "3/min", "burst": 3}}}
+    for each in ("a", "b"):
+        h.start(rated.using(id=each))
+    h.settle()
+    assert counts("durable_rate_units_total", limit="metrics-api") == 3
+    assert counts("durable_rate_wait_seconds_count", limit="metrics-api") == 1
+    assert counts("durable_rate_wait_seconds_sum", limit="metrics-api") == 60
+    with pytest.raises(StartRefusedError):
+        rated.using(rate="metrics-api", when_full="drop").start()
+    assert counts("durable_starts_refused_total", limit="metrics-api") == 1
 
 
 @workflow(name="tests.metrics.limited", limit=Limit("one at a time", at_once=1, hold="open"))

@@ -9,7 +9,8 @@ import pytest
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
-from durable.core.rates import LimitClosing, Rate, RateWant, Reservation
+from durable.core.rate_counts import counted, counts_of
+from durable.core.rates import LimitClosing, Rate, RateWant, Reservation, nanoseconds
 from durable.core.records import RunRecord
 from durable.store import Store
 from tests.store.making import NOW, at, commit, park, started, the
@@ -57,6 +58,21 @@ def test_more_units_than_the_burst_cost_time(store: Store) -> None:
     assert reserve(store, one, 6, want=large) == Reservation(at=at(6), begins=True)
     assert reserve(store, two, 7, want=RateWant("api")).begins
     assert reserve(store, three, 7, want=RateWant("api")).at == at(8)
+
+
+def test_the_units_of_the_last_minute_are_counted(store: Store) -> None:
+    ids = [f"r{number}" for number in range(20)]
+    expected = ""
+    quick = RateWant("api", "", 3, Rate.of("1000/s", 1000))
+    for run_id, now in zip(ids, [0, 0, 4, 5, 7, 31, 64, 66, 300, 301], strict=False):
+        assert reserve(store, started(store, run_id), now, quick).begins
+        expected = counted(expected, nanoseconds(at(now)), 3)
+        assert store.rate_keys("api", [""], at(now))[0].recent == expected
+    assert counts_of(expected, nanoseconds(at(301)))[-1] == 6
+    slow = RateWant("slow", "", 1, SECOND)
+    reserve(store, started(store, "x"), 0, slow)
+    reserve(store, started(store, "y"), 0, slow)
+    assert counts_of(store.rate_keys("slow", [""], at(0))[0].recent, nanoseconds(at(0))) == [0] * 11 + [1]
 
 
 def test_a_reservation_is_found_again(store: Store) -> None:

@@ -53,7 +53,7 @@ class RateKeySerializer(serializers.Serializer[RateKeySummary]):
     """A key of a rate."""
 
     key = serializers.CharField(help_text="Empty for a limit without keys.")
-    waiting = serializers.IntegerField(help_text="How many attempts wait for their moments.")
+    waiting = serializers.IntegerField(help_text="How many attempts wait for their moments; 1,000 means that or more.")
     next_at = Moment(allow_null=True, help_text="When the first of them begins; null if none waits.")
     reserved_until = Moment(
         allow_null=True, help_text="Until when the rate is taken; null for a key that was not used."
@@ -61,6 +61,10 @@ class RateKeySerializer(serializers.Serializer[RateKeySummary]):
     closed_until = Moment(source="closing.until", default=None, allow_null=True, help_text="Null while it is open.")
     closed_by = serializers.CharField(source="closing.by", default="", help_text="Who has closed it, if it is closed.")
     closed_why = serializers.CharField(source="closing.reason", default="", help_text="The reason of the closing.")
+    last_minute = serializers.ListField(
+        child=serializers.IntegerField(),
+        help_text="How many units have begun in each five seconds of the last minute, the oldest first.",
+    )
     refused = serializers.IntegerField(help_text="How many starts it has refused, since it was first used.")
     refused_at = Moment(
         source="last_refused.at",
@@ -82,7 +86,7 @@ class RateSerializer(serializers.Serializer[RateSummary]):
     burst = serializers.IntegerField(source="rate.burst", help_text="How many units may begin at once after a pause.")
     code_says = serializers.CharField(help_text="The rate of the code or the settings.")
     is_overridden = serializers.BooleanField(help_text="Whether an operator has set the rate.")
-    keys = RateKeySerializer(many=True, help_text="The keys that are reserved for the longest first; at most 100.")
+    keys = RateKeySerializer(many=True, help_text="Those for which most attempts wait come first; at most 100.")
 
 
 @extend_schema_serializer(component_name="RateList")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from durable.core.gcra import END, LONGEST
+from durable.core.rate_counts import BUCKETS, SECONDS
 from durable.store.routines.definitions import Function
 
 __all__ = ["RATES"]
@@ -35,6 +36,9 @@ DECLARE
   latest bigint := now_at + patience;
   due bigint;
   first bigint;
+  bucket bigint;
+  ring bigint[];
+  passed integer;
   cell record;
   ticket record;
 BEGIN
@@ -62,7 +66,8 @@ BEGIN
   room := room * each_takes;
   larger := GREATEST(0, cost - room);
   LOOP
-    SELECT id, reserved, begun, put_off INTO cell FROM durable_ratekey WHERE "limit" = of_limit AND key = of_key FOR UPDATE;
+    SELECT id, reserved, begun, put_off, recent INTO cell FROM durable_ratekey
+    WHERE "limit" = of_limit AND key = of_key FOR UPDATE;
     EXIT WHEN FOUND;
     INSERT INTO durable_ratekey ("limit", key) VALUES (of_limit, of_key) ON CONFLICT DO NOTHING;
   END LOOP;
@@ -92,7 +97,17 @@ BEGIN
       due := GREATEST(starts, cell.put_off - room);
     END IF;
   END IF;
-  UPDATE durable_ratekey SET reserved = cell.reserved, begun = cell.begun, put_off = cell.put_off WHERE id = cell.id;
+  IF is_begun AND may_begin THEN
+    bucket := due / {SECONDS * 1_000_000_000};
+    ring := CASE cell.recent WHEN '' THEN ARRAY[0] || array_fill(0::bigint, ARRAY[{BUCKETS}])
+      ELSE string_to_array(cell.recent, ' ')::bigint[] END;
+    passed := LEAST({BUCKETS}, GREATEST(0, bucket - ring[1]));
+    ring := ARRAY[GREATEST(bucket, ring[1])] || array_fill(0::bigint, ARRAY[passed]) || ring[2:{BUCKETS} + 1 - passed];
+    ring[2] := ring[2] + of_units;
+    cell.recent := array_to_string(ring, ' ');
+  END IF;
+  UPDATE durable_ratekey
+  SET reserved = cell.reserved, begun = cell.begun, put_off = cell.put_off, recent = cell.recent WHERE id = cell.id;
   moment := due;
   units_before := GREATEST(0, due - starts) / each_takes;
   IF is_begun AND may_begin THEN

@@ -1,0 +1,136 @@
+"""What the surfaces read of rates: bounded, along indexes, however many keys and attempts there are."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from durable import Context, workflow
+from durable.core.rate_counts import counted
+from durable.core.rates import nanoseconds
+from durable.inspection.rates import (
+    count_rates,
+    list_rates,
+    rate_wait_of,
+    refusal_of,
+    reservations_of,
+    unused_rates,
+)
+from durable.metrics.rows import RowsCollector
+from durable.models import RateKey, RateLimit, Reservation, Run
+from tests.support.plans import read, scans, sorts
+
+pytestmark = pytest.mark.django_db
+MANY = 10_000
+
+
+@workflow(name="inspection_rates.plain")
+def plain(ctx: Context) -> int:
+    return 1
+
+
+def limit(name: str) -> None:
+    RateLimit.objects.create(name=name, rate="1/s", spacing=1_000_000_000)
+
+
+def awaited(name: str, key: str, *seconds: float) -> None:
+    now = timezone.now()
+    for number, each in enumerate(seconds):
+        run = plain.using(id=f"{name}-{key}-{number}").start()
+        Reservation.objects.create(
+            run_id=run.id, location="a", limit=name, key=key, units=1, at=now + timedelta(seconds=each)
+        )
+
+
+def test_keys_that_are_awaited_come_first_then_others() -> None:
+    limit("api")
+    RateKey.objects.bulk_create(RateKey(limit="api", key=f"k{number:03}") for number in range(150))
+    RateKey.objects.filter(key="k149").update(closed_until=timezone.now() + timedelta(hours=1))
+    awaited("api", "k140", 1_000)
+    awaited("api", "k130", 1_000, 2_000)
+    [found] = list_rates(timezone.now())
+    keys = [each.key for each in found.keys]
+    assert keys[:2] == ["k130", "k140"]
+    assert {"k149", "k000"} < set(keys)
+    assert len(keys) == 100
+    assert [each.waiting for each in found.keys[:3]] == [2, 1, 0]
+
+
+def test_the_last_minute_is_that_of_all_keys_together() -> None:
+    limit("api")
+    now = timezone.now()
+    for key in ("a", "b"):
+        RateKey.objects.create(limit="api", key=key, recent=counted("", nanoseconds(now), 3))
+    [found] = list_rates(now)
+    assert found.last_minute == [0] * 11 + [6]
+
+
+def test_rates_that_nothing_names_and_nobody_awaits(settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"named": {"rate": "1/s"}}}
+    for name in ("named", "left behind", "awaited"):
+        limit(name)
+    awaited("awaited", "", 1_000)
+    assert unused_rates() == ["left behind"]
+
+
+def test_metrics_count_what_waits_and_what_is_closed() -> None:
+    limit("api")
+    limit("idle")
+    awaited("api", "a", 1_000, 2_000)
+    RateKey.objects.create(limit="api", key="a", closed_until=timezone.now() + timedelta(hours=1))
+    RateKey.objects.create(limit="api", key="b", closed_until=timezone.now() - timedelta(hours=1))
+    samples = {
+        (sample.name, sample.labels.get("limit")): sample.value
+        for metric in RowsCollector().collect()
+        for sample in metric.samples
+    }
+    assert (samples["durable_rate_waiting", "api"], samples["durable_rate_keys_closed", "api"]) == (2, 1)
+    assert (samples["durable_rate_waiting", "idle"], samples["durable_rate_keys_closed", "idle"]) == (0, 0)
+
+
+@pytest.mark.postgres
+def test_ten_thousand_keys_and_attempts_are_read_along_indexes() -> None:
+    limit("api")
+    now = timezone.now()
+    RateKey.objects.bulk_create(RateKey(limit="api", key=f"k{number}") for number in range(MANY))
+    Run.objects.bulk_create(
+        Run(id=f"r-{number}", workflow=plain.name, state="sleeping", created_at=now, input="[]")
+        for number in range(2 * MANY)
+    )
+    Reservation.objects.bulk_create(
+        Reservation(
+            run_id=f"r-{number}",
+            location="a",
+            limit="api",
+            key=f"k{number}" if number < MANY else "one",
+            units=1,
+            at=now + timedelta(days=1, seconds=number),
+        )
+        for number in range(2 * MANY)
+    )
+    RateKey.objects.create(limit="api", key="one")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    tables = {"durable_reservation", "durable_ratekey", "durable_run"}
+    with CaptureQueriesContext(connection) as queries:
+        [found] = list_rates(now)
+        counts = count_rates(now, 1_000)
+        line = reservations_of("api", "one", now)
+        wait = rate_wait_of(f"r-{2 * MANY - 1}", now)
+        unused_rates()
+        refusal_of("r-1")
+    assert scans(queries, tables) == []
+    assert sorts(queries, tables) == []
+    assert read(queries, "durable_reservation") < 5_000
+    assert read(queries, "durable_ratekey") < 1_000
+    assert len(queries) < 25
+    assert len(found.keys) == 100
+    assert (counts[0].waiting.number, counts[0].waiting.is_capped) == (1_000, True)
+    assert [each.run_id for each in line] == [f"r-{number}" for number in range(MANY, MANY + 20)]
+    assert wait is not None
+    assert wait.before == 1_000
