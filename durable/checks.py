@@ -51,8 +51,9 @@ from django.utils.module_loading import import_string
 from durable.conf import DURATIONS, MAX_BUILD, conf
 from durable.core import registry
 from durable.core.duration import seconds
-from durable.core.ids import check_limit
+from durable.core.ids import MAX_ID, check_limit
 from durable.core.places import Place
+from durable.core.priorities import head_start
 from durable.core.rates import rate_of
 from durable.core.workflow_limits import check_at_once
 from durable.guard import MODES
@@ -218,6 +219,18 @@ def _is_limit(name: Any, given: Any) -> bool:
     return has_rate if "at_once" not in given else check_at_once(given["at_once"]) >= 0
 
 
+def _are_priorities(value: Any) -> bool:
+    try:
+        return isinstance(value, Mapping) and all(_is_priority(name, given) for name, given in value.items())
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_priority(name: Any, given: Any) -> bool:
+    head_start(given, {})
+    return isinstance(name, str) and name.isprintable() and 1 <= len(name.strip()) <= MAX_ID
+
+
 _WANTED: Mapping[str, _Wanted] = {
     "CODEC": (_is_text, "the dotted path of a codec"),
     "ENCRYPTION_KEYS": (_are_keys, "a list of Fernet keys"),
@@ -241,6 +254,7 @@ _WANTED: Mapping[str, _Wanted] = {
         _are_limits,
         'a dict of limits by name, such as {"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}',
     ),
+    "PRIORITIES": (_are_priorities, 'a dict of lengths of at most a day by name, such as {"high": "10 min"}'),
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,

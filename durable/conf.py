@@ -16,7 +16,7 @@ from django.conf import settings
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.signals import setting_changed
 
-from durable.core.duration import seconds
+from durable.core.duration import Duration, seconds
 from durable.core.mistakes import MISTAKES
 
 __all__ = ["DEFAULT_MISTAKES", "DURATIONS", "Conf", "Values", "conf"]
@@ -61,6 +61,8 @@ class Values:
     - `LIMITS`: limits by name, as `{"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}`: how many slots of
       each key may be held at once, how many units may begin in each period, and how many of them at once after a pause
       (1). The database's row decides once the limit was used.
+    - `PRIORITIES`: names of priorities, as `{"high": "10 min", "low": "-1 hour"}`: for how much longer a run counts as
+      waiting than it does; at most a day.
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
@@ -107,6 +109,7 @@ class Values:
     STEP_TIMEOUT: float = 600.0
     MAX_UNCOUNTED_RETRIES: int = 100
     LIMITS: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    PRIORITIES: Mapping[str, Duration] = field(default_factory=dict)
     BUILD: str | None = None
     DATABASE: str = "default"
     QUEUE: str = "default"

@@ -181,6 +181,9 @@ class Workflow(Generic[P, R_co]):
         when_full: WhenFull | None = None,
         when_parent_ends: Literal["cancel", "leave"] | None = None,
         rollback: bool | None = None,
+        priority: Duration | None = None,
+        share: str | None = None,
+        weight: float | None = None,
     ) -> Workflow[P, R_co]:
         """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none), a key.
 
@@ -210,6 +213,11 @@ class Workflow(Generic[P, R_co]):
         ends, whatever way. By default it is cancelled. With `rollback=True` the child is compensated when its parent is: a
         completed one runs its rollback handlers, one that has not ended is cancelled with its rollback. The parent waits for
         that. Such a child is started after a rollback checkpoint.
+
+        Workers begin the run that has waited longest. A `priority` is a head start in this order, a length of time such as
+        "10 min" or a name in `DURABLE["PRIORITIES"]`; a negative one puts the run back. Runs that have a `share`, a
+        tenant's say, take turns with those of other shares in their queue, a run of `weight` 2 twice as often as one of 1. A
+        child has the priority and the share of its parent, unless its own start gives another.
         """
         how = copy(self)
         how._start_options = self._start_options.changed(
@@ -228,6 +236,9 @@ class Workflow(Generic[P, R_co]):
             when_full=when_full,
             when_parent_ends=when_parent_ends,
             rollback=rollback,
+            priority=priority,
+            share=share,
+            weight=weight,
         )
         return how
 
@@ -270,6 +281,7 @@ class Workflow(Generic[P, R_co]):
             when_parent_ends=options.when_parent_ends or WhenParentEnds.CANCEL,
             rollback=bool(options.rollback),
             key=None if key is None else ChildKey(key.key, replaces=key.if_open == "replace"),
+            ranking=options.ranking,
             limits=self.limits,
         )
 
@@ -374,6 +386,7 @@ class Workflow(Generic[P, R_co]):
             work_limit=options.work_limit,
             key=options.key_options(),
             rate=start_rate(options.rate, options.when_full, self.limits),
+            ranking=options.ranking,
         )
 
     def _arguments(self, given: Input[P] | Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

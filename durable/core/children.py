@@ -33,6 +33,7 @@ from durable.core.errors import (
 )
 from durable.core.ids import MAX_ID, check_id
 from durable.core.limits import NewRun, RunLimits
+from durable.core.ranks import Ranking
 from durable.core.records import (
     ENDED,
     ChildRecord,
@@ -72,6 +73,7 @@ class ChildRequest:
     when_parent_ends: str = WhenParentEnds.CANCEL
     rollback: bool = False
     key: ChildKey | None = None
+    ranking: Ranking | None = None
     #: The limits of the workflow, None for none.
     limits: WorkflowLimits | None = None
 
@@ -223,6 +225,7 @@ def _begin(
         created_at=created_at(parent, now),
         parent_id=parent.id,
         limits=limits,
+        ranking=request.ranking,
         key=None if request.key is None else request.key.key,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import datetime, timedelta
 
-__all__ = ["Duration", "check_moment", "later", "parse_duration", "parse_remaining", "seconds"]
+__all__ = ["Duration", "check_moment", "later", "parse_duration", "parse_length", "parse_remaining", "seconds"]
 
 Duration = int | float | timedelta | str
 
@@ -47,6 +47,14 @@ def parse_remaining(value: Duration, what: str = "a duration") -> timedelta:
     Raises TypeError for another type; ValueError for an infinite or unreadable one.
     """
     return max(_read(value, what), timedelta(0))
+
+
+def parse_length(value: Duration, what: str = "a length of time") -> timedelta:
+    """Return `value` as a timedelta, which may be negative.
+
+    Raises TypeError for another type; ValueError for an infinite or unreadable one.
+    """
+    return _read(value, what)
 
 
 def seconds(value: Duration, what: str = "a duration") -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from durable.core.errors import RunDeadlineError
+from durable.core.ranks import Ranking
 from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetails
 
 __all__ = ["History", "NewRun", "RunLimits", "key_of"]
@@ -66,10 +67,14 @@ def _after(now: datetime, length: float) -> datetime | None:
 
 @dataclass(slots=True, kw_only=True)
 class NewRun(RunRecord):
-    """A run to create: its row, and what is stored beside it. `key` is that of a child; other starts pass theirs."""
+    """A run to create: its row, and what is stored beside it. `key` is that of a child; other starts pass theirs.
+
+    A child whose `ranking` lacks a priority or a share has that of its parent.
+    """
 
     limits: RunLimits | None = None
     key: str | None = None
+    ranking: Ranking | None = None
 
 
 def key_of(start: ChildStart) -> tuple[str, str] | None:

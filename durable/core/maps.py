@@ -236,6 +236,7 @@ def _begin(
         created_at=created_at(parent, now),
         parent_id=parent.id,
         limits=limits,
+        ranking=request.ranking,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
     if limits is not None:

@@ -17,6 +17,7 @@ from durable.models.inbox import QueueMessage
 from durable.models.keys import RunKey
 from durable.models.limits import RunLimit
 from durable.models.log_lines import LogLine
+from durable.models.ranks import Lane, RunRank, Share
 from durable.models.rates import RateKey, RateLimit, Reservation
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
@@ -44,6 +45,7 @@ __all__ = [
     "HeldStart",
     "Hold",
     "IdempotencyKey",
+    "Lane",
     "Limit",
     "LimitKey",
     "LogLine",
@@ -57,8 +59,10 @@ __all__ = [
     "Run",
     "RunKey",
     "RunLimit",
+    "RunRank",
     "SavedView",
     "Schedule",
+    "Share",
     "Slot",
     "SlotNote",
     "StepSave",

@@ -123,6 +123,7 @@ class RunQuerySet(models.QuerySet["Run"]):
             wake_at=Case(
                 When(wake_at__lte=now, then=F("wake_at")), default=Value(now), output_field=models.DateTimeField()
             ),
+            start_tag=None,
         )
 
     def renew(self, lease_until: datetime) -> int:
@@ -156,7 +157,7 @@ class Run(models.Model):
     no live lease (`lease_expires_at`). Each claim raises `fence`, and only the worker with the newest fence may write.
     Everything that is done to the run from outside raises `change_seq`, so that a pass which is about to park learns of
     it. `message_count` counts the messages ever sent to the run. The columns are those of
-    `durable.core.records.RunRecord`.
+    `durable.core.records.RunRecord`, and the two of a rank.
     """
 
     id = NameField[str, str]("id", primary_key=True, max_length=200)
@@ -199,6 +200,9 @@ class Run(models.Model):
     )
     seed = NameField[str, str](max_length=200, default="", db_default="", blank=True)
     began_at = models.DateTimeField(null=True, blank=True)
+    # of a run with a priority or a share (`durable.core.ranks`); claims read them, and no RunRecord has them
+    head_start = models.IntegerField(null=True, blank=True)
+    start_tag = models.DateTimeField(null=True, blank=True)
 
     objects = RunQuerySet.as_manager()
 
@@ -223,6 +227,12 @@ class Run(models.Model):
                 fields=["queue", "wake_at", "id"],
                 condition=Q(wake_at__isnull=False) & ~Q(state=RunState.PAUSED.value),
                 name="durable_run_due",
+            ),
+            # the same for runs with a priority or a share: by head start, tagged ones first, by tag, others by `wake_at`
+            models.Index(
+                fields=["queue", "head_start", "start_tag", "wake_at", "id"],
+                condition=Q(head_start__isnull=False, wake_at__isnull=False) & ~Q(state=RunState.PAUSED.value),
+                name="durable_run_ranked",
             ),
             models.Index(
                 fields=["lease_expires_at"], condition=Q(lease_expires_at__isnull=False), name="durable_run_leased"

@@ -20,6 +20,7 @@ from durable.core.errors import KeyConflictError, RunConflictError, StartRefused
 from durable.core.ids import check_id, check_queue, new_id
 from durable.core.limits import NewRun, RunLimits
 from durable.core.places import Place
+from durable.core.ranks import Ranking
 from durable.core.records import ActionRecord, RunRecord
 from durable.core.transitions import started
 from durable.operations import audit, keys
@@ -60,6 +61,9 @@ OF_USING = frozenset(
         "keep",
         "rate",
         "when_full",
+        "priority",
+        "share",
+        "weight",
     }
 )
 
@@ -82,6 +86,7 @@ class StartRequest:
     work_limit: float | None = None
     key: KeyOptions | None = None
     rate: StartRate | None = None
+    ranking: Ranking | None = None
 
 
 class Started(NamedTuple):
@@ -202,6 +207,7 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
         created_at=now,
         parent_id=running_run(),
         limits=limits,
+        ranking=request.ranking,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
     if limits is not None:
@@ -289,7 +295,7 @@ def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any]
 
 
 def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
-    """Return a new run that replaces `old`: the same workflow, queue, input and limits anew, due now."""
+    """Return a new run that replaces `old`: the same workflow, queue, input and rank, limits anew, due now."""
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)
     limits = at.store.limits(old.id)
@@ -304,6 +310,7 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
         parent_id=running_run(),
         replay_of_id=old.id,
         limits=None if limits is None else limits.renewed(now),
+        ranking=at.store.rankings([old.id]).get(old.id),
         **started(now),
         **columns,
     )

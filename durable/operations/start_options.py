@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, get_args
 
+from durable.conf import conf
 from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
 from durable.core.ids import check_key
+from durable.core.priorities import check_share, check_weight, head_start, ranking_of
+from durable.core.ranks import Ranking
 from durable.core.rates import rate_wanted
 from durable.core.records import WhenParentEnds
 from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
@@ -37,6 +40,9 @@ class StartOptions:
     keep: Keep | None = None
     rate: str | None = None
     when_full: WhenFull | None = None
+    priority: Duration | None = None
+    share: str | None = None
+    weight: float | None = None
 
     def changed(
         self,
@@ -56,6 +62,9 @@ class StartOptions:
         when_full: WhenFull | None,
         when_parent_ends: Literal["cancel", "leave"] | None,
         rollback: bool | None,
+        priority: Duration | None,
+        share: str | None,
+        weight: float | None,
     ) -> StartOptions:
         """Return these options with those that are not None. Raises ValueError and TypeError for what none can be."""
         changes: dict[str, Any] = {
@@ -74,14 +83,27 @@ class StartOptions:
             "when_full": None if when_full is None else _one_of("when_full", when_full, WhenFull),
             "when_parent_ends": None if when_parent_ends is None else _parent_ends(when_parent_ends),
             "rollback": rollback,
+            "priority": None if priority is None else _priority(priority),
+            "share": None if share is None else check_share(share),
+            "weight": None if weight is None else check_weight(weight),
         }
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """Return the rank that a start asks for, None for none. Raises TypeError for a weight without a share."""
+        return ranking_of(self.priority, self.share, self.weight, conf.PRIORITIES)
 
     def key_options(self) -> KeyOptions | None:
         """Return what a start does about the key. Raises TypeError for options that do not go together."""
         if self.debounce is not None and self.delay:
             raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
         return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
+
+
+def _priority(priority: Duration) -> Duration:
+    head_start(priority, conf.PRIORITIES)
+    return priority
 
 
 def _deadline(deadline: Duration | datetime) -> timedelta | datetime:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from durable.core.limits import History, RunLimits
+from durable.core.ranks import Ranking
 from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ActionRecord,
@@ -66,17 +67,28 @@ class ChildKeyTaken(ChildRefused):
 
 
 class Claimed(list[RunRecord]):
-    """Claimed runs, the longest due first.
+    """Claimed runs in the order of rank.
 
     `passed_over` counts what else the database searched to find them: entries of the index of due runs whose runs could
     not be claimed. It is 0 where a store does not know. `is_paused`: the queue is paused, so nothing was searched; False
-    where a store does not know.
+    where a store does not know. In a queue whose runs have ranks, `left` is the first point of runs without a rank that
+    the search has left, and `left_ranked` that of the others; None otherwise, and where a store does not know.
     """
 
-    def __init__(self, runs: Iterable[RunRecord] = (), *, passed_over: int = 0, is_paused: bool = False) -> None:
+    def __init__(
+        self,
+        runs: Iterable[RunRecord] = (),
+        *,
+        passed_over: int = 0,
+        is_paused: bool = False,
+        left: DuePoint | None = None,
+        left_ranked: datetime | None = None,
+    ) -> None:
         super().__init__(runs)
         self.passed_over = passed_over
         self.is_paused = is_paused
+        self.left = left
+        self.left_ranked = left_ranked
 
 
 class Renewed(NamedTuple):
@@ -137,6 +149,11 @@ class Store(Protocol):
 
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
         """Return the keys of those of the runs that were started with one, by run; one query."""
+
+    # -- ranks
+
+    def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
+        """Return the rankings of those of the runs that were started with one, by run; one query."""
 
     # -- reading
 
@@ -309,11 +326,15 @@ class Store(Protocol):
         worker: str,
         limit: int,
         since: DuePoint | None = None,
+        since_ranked: datetime | None = None,
     ) -> Claimed:
         """Claim up to `limit` due runs of the queues, the longest due first, skipping rows that other workers are
         claiming.
 
-        With `since`, claim only runs at this point of their order or behind it.
+        A run with a head start counts as due for that much longer, and one of a share as due since its start tag
+        (`durable.core.ranks`), until a claim takes it. With `since`, claim of the runs without a rank only those at this
+        point of the order by `wake_at` or behind it. With `since_ranked` too, which a store may ignore, claim of the
+        others only those that became due, or were started, at this moment or later.
 
         Due means: `wake_at <= now`, not paused or ended, no live lease (`lease_expires_at` None or <= now). A claimed
         run has `fence` + 1, the lease, the worker, `started_at` if it had none, state `running` (`rolling_back` stays),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -19,6 +19,7 @@ from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, RunLimits
+from durable.core.ranks import Ranking
 from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ENDED,
@@ -59,7 +60,7 @@ from durable.models import (
     Run,
     RunLimit,
 )
-from durable.store import activities, endings, groups, keys, outline_rows, rates, row_rules, saves, slots
+from durable.store import activities, endings, groups, keys, outline_rows, ranks, rates, row_rules, saves, slots
 from durable.store.atomic import committed_or_raised
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
@@ -119,7 +120,11 @@ class DatabaseStore(ABC):
 
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
         first = {run.id: run for run in reversed(runs)}
-        taken, held = self._insert([first[run_id] for run_id in sorted(first)])
+        ranked = ranks.with_ranking(first[run_id] for run_id in dict.fromkeys(run.id for run in runs))
+        with transaction.atomic(using=self.alias) if ranked else nullcontext():
+            taken, held = self._insert([first[run_id] for run_id in sorted(first)])
+            for ranking, group in ranks.grouped([run for run in ranked if run.id not in taken]):
+                self._rank(group, ranking, group[0].created_at)
         new = first.keys() - taken.keys()
         for run_id, summary in held.items():
             first[run_id] = self._as_held(first[run_id], summary)
@@ -456,6 +461,19 @@ class DatabaseStore(ABC):
             after = row_rules.after_change(run, change)
             self._write_change(run, after, change)
             return [row_rules.copied(after)]
+
+    # -- ranks
+
+    def _rank(self, runs: Sequence[RunRecord], ranking: Ranking, now: datetime) -> None:
+        """Give new runs of one queue, in this order, a head start and a share, in the transaction of their creation.
+
+        A run of a share that is due and was not started by another run has its start tag from now on. Others get it from
+        the claim that finds them due, so that a worker's commit does not wait for a start.
+        """
+        ranks.put(self.alias, [run.id for run in runs], runs[0].queue, ranking, now)
+
+    def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
+        return ranks.of_runs(self.alias, run_ids) if run_ids else {}
 
     # -- the audit log
 

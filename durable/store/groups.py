@@ -20,7 +20,7 @@ from django.db.models import Q, QuerySet
 from durable.core.limits import NewRun
 from durable.core.records import ENDED, ChildStart, GroupChange, GroupRecord, Member, RunRecord, RunState
 from durable.models import Child, ChildGroup, GroupTally, Run, Turn
-from durable.store import group_rules
+from durable.store import group_rules, ranks
 from durable.store.base import ChildIdTaken
 from durable.store.row_rules import CANCELLING
 from durable.store.rows import CHILD, RUN
@@ -209,7 +209,8 @@ def _started(
     has_queue = group.waiting > len(starts)
     begin = 0 if has_queue else min(len(starts), group_rules.places(group))
     group = group_rules.after_turns(group, begin)
-    runs = [run for run, _ in starts[:begin]] + [_without_turn(run) for run, _ in starts[begin:]]
+    ranked = ranks.inheriting(alias, starts)
+    runs = ranked[:begin] + [_without_turn(run) for run in ranked[begin:]]
     created = create(runs)
     for run, is_new in created:
         if not is_new:

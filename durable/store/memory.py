@@ -19,6 +19,7 @@ from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, NewRun, RunLimits, key_of
 from durable.core.location import escape
+from durable.core.ranks import Ranking
 from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ENDED,
@@ -54,6 +55,7 @@ from durable.store.memory_activities import MemoryActivities
 from durable.store.memory_children import MemoryChildren, due_for_children
 from durable.store.memory_holds import MemoryHolds
 from durable.store.memory_keys import MemoryKeys
+from durable.store.memory_ranks import MemoryRanks
 from durable.store.memory_rates import MemoryRates
 from durable.store.memory_slots import MemorySlots, MemorySlotTable, sweep
 from durable.store.outline import bare_entry, bare_message
@@ -76,6 +78,7 @@ Tables = tuple[
     dict[tuple[str, str], SavedDetails],
     MemorySlots,
     MemoryRates,
+    MemoryRanks,
 ]
 
 
@@ -115,6 +118,7 @@ class MemoryStore:
         self._saved: dict[tuple[str, str], SavedDetails] = {}
         self._slots = MemorySlots()
         self._rates = MemoryRates()
+        self._ranks = MemoryRanks()
 
     # -- verbs, from outside a pass
 
@@ -134,6 +138,8 @@ class MemoryStore:
             self._entries[run.id] = {}
             self._attempts[run.id] = []
             self._inboxes[run.id] = []
+            if isinstance(run, NewRun) and run.ranking is not None:
+                self._ranks.put(self._runs[run.id], run.ranking)
         return row_rules.copied(self._runs[run.id]), new
 
     def _put(self, run: RunRecord) -> None:
@@ -385,6 +391,12 @@ class MemoryStore:
             self._runs |= {run.id: run for run in released}
             return [row_rules.copied(run) for run in released]
 
+    # -- ranks
+
+    def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
+        with self._lock:
+            return {run_id: found for run_id in run_ids if (found := self._ranks.rankings.get(run_id)) is not None}
+
     # -- the audit log
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
@@ -417,19 +429,23 @@ class MemoryStore:
         worker: str,
         limit: int,
         since: DuePoint | None = None,
+        since_ranked: datetime | None = None,
     ) -> Claimed:
         with self._lock:
-            due = sorted(
-                (run.wake_at, run.id)
+            due = [
+                run
                 for run in self._runs.values()
-                if run.queue in queues
-                and not self._holds.is_paused(run.queue)
-                and run.wake_at is not None
-                and run.wake_at <= now
-                and row_rules.claimable(run, now)
-            )
-            chosen = due if since is None else [point for point in due if point >= since]
-            return Claimed(self._taken(run_id, now, lease_until, worker) for _, run_id in chosen[:limit])
+                if run.queue in queues and not self._holds.is_paused(run.queue) and row_rules.is_due(run, now)
+            ]
+            found = self._ranks.candidates(due, now)
+            chosen = found if since is None else self._ranks.behind(found, since, since_ranked)
+            taken, left = chosen[:limit], chosen[limit:]
+            runs = Claimed(self._taken(each.run_id, now, lease_until, worker) for each in taken)
+            for queue in queues:
+                of_queue = [each for each in taken if self._runs[each.run_id].queue == queue]
+                is_one_left = any(each.tag is not None and self._runs[each.run_id].queue == queue for each in left)
+                self._ranks.note_served(queue, of_queue, is_one_left=is_one_left)
+            return runs
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         with self._lock:
@@ -441,6 +457,7 @@ class MemoryStore:
     def _taken(self, run_id: str, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
         run = row_rules.claimed(self._runs[run_id], now=now, lease_until=lease_until, worker=worker)
         self._runs[run_id] = run
+        self._ranks.note_claimed(run_id)
         return row_rules.copied(run)
 
     def load(self, run_id: str) -> History:
@@ -620,7 +637,8 @@ class MemoryStore:
         """Create the children of a commit; return the queues to notify."""
         queues = set()
         for run, child in starts:
-            created, is_new = self._created(row_rules.check(run))
+            wanted = replace(run, ranking=self._ranks.of_child(run)) if isinstance(run, NewRun) else run
+            created, is_new = self._created(row_rules.check(wanted))
             self._children.add(child, is_new=is_new)
             if is_new and (with_key := key_of(ChildStart(run, child))) is not None:
                 workflow, key = with_key
@@ -831,6 +849,7 @@ class MemoryStore:
             dict(self._saved),
             self._slots.copied(),
             self._rates.copied(),
+            self._ranks.copied(),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -849,4 +868,5 @@ class MemoryStore:
             self._saved,
             self._slots,
             self._rates,
+            self._ranks,
         ) = tables

@@ -55,7 +55,7 @@ from durable.models import (
     StepSave,
 )
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, groups, keys, lines, rates, row_rules, slots
+from durable.store import activities, endings, groups, keys, lines, ranks, rates, row_rules, slots
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
@@ -97,6 +97,9 @@ def _limits_of(row: Sequence[Any]) -> RunLimits:
     lengths = {name: None if text is None else float(text) for name, text in found.items()}
     return RunLimits(deadline=deadline, **lengths)  # type: ignore[arg-type]  # `worked` is never None
 
+
+#: How many due runs beyond its limit a claim by rank looks at, in case that somebody has locked some.
+_AHEAD: Final = 32
 
 _OF_SAVED: Final = "~saved"
 #: What a step has saved as a row of `_ENTRY_FIELDS`: columns of the same type.
@@ -305,14 +308,46 @@ class OrmStore(DatabaseStore):
         worker: str,
         limit: int,
         since: DuePoint | None = None,
+        since_ranked: datetime | None = None,
     ) -> Claimed:
         with transaction.atomic(using=self.alias):
             due = self._served(self._runs.due(now)).filter(queue__in=queues).order_by("wake_at", "id")
             if since is not None:
                 due = due.due_since(*since)
-            runs = _records(self._with_locks(due, skip=True)[:limit])
+            found = self._with_locks(due.annotate(has_ranks=ranks.has_lanes(self.alias)), skip=True)[:limit]
+            rows = list(found.values("has_ranks", *RUN.names))
+            may_have_ranks = since is not None and not rows  # a run with a tag is found behind any point
+            if may_have_ranks or any(row["has_ranks"] for row in rows):
+                return self._claim_ranked(queues, now, lease_until, worker, limit, since, since_ranked)
+            runs = [RunRecord(**{name: row[name] for name in RUN.names}) for row in rows]
             self._runs.with_ids([run.id for run in runs]).claim(now=now, lease_until=lease_until, worker=worker)
             return Claimed(row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
+
+    def _claim_ranked(
+        self,
+        queues: Sequence[str],
+        now: datetime,
+        lease_until: datetime,
+        worker: str,
+        limit: int,
+        since: DuePoint | None,
+        since_ranked: datetime | None,
+    ) -> Claimed:
+        due = self._served(self._runs.due(now))
+        ranks.tag_due(self.alias, due, queues, now)
+        found = ranks.candidates(self.alias, due, queues, limit + _AHEAD, since, since_ranked)
+        taken: dict[str, RunRecord] = {}
+        for first in range(0, len(found), limit):
+            ids = [each.run_id for each in found[first : first + limit]][: limit - len(taken)]
+            locked = self._with_locks(self._runs.due(now).with_ids(ids), skip=True)
+            taken |= {run.id: run for run in _records(locked)}
+        self._runs.with_ids(list(taken)).claim(now=now, lease_until=lease_until, worker=worker)
+        for queue in queues:
+            mine = [each for each in found if each.run_id in taken and taken[each.run_id].queue == queue]
+            is_one_left = any(each.tag is not None and each.run_id not in taken for each in found)
+            ranks.note_served(self.alias, queue, mine, is_one_left=is_one_left)
+        runs = (taken[each.run_id] for each in found if each.run_id in taken)
+        return Claimed(row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
 
     def _served(self, runs: RunQuerySet) -> RunQuerySet:
         """Return those of the runs whose queues are not paused."""
@@ -464,7 +499,7 @@ class OrmStore(DatabaseStore):
         """Create the children of a commit; return the queues to notify."""
         if not starts:
             return frozenset()
-        created = self.create([run for run, _ in starts])
+        created = self.create(ranks.inheriting(self.alias, starts))
         known = self.children([run.id for run, is_new in created if not is_new])
         for (run, is_new), (_, child) in zip(created, starts, strict=True):
             if not is_new and (run.id not in known or known[run.id].parent_id != child.parent_id):

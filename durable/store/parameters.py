@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from durable.core.limits import NewRun
+from durable.core.ranks import Ranking
 from durable.core.records import AttemptRecord, Batch, ChildStart, EntryRecord, OutgoingMessage, RunChange, RunRecord
 from durable.models.fields import pack
 from durable.store import row_rules, sql_functions
@@ -106,9 +107,19 @@ def children_parameters(batch: Batch) -> list[str | None]:
 def _start(start: ChildStart) -> dict[str, Any]:
     run, child = start
     columns = {name: RUN.dumps[name](getattr(run, name)) for name in _CHOSEN if name != "replay_of_id"}
-    limits, key = (run.limits, run.key) if isinstance(run, NewRun) else (None, None)
-    beside = {"limits": None if limits is None else LIMITS.dumped(limits), "key": None if key is None else pack(key)}
+    if not isinstance(run, NewRun):
+        return columns | CHILD.dumped(child)
+    beside = {
+        "limits": None if run.limits is None else LIMITS.dumped(run.limits),
+        "key": None if run.key is None else pack(run.key),
+        "ranking": None if run.ranking is None else _ranking(run.ranking),
+    }
     return columns | CHILD.dumped(child) | beside
+
+
+def _ranking(ranking: Ranking) -> dict[str, Any]:
+    said = {"priority": pack(ranking.priority), "share": pack(ranking.share)}
+    return {**said, "head_start": ranking.head_start, "weight": ranking.weight}
 
 
 def _texts(texts: Sequence[str]) -> str | None:

@@ -20,6 +20,7 @@ from durable.core.control_flow import LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.limits import History, NewRun
 from durable.core.location import escape
+from durable.core.ranks import Ranking
 from durable.core.rates import RateWant, Reservation, from_nanoseconds
 from durable.core.records import (
     Activity,
@@ -93,12 +94,17 @@ class PostgresStore(DatabaseStore):
         taken = self.get_many([run.id for run in runs if run.id not in inserted])
         return taken, {run_id: summary for run_id, summary in inserted.items() if summary}
 
+    def _rank(self, runs: Sequence[RunRecord], ranking: Ranking, now: datetime) -> None:
+        parameters: dict[str, Any] = {"runs": [pack(run.id) for run in runs], "queue": pack(runs[0].queue), "now": now}
+        parameters |= {"priority": pack(ranking.priority), "head_start": ranking.head_start}
+        self._rows(sql.RANK, {**parameters, "share": pack(ranking.share), "weight": ranking.weight})
+
     def _begin_to_write(self) -> None:
         """Do nothing: rows have locks here."""
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
-        if not values:
+        if not values or (isinstance(run, NewRun) and run.ranking is not None):
             return super().start_keyed(run, key)
         while True:
             summary, holder = sql_functions.START_KEYED(self.alias, [*values, pack(key)])
@@ -159,21 +165,26 @@ class PostgresStore(DatabaseStore):
         worker: str,
         limit: int,
         since: DuePoint | None = None,
+        since_ranked: datetime | None = None,
     ) -> Claimed:
         moment, run_id = since or (None, "")
         parameters: dict[str, Any] = {"now": now, "lease_until": lease_until, "worker": pack(worker), "limit": limit}
         parameters |= {"since": moment, "since_id": pack(run_id)}
-        passed_over = 0
-        if len(queues) == 1:
-            *rows, (visited, *_) = self._rows(sql.CLAIM_OF_ONE, {**parameters, "queue": pack(queues[0])})
-            if visited is None:
-                return Claimed(is_paused=True)
-            found = [row[1:] for row in rows]
-            passed_over = max(0, visited - len(found))
-        else:
+        if len(queues) != 1:
             found = self._rows(sql.CLAIM, {**parameters, "queues": [pack(queue) for queue in queues]})
-        runs = sorted(map(to_run, found), key=lambda run: (run.wake_at or now, run.id))
-        return Claimed(runs, passed_over=passed_over)
+            ranked = sorted(((rank, to_run(row)) for rank, *row in found), key=lambda each: (each[0], each[1].id))
+            return Claimed(run for _, run in ranked)
+        parameters |= {"queue": pack(queues[0]), "since_ranked": None if since is None else since_ranked}
+        *rows, (visited, _, next_at, next_id, next_ranked, *_) = self._rows(sql.CLAIM_OF_ONE, parameters)
+        if visited is None:
+            return Claimed(is_paused=True)
+        ranked = sorted(((row[1], to_run(row[5:])) for row in rows), key=lambda each: (each[0], each[1].id))
+        return Claimed(
+            (run for _, run in ranked),
+            passed_over=max(0, visited - len(ranked)),
+            left=None if next_at is None else (next_at, unpack(next_id)),
+            left_ranked=next_ranked,
+        )
 
     def claim_run(self, run_id: str, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord | None:
         parameters = {"run": pack(run_id), "now": now, "lease_until": lease_until, "worker": pack(worker)}

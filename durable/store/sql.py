@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from durable.core.ranks import UNTAGGED
 from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.store.rows import (
@@ -47,6 +48,7 @@ __all__ = [
     "LOAD_SHORT_NUMBERS",
     "LOCK_RUN",
     "NEXT_DEADLINE",
+    "RANK",
     "RELEASE",
     "RENEW",
     "REPORT",
@@ -74,26 +76,34 @@ _TAKEN = f"""fence = r.fence + 1,
   crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
   lease_expires_at = %(lease_until)s, worker = %(worker)s, started_at = COALESCE(r.started_at, %(now)s),
   state = {_led("claimed")},
-  wake_at = LEAST(r.wake_at, %(now)s)"""
+  wake_at = LEAST(r.wake_at, %(now)s), start_tag = NULL"""
 
 _NOT_PAUSED = f"NOT EXISTS (SELECT 1 FROM {HOLD} AS h WHERE h.kind = '{HoldKind.QUEUE.value}' AND h.name = {{}})"
 _FREE = "(lease_expires_at IS NULL OR lease_expires_at <= %(now)s)"
 
-#: Parameters: queues, now, lease_until, worker, limit, since, since_id. Rows of RUN.
+_RANK = f"""(CASE WHEN start_tag < '{UNTAGGED.isoformat()}' THEN start_tag ELSE wake_at END)
+  - make_interval(secs => COALESCE(head_start, 0))"""
+
+#: Parameters: queues, now, lease_until, worker, limit, since, since_id. Rows of the rank and RUN.
 CLAIM: Final = f"""WITH due AS MATERIALIZED (
-  SELECT id FROM {RUN.table}
+  SELECT id, {_RANK} AS rank FROM {RUN.table}
   WHERE queue = ANY(%(queues)s::text[]) AND wake_at IS NOT NULL AND wake_at <= %(now)s AND {_FREE}
   AND (wake_at, id) >= (COALESCE(%(since)s::timestamptz, '-infinity'), COALESCE(%(since_id)s::text, ''))
   AND state <> '{RunState.PAUSED.value}' AND {_NOT_PAUSED.format("queue")}
-  ORDER BY wake_at, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING {RUN.sql("r.")}"""
+  ORDER BY rank, id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING due.rank, {RUN.sql("r.")}"""
 
 #: The same for one queue, by a function that keeps its plan. Only then does the index of due runs give them in order,
 #: and the first few are found without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since,
-#: since_id. Rows of `visited` and RUN: one for each run, and one that has `visited` alone, NULL for a paused queue.
-CLAIM_OF_ONE: Final = f"""SELECT visited, {RUN.sql("(run).")} FROM durable_claim_3(
+#: since_id, since_ranked. Rows of `visited`, rank, the points that the search has left and RUN: one for each run with its
+#: rank, and one that has `visited` and the points alone, all NULL for a paused queue.
+CLAIM_OF_ONE: Final = f"""SELECT visited, rank, next_at, next_id, next_ranked, {RUN.sql("(run).")} FROM durable_claim_4(
   %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer,
-  %(since)s::timestamptz, %(since_id)s::text)"""
+  %(since)s::timestamptz, %(since_id)s::text, %(since_ranked)s::timestamptz)"""
+
+#: Parameters: runs, queue, priority, head_start, share, weight, now.
+RANK: Final = """SELECT durable_rank_1(%(runs)s::text[], %(queue)s::text, %(priority)s::text, %(head_start)s::integer,
+  %(share)s::text, %(weight)s::float8, %(now)s::timestamptz)"""
 
 #: Parameters: run, now, lease_until, worker. Rows of RUN.
 CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}

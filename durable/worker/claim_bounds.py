@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from durable.conf import conf
@@ -37,13 +37,17 @@ ENTRY_COST: Final = 1e-6  # seconds for each passed-over entry
 REST: Final = 20  # pause until the next full search, as a multiple of the duration of one
 #: Starts commit in another order than their times, and clocks differ a little: claims begin this much earlier.
 MARGIN: Final = timedelta(seconds=0.25)
+_BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
 class _Queue:
-    """`point` is where the last claim ended; `all_at` is when to search from the start again (monotonic)."""
+    """`point` is where the last claim ended, `ranked` where it left runs with a rank; `all_at` is when to search from the
+    start again (monotonic).
+    """
 
     point: DuePoint
+    ranked: datetime
     all_at: float
 
 
@@ -64,16 +68,25 @@ class ClaimBounds:
             # the margin counts from now: a clock that was set back does not leave the point in the future
             return min(known.point, (now - MARGIN, ""))
 
+    def since_ranked(self, queue: str, now: datetime) -> datetime:
+        """Return where a claim at `now` that begins at `since` begins with runs that have a rank."""
+        with self._lock:
+            known = self._queues.get(queue)
+            return _BEGINNING if known is None else min(known.ranked, now - MARGIN)
+
     def note(self, queue: str, since: DuePoint | None, now: datetime, claimed: Claimed, limit: int) -> None:
         """Note the result of a claim at `now` that began at `since` and asked for `limit` runs."""
         ended = [(run.wake_at, run.id) for run in claimed if run.wake_at is not None]
         point = max(ended) if len(claimed) >= limit and ended else (now - MARGIN, "")
+        if claimed.left is not None:  # runs that are due later may have been claimed first
+            point = min(claimed.left, (now - MARGIN, ""))
+        ranked = now - MARGIN if claimed.left_ranked is None else min(claimed.left_ranked, now - MARGIN)
         with self._lock:
             if since is None:
                 cost = ENTRY_COST * claimed.passed_over if claimed.passed_over > CHEAP else 0.0
-                self._queues[queue] = _Queue(point, self._clock() + min(REST * cost, conf.SWEEP_INTERVAL))
+                self._queues[queue] = _Queue(point, ranked, self._clock() + min(REST * cost, conf.SWEEP_INTERVAL))
             elif (known := self._queues.get(queue)) is not None:
-                known.point = point
+                known.point, known.ranked = point, ranked
 
     def include(self, run: RunRecord) -> None:
         """Lower the bound to this run, which was claimed and is released."""
@@ -82,6 +95,7 @@ class ClaimBounds:
         with self._lock:
             if (known := self._queues.get(run.queue)) is not None:
                 known.point = min(known.point, (run.wake_at, run.id))
+                known.ranked = min(known.ranked, run.wake_at)
 
     def forget(self, queue: str) -> None:
         """Search from the start at the next claim, because a sweep asks for it."""

@@ -108,6 +108,7 @@ class RunExecutor:
             worker=worker_name(),
             limit=limit,
             since=since,
+            since_ranked=None if since is None else self.bounds.since_ranked(queue, now),
         )
         if not batch.is_paused:
             self.bounds.note(queue, since, now, batch, limit)

@@ -28,6 +28,7 @@ from durable.models import (
     GroupTally,
     HeldStart,
     Hold,
+    Lane,
     Limit,
     LimitKey,
     OperatorAction,
@@ -38,6 +39,8 @@ from durable.models import (
     Run,
     RunKey,
     RunLimit,
+    RunRank,
+    Share,
     Slot,
     SlotNote,
     StepSave,
@@ -59,7 +62,7 @@ _TABLES = [
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
         *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
-        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, Run),
+        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, Lane, Share, Run),
     )
 ]
 

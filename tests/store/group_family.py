@@ -21,7 +21,7 @@ from durable.core.records import (
 )
 from durable.store import Store
 from tests.store.family import finish
-from tests.store.making import LEASE, NOW, park, started, the
+from tests.store.making import LEASE, NOW, a_new_run, park, started, the
 
 __all__ = ["GROUP", "a_member", "change", "end", "grouped", "spec"]
 
@@ -35,7 +35,7 @@ def spec(size: int, **columns: Any) -> GroupSpec:
 
 def a_member(number: int, generation: int = 0, when_parent_ends: str = WhenParentEnds.CANCEL) -> ChildStart:
     child_id = f"{GROUP}:{number}" + (f"~{generation}" if generation else "")
-    run = RunRecord(id=child_id, workflow="w", queue="q", input="[]", created_at=NOW, wake_at=NOW, parent_id="parent")
+    run = a_new_run(child_id, parent_id="parent")
     child = ChildRecord(
         run_id=child_id,
         parent_id="parent",

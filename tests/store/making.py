@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from durable.core.errors import ErrorInfo
+from durable.core.limits import NewRun
 from durable.core.records import (
     AttemptRecord,
     Batch,
@@ -52,9 +53,16 @@ def at(seconds: float) -> datetime:
 
 
 def a_run(run_id: str = "run", **values: Any) -> RunRecord:
-    return RunRecord(
-        **{"id": run_id, "workflow": "w", "queue": "q", "input": "[]", "created_at": NOW, "wake_at": NOW, **values}
-    )
+    return RunRecord(**_of_a_run(run_id, values))
+
+
+def a_new_run(run_id: str = "run", **values: Any) -> NewRun:
+    """A run with what is stored beside it: `limits`, `ranking`."""
+    return NewRun(**_of_a_run(run_id, values))
+
+
+def _of_a_run(run_id: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {"id": run_id, "workflow": "w", "queue": "q", "input": "[]", "created_at": NOW, "wake_at": NOW, **values}
 
 
 def an_entry(location: str = "a", **values: Any) -> EntryRecord:

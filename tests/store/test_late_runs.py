@@ -231,7 +231,7 @@ def buffers(since: tuple[datetime, str] | None) -> int:
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute(
-            "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) SELECT * FROM durable_claim_3('q', %s, %s, 'w', %s, %s, %s)",
+            "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) SELECT * FROM durable_claim_4('q', %s, %s, 'w', %s, %s, %s, NULL)",
             [NOW, NOW + LEASE, LIMIT, moment, run_id],
         )
         [[explained]] = cursor.fetchone()

@@ -177,6 +177,7 @@ DECLARE
   summary text;
   queues text[] := '{{}}';
   taken text[] := '{{}}';
+  has_rank boolean;
 BEGIN
   IF starts IS NOT NULL THEN
     -- in one order, and before the parent is locked: the end of a child frees its key and then locks its parent
@@ -213,9 +214,10 @@ BEGIN
     RETURN;
   END IF;
   IF starts IS NOT NULL THEN
+    has_rank := EXISTS (SELECT 1 FROM durable_runrank WHERE run_id = of_run);
     FOR one IN SELECT * FROM json_to_recordset(starts) AS x(
       id text, workflow text, queue text, input text, created_at timestamptz, wake_at timestamptz, parent_id text,
-      location text, generation integer, when_parent_ends text, "group" text, "position" bigint, limits json
+      location text, generation integer, when_parent_ends text, "group" text, "position" bigint, limits json, ranking json
     ) LOOP
       summary := durable_start_2(one.id, one.workflow, one.queue, one.input, one.created_at, one.wake_at,
         one.parent_id, NULL);
@@ -235,6 +237,9 @@ BEGIN
           SELECT one.id, l.deadline, l.length, l.work_limit, l.worked FROM json_to_record(one.limits) AS l(
             deadline timestamptz, length double precision, work_limit double precision, worked double precision);
           UPDATE durable_run SET fence = GREATEST(fence, 1) WHERE id = one.id;
+        END IF;
+        IF has_rank OR one.ranking IS NOT NULL THEN
+          PERFORM durable_rank_child_1(one.id, one.queue, of_run, one.ranking, at);
         END IF;
         IF summary = '' AND one.wake_at <= at THEN
           queues := queues || one.queue;

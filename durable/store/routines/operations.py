@@ -17,6 +17,7 @@ from durable.store.routines.functions import FUNCTIONS
 from durable.store.routines.groups import GROUP_TRIGGERS, GROUPS
 from durable.store.routines.guards import GUARDED, GUARDS, REFERENCES, TRIGGERS
 from durable.store.routines.keys import KEYS
+from durable.store.routines.ranks import RANKS
 from durable.store.routines.rates import RATES
 from durable.store.routines.slots import SLOTS
 
@@ -30,6 +31,7 @@ ROUTINES: Final[dict[str, Routine]] = {
         *KEYS,
         *SLOTS,
         *RATES,
+        *RANKS,
         *ENDING,
         *GROUPS,
         *GUARDS,

@@ -1,0 +1,174 @@
+"""Ranks on any database: what a start writes, and which due runs a claim of the portable store takes.
+
+Each function is called in a transaction that may write. On PostgreSQL functions of the database do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from django.db.models import Exists, OuterRef, Q
+
+from durable.core.limits import NewRun
+from durable.core.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
+from durable.core.records import ChildStart, RunRecord, RunState
+from durable.models import Lane, Run, RunRank, Share
+from durable.models.run import RunQuerySet
+from durable.store.base import DuePoint
+
+__all__ = [
+    "candidates",
+    "grouped",
+    "has_lanes",
+    "inheriting",
+    "note_served",
+    "of_runs",
+    "put",
+    "tag_due",
+    "with_ranking",
+]
+
+#: How many runs get their tags in one claim, of each lane.
+_TAGGED_AT_ONCE: Final = 100
+
+
+def of_runs(alias: str, run_ids: Sequence[str]) -> dict[str, Ranking]:
+    """Return what the starts of these runs have said of their ranks, by run; one query."""
+    return {each.run_id: each.record for each in RunRank.objects.using(alias).filter(run_id__in=run_ids)}
+
+
+def with_ranking(runs: Iterable[RunRecord]) -> list[NewRun]:
+    """Return those of the runs whose starts say something of their ranks."""
+    return [run for run in runs if isinstance(run, NewRun) and run.ranking is not None]
+
+
+def grouped(runs: Sequence[NewRun]) -> list[tuple[Ranking, list[NewRun]]]:
+    """Return new runs by what their starts say and by queue, in the order of shares, so that no two creators deadlock."""
+    found: dict[tuple[str, Ranking], list[NewRun]] = {}
+    for run in runs:
+        assert run.ranking is not None
+        found.setdefault((run.queue, run.ranking), []).append(run)
+    in_order = sorted(found.items(), key=lambda each: (each[0][0], each[0][1].share))
+    return [(ranking, group) for (_, ranking), group in in_order]
+
+
+def inheriting(alias: str, starts: Sequence[ChildStart]) -> list[RunRecord]:
+    """Return the runs of children of one parent, with what they have from it; one query."""
+    if not starts:
+        return []
+    parent_id = starts[0].child.parent_id
+    parent = of_runs(alias, [parent_id]).get(parent_id)
+    return [
+        replace(run, ranking=inherited(run.ranking, parent)) if isinstance(run, NewRun) else run for run, _ in starts
+    ]
+
+
+def put(alias: str, run_ids: Sequence[str], queue: str, ranking: Ranking, now: datetime) -> None:
+    """Give new runs of one queue, in this order, a ranking."""
+    Lane.objects.using(alias).get_or_create(queue=queue, head_start=ranking.head_start)
+    said = {
+        "priority": ranking.priority,
+        "head_start": ranking.head_start,
+        "share": ranking.share,
+        "weight": ranking.weight,
+    }
+    RunRank.objects.using(alias).bulk_create(RunRank(run_id=each, **said) for each in run_ids)
+    runs = Run.objects.using(alias).filter(id__in=run_ids)
+    if not ranking.share:
+        runs.update(head_start=ranking.head_start)
+        return
+    runs.update(head_start=ranking.head_start, start_tag=UNTAGGED)
+    due_now = runs.filter(wake_at__lte=now, parent_id=None).exclude(state=RunState.PAUSED.value)
+    found = set(due_now.values_list("id", flat=True))
+    due = [each for each in run_ids if each in found]
+    first = _moved(alias, queue, ranking, len(due), now)
+    for number, run_id in enumerate(due):
+        Run.objects.using(alias).filter(id=run_id).update(start_tag=first + span(number, ranking.weight))
+
+
+def _moved(alias: str, queue: str, ranking: Ranking, number: int, now: datetime) -> datetime:
+    """Move a share by this many runs; return the tag of the first."""
+    rows = Share.objects.using(alias)
+    of_queue, _ = rows.get_or_create(queue=queue, share="")
+    rows.get_or_create(queue=queue, share=ranking.share)
+    before = of_queue.record
+    if not number:
+        return now
+    if before.tag is None:
+        rows.filter(queue=queue, share="", tag=None).update(tag=now)
+    share = rows.select_for_update().get(queue=queue, share=ranking.share)
+    first = tagged(before, share.record, now)
+    share.tag, share.round = first + span(number, ranking.weight), max(share.round, before.round)
+    share.save(using=alias, update_fields=["tag", "round"])
+    return first
+
+
+def _of_queue(alias: str, queue: str) -> ShareTag | None:
+    found = Share.objects.using(alias).filter(queue=queue, share="").first()
+    return None if found is None else found.record
+
+
+def has_lanes(alias: str) -> Exists:
+    """Return the expression that is true for a run in whose queue a run has ever had a priority or a share."""
+    return Exists(Lane.objects.using(alias).filter(queue=OuterRef("queue")))
+
+
+def tag_due(alias: str, due: RunQuerySet, queues: Sequence[str], now: datetime) -> None:
+    """Give start tags to runs of shares that have become due."""
+    for lane in Lane.objects.using(alias).filter(queue__in=queues):
+        found = due.filter(queue=lane.queue, head_start=lane.head_start, start_tag=UNTAGGED)
+        for run_id in list(found.order_by("wake_at", "id").values_list("id", flat=True)[:_TAGGED_AT_ONCE]):
+            ranking = of_runs(alias, [run_id]).get(run_id, Ranking(head_start=lane.head_start))
+            tag = _moved(alias, lane.queue, ranking, 1, now) if ranking.share else None
+            Run.objects.using(alias).filter(id=run_id, start_tag=UNTAGGED).update(start_tag=tag)
+
+
+def candidates(
+    alias: str,
+    due: RunQuerySet,
+    queues: Sequence[str],
+    most: int,
+    since: DuePoint | None,
+    since_ranked: datetime | None,
+) -> list[Candidate]:
+    """Return due runs in the order of rank: the first `most` at least."""
+    plain = due.filter(queue__in=queues, head_start=None)
+    if since is not None:
+        plain = plain.due_since(*since)
+    found = [(plain.order_by("wake_at", "id"), 0)]
+    for lane in Lane.objects.using(alias).filter(queue__in=queues):
+        of_lane = due.filter(queue=lane.queue, head_start=lane.head_start)
+        without = of_lane.filter(start_tag=None)
+        if since is not None and since_ranked is not None:
+            without = without.filter(wake_at__gte=since_ranked)
+        found.append((without.order_by("wake_at", "id"), lane.head_start))
+        with_tag = of_lane.filter(Q(start_tag__lt=UNTAGGED))
+        found.append((with_tag.order_by("start_tag", "wake_at", "id"), lane.head_start))
+    return ranked(
+        [
+            Candidate(run_id, wake_at, head_start, tag)
+            for runs, head_start in found
+            for run_id, wake_at, tag in runs.values_list("id", "wake_at", "start_tag")[:most]
+            if wake_at is not None
+        ]
+    )
+
+
+def note_served(alias: str, queue: str, taken: Sequence[Candidate], *, is_one_left: bool) -> None:
+    """Note up to which tag the shares of a queue are served; a new round when no run of theirs waits."""
+    tags = [each.tag for each in taken if each.tag is not None]
+    rows = Share.objects.using(alias)
+    found = _of_queue(alias, queue)
+    if not tags and (is_one_left or found is None or found.tag is None):
+        return
+    if found is None:
+        rows.get_or_create(queue=queue, share="")
+        found = ShareTag()
+    if not is_one_left:
+        rows.filter(queue=queue, share="").update(tag=None, round=found.round + 1)
+    else:
+        before = [] if found.tag is None else [found.tag]
+        rows.filter(queue=queue, share="").update(tag=max(tags + before))
