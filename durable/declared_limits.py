@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from durable.conf import conf
 from durable.core import registry
+from durable.core.errors import UnknownLimitError
 from durable.core.rates import RateWant, rate_of
 from durable.core.slot_records import SlotWant
-from durable.core.workflow_limits import Limit
+from durable.core.workflow_limits import Limit, WorkflowLimits
 
-__all__ = ["defined", "with_rate"]
+__all__ = ["check_defined", "defined", "undefined", "with_rate"]
 
 
 def defined(want: SlotWant) -> SlotWant:
@@ -36,6 +37,20 @@ def with_rate(want: RateWant) -> RateWant:
     if rate is None:
         rate = next((each.rate for each in _of_workflows(want.limit) if each.rate is not None), None)
     return replace(want, rate=rate)
+
+
+def undefined(limits: WorkflowLimits | None) -> list[str]:
+    """Return the limits of a workflow to which neither the settings nor a workflow gives a number of slots or a rate."""
+    if limits is None:
+        return []
+    own = [each for each in limits.limits if each.at_once is None and each.rate is None]
+    return [each.name for each in own if defined(SlotWant(each.name)).at_once is None]
+
+
+def check_defined(limits: WorkflowLimits | None) -> None:
+    """Raise UnknownLimitError for a limit of a workflow that nobody has defined: its runs could never begin."""
+    if names := undefined(limits):
+        raise UnknownLimitError(names[0])
 
 
 def _of_workflows(name: str) -> Iterator[Limit]:

@@ -39,6 +39,7 @@ from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.records import WhenParentEnds
 from durable.core.workflow_limits import Limit, WorkflowLimits
+from durable.declared_limits import check_defined
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
@@ -301,8 +302,8 @@ class Workflow(Generic[P, R_co]):
 
         With an id that exists, return the handle of that run; raises RunConflictError if it is another's. Raises TypeError for
         arguments that do not fit the function, PayloadError for a value the codec refuses, StartRefusedError where
-        `using(when_full="drop")` finds no room in the rate, and UndiscoveredWorkflowError if no installed app brings the
-        workflow into workers.
+        `using(when_full="drop")` finds no room in the rate, UnknownLimitError for a limit of the workflow that nobody has
+        defined, and UndiscoveredWorkflowError if no installed app brings the workflow into workers.
         """
         return self._start([(self._start_options.run_id, args, kwargs)])[0]
 
@@ -369,6 +370,7 @@ class Workflow(Generic[P, R_co]):
 
     def _request(self) -> operations.StartRequest:
         _check_is_discovered(self)
+        check_defined(self.limits)
         options = self._start_options
         for name in ("when_parent_ends", "rollback"):
             if getattr(options, name) is not None:

@@ -85,6 +85,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "checks",
             "schedule_checks",
             "database_checks",
+            "limit_checks",
             "lint_checks",
             "testing",
             "pytest_plugin",

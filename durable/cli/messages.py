@@ -16,9 +16,10 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core import registry
-from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError
+from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError, UnknownLimitError
 from durable.core.ids import check_key
 from durable.core.places import Place
+from durable.declared_limits import check_defined
 from durable.inspection import jsonable, payload, redacted, redacted_error
 from durable.operations import StartRequest
 from durable.operations.audit import acting_as
@@ -114,6 +115,10 @@ def _start(options: Namespace, output: Output) -> int:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     if options.send is not None and key is None:
         raise CommandError("--send needs --key", returncode=Exit.USAGE)
+    try:
+        check_defined(definition.limits)
+    except UnknownLimitError as error:
+        return _refused(output, error)
     request = StartRequest(
         workflow=definition.name,
         signature=inspect.signature(definition.function),

@@ -22,6 +22,7 @@ from durable.core.places import Place
 from durable.core.records import ENDED, RunRecord
 from durable.core.registry import WorkflowDefinition
 from durable.core.transitions import started
+from durable.declared_limits import check_defined
 from durable.models import Schedule, Tick
 from durable.operations import lifecycle
 from durable.operations.audit import Actor, acting_as
@@ -231,6 +232,7 @@ def _refuse(tick: Tick, why: str) -> None:
 
 def _new_run(at: Runtime, schedule: Schedule, moment: datetime, now: datetime) -> RunRecord:
     definition = definition_of(at, schedule.workflow)
+    check_defined(definition.limits)
     given: dict[str, Any] = at.decode(schedule.input, place_of(schedule.name))
     check_arguments(definition, given["args"], given["kwargs"])
     run_id = check_id(run_id_of(schedule.name, moment))
