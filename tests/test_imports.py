@@ -329,6 +329,24 @@ def test_no_module_hides_a_public_name() -> None:
     assert done.stdout.split() == []
 
 
+def test_all_checks_run_in_a_process_that_does_not_discover_the_admin() -> None:
+    """Workers are such: Django's check of the tags imports them first, before any module of the admin."""
+    code = (
+        "import sys; sys.argv[:] = ['manage.py', 'durable_worker']\n"
+        "import django; django.setup()\n"
+        "assert 'durable.admin' not in sys.modules, 'something else has imported the admin'\n"
+        "import durable.templatetags.durable_admin\n"
+        "from django.core.checks import run_checks, ERROR\n"
+        "print(*(each for each in run_checks() if each.level >= ERROR))"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "DJANGO_SETTINGS_MODULE": "project.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
 def test_no_public_name_of_the_read_side_is_that_of_a_module() -> None:
     """The package gets its names when they are asked for, which is never if a module has given it one before."""
     names = [f"durable.inspection.{each}" for each in public_names.__all__]

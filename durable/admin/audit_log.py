@@ -28,6 +28,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin import pages
 from durable.admin.access import may
+from durable.admin.moments import moment
 from durable.admin.url_keys import as_key
 from durable.admin.visible_text import with_visible_text
 from durable.admin.zone import viewers_zone
@@ -41,7 +42,6 @@ from durable.inspection.refusals import told
 from durable.inspection.wording import outcome_in_words, source_in_words, verb_in_words, verb_title
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
-from durable.templatetags.durable_admin import moment
 
 __all__ = ["OperatorActionAdmin"]
 

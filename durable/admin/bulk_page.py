@@ -6,6 +6,7 @@ processed in the background.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,17 +20,17 @@ from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm
 from durable.admin.forms import BulkForm
-from durable.admin.verbs import BULK, VERBS
+from durable.admin.verbs import BULK, VERBS, Verb
 from durable.conf import conf
 from durable.core.bulk_runs import BULK as BULK_RUN
 from durable.core.ids import new_id
 from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
-from durable.inspection.bulk_causes import causes_among
+from durable.inspection.bulk_causes import CauseOfBulk, causes_among
 from durable.inspection.bulks import FailedAgain, find_bulk
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import thousands
 from durable.inspection.runs import settle_roots
-from durable.inspection.wording import state_in_words
+from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
@@ -94,8 +95,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     now = pages.now()
     context = {
         "now": now,
-        "title": (_("%(verb)s: all runs of a filter") if "all" in given else _("%(verb)s: runs"))
-        % {"verb": verb.title},
+        "title": _title(verb, wanted, causes),
         "verb": verb,
         "form": form,
         "problem": problem,
@@ -197,6 +197,16 @@ def number_of(eligibility: bulk.Eligibility) -> str:
 
 def _whole_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _title(verb: Verb, wanted: RunCriteria | None, causes: Sequence[CauseOfBulk]) -> str:
+    if wanted is None:
+        return _("%(verb)s: runs") % {"verb": verb.title}
+    named = [each for each in causes if each.fingerprint and each.fingerprint == wanted.cause]
+    if not named:
+        return _("%(verb)s: all runs of a filter") % {"verb": verb.title}
+    what = cause_in_words(named[0].place, named[0].error_type)
+    return _("%(verb)s: all runs with the cause “%(cause)s”") % {"verb": verb.title, "cause": what}
 
 
 def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:

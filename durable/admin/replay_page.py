@@ -14,6 +14,7 @@ from durable import operations
 from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
 from durable.admin.forms import GiveOutputForm, ReplayRunForm
+from durable.admin.url_keys import location_query
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
 from durable.inspection import reading
@@ -23,7 +24,6 @@ from durable.inspection.wording import display_location
 from durable.models import Run
 from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan
-from durable.templatetags.durable_admin import location_query
 
 __all__ = ["show", "show_giving"]
 

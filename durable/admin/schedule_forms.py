@@ -116,7 +116,7 @@ class EditScheduleForm(_WithRule, ActForm):
         strip=False,
         max_length=MAX_BODY,
         label=_("Arguments (JSON)"),
-        help_text=_("Keywords as an object, or a list of positional arguments. Empty: as they are."),
+        help_text=_("Keywords as an object, or a list of positional arguments. Empty: those that it has."),
         widget=json_editor(4),
     )
 
@@ -141,9 +141,17 @@ class CreateScheduleForm(EditScheduleForm):
     name = forms.CharField(
         max_length=MAX_NAME, label=_("Name"), help_text=_("The ids of its runs begin with it: no “/”.")
     )
-    workflow = forms.CharField(max_length=200, label=_("Workflow"))
+    workflow = forms.CharField(
+        max_length=200,
+        label=_("Workflow"),
+        widget=forms.TextInput(attrs={"list": "known-workflow", "autocapitalize": "off", "spellcheck": "false"}),
+    )
 
     field_order = ["name", "workflow", *EditScheduleForm.field_order]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["arguments"].help_text = _("Keywords as an object, or a list of positional arguments. Empty: none.")
 
     def clean_name(self) -> str:
         """Return the name. Raises ValidationError."""

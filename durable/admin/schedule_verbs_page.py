@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
@@ -24,14 +24,12 @@ from durable.admin.schedule_forms import (
 )
 from durable.admin.url_keys import as_id
 from durable.conf import conf
+from durable.core import registry
 from durable.core.errors import PayloadError
 from durable.models import Schedule
 from durable.operations.schedules import verbs
 from durable.operations.schedules.rows import arguments_of
 from durable.schedules.rules import duration_text
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["create", "show"]
 
@@ -196,6 +194,7 @@ def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "problem": problem,
         "back": admin.url("schedules"),
         "command": "",
+        "workflows": sorted(each.name for each in registry.all()),
     }
     return admin.page(request, "schedule_act", context, status=status)
 

@@ -45,6 +45,18 @@ class Verb:
     options: tuple[Option, ...] = ()
     is_grave: bool = False
     takes_location: bool = False
+    confirm_title: StrPromise | None = None
+    confirm_many_title: StrPromise | None = None
+
+    @property
+    def confirm(self) -> StrPromise:
+        """The text of the button that applies the verb to one run: unlike the title never the word for going back."""
+        return self.confirm_title or self.title
+
+    @property
+    def confirm_many(self) -> StrPromise:
+        """The same for many runs."""
+        return self.confirm_many_title or self.title
 
     def ticked(self, given: Mapping[str, Any]) -> dict[str, bool]:
         """Return the options whose boxes are ticked in a sent form, as `perform` takes them."""
@@ -159,6 +171,8 @@ VERBS: Final = {
         Verb(
             name="cancel",
             title=_("Cancel"),
+            confirm_title=_("Cancel the run"),
+            confirm_many_title=_("Cancel the runs"),
             done=_("It is cancelled, or will be at its next operation."),
             does=_("The run ends for good: at once if it waits, at its next operation if a worker has it."),
             perform=_cancel,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
+from django.db.models import Case, F, Max, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
 from django.db.models import Count as CountOf
-from django.db.models import F, Max, Q, QuerySet
+from django.db.models.functions import Cast, Concat
 
 from durable.conf import conf
 from durable.core import registry
@@ -37,6 +38,24 @@ KEPT: Final = timedelta(days=1)
 STILL: Final = timedelta(hours=1)
 _LIMITS: Final = 100
 _ROWS: Final = 500  # slots of a limit that are looked at
+_PAUSED: Final = "paused"
+_DIVERGED: Final = "diverged"
+#: How the run of a slot stands, and its workflow: looked up for each slot, while for a join PostgreSQL might read all slots.
+_OF_RUN: Final = (
+    Run.objects.filter(pk=OuterRef("run_id"))
+    .annotate(
+        of_run=Concat(
+            Case(
+                When(state=RunState.PAUSED.value, then=Value(f"{_PAUSED} ")),
+                When(diverged_at__isnull=False, then=Value(f"{_DIVERGED} ")),
+                default=Value(" "),
+            ),
+            Cast("workflow", TextField()),
+            output_field=TextField(),
+        )
+    )
+    .values("of_run")[:1]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +100,10 @@ class LimitCounts:
 class _Slot:
     limit: str
     key: str
-    run: Run
+    run_id: str
+    workflow: str
+    is_paused: bool
+    is_diverged: bool
     since: datetime
 
 
@@ -90,7 +112,7 @@ def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> tuple[lis
 
     A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. A slot
     is kept if a paused or diverged run has held it for a day. At most 100 limits are looked at, and of each the 500 runs that
-    have waited longest, and the 500 oldest slots. Four statements, one where there is no limit.
+    have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
     """
     limits = {limit.name: limit.number for limit in _limits()}
     waiting, held = _old_slots(now, within)
@@ -106,18 +128,16 @@ def _old_slots(now: datetime, within: RunQuerySet | None) -> tuple[QuerySet[Slot
 
 def _kept(slots: Iterable[_Slot]) -> list[KeptSlot]:
     return [
-        KeptSlot(
-            label=limit_label(slot.limit, slot.key), run_id=slot.run.id, workflow=slot.run.workflow, since=slot.since
-        )
+        KeptSlot(label=limit_label(slot.limit, slot.key), run_id=slot.run_id, workflow=slot.workflow, since=slot.since)
         for slot in slots
-        if slot.run.state == RunState.PAUSED or slot.run.diverged_at is not None
+        if slot.is_paused or slot.is_diverged
     ]
 
 
 def _still(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> list[StillLine]:
     first: dict[tuple[str, str], _Slot] = {}
     for slot in slots:
-        if slot.run.state != RunState.PAUSED:
+        if not slot.is_paused:
             first.setdefault((slot.limit, slot.key), slot)
     if not first:
         return []
@@ -126,8 +146,8 @@ def _still(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> 
         StillLine(
             limit=limit,
             label=limit_label(limit, key),
-            run_id=slot.run.id,
-            workflow=slot.run.workflow,
+            run_id=slot.run_id,
+            workflow=slot.workflow,
             since=slot.since,
             held=held.get((limit, key), (0, slot.since))[0],
             at_once=limits[limit],
@@ -178,33 +198,42 @@ def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
 
 
 def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str]) -> list[list[_Slot]]:
-    """Return the oldest slots of each source and limit, with what is known of their runs; two statements at most."""
+    """Return the oldest slots of each source and limit, with what is known of their runs; one statement at most."""
     if not limits:
         return [[] for _ in sources]
     oldest = [
-        slots.annotate(limited_by=F("limit")).filter(limit=name).order_by("since")
+        slots.annotate(limited_by=F("limit"), of_run=Subquery(_OF_RUN)).filter(limit=name).order_by("since")
         for slots in sources
         for name in limits
     ]
-    found = sample_rows(oldest, ["limited_by", "key", "run_id", "since"], _ROWS)
-    ids = {unpack(run_id) for rows in found for _limit, _key, run_id, _since in rows}
-    runs = Run.objects.using(conf.DATABASE).filter(id__in=ids).only("id", "workflow", "state", "diverged_at").in_bulk()
+    found = sample_rows(oldest, ["limited_by", "key", "run_id", "of_run", "since"], _ROWS)
     return [
-        [
-            _Slot(limit=unpack(limit), key=unpack(key), run=run, since=moment_of(since))
-            for rows in found[number * len(limits) : (number + 1) * len(limits)]
-            for limit, key, run_id, since in rows
-            if (run := runs.get(unpack(run_id))) is not None
-        ]
+        [_slot(*row) for rows in found[number * len(limits) : (number + 1) * len(limits)] for row in rows]
         for number in range(len(sources))
     ]
 
 
+def _slot(limit: Any, key: Any, run_id: Any, of_run: str, since: Any) -> _Slot:
+    standing, _, workflow = of_run.partition(" ")
+    return _Slot(
+        limit=unpack(limit),
+        key=unpack(key),
+        run_id=unpack(run_id),
+        workflow=unpack(workflow),
+        is_paused=standing == _PAUSED,
+        is_diverged=standing == _DIVERGED,
+        since=moment_of(since),
+    )
+
+
 def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, datetime]]:
     """Return for each key of which slots are held how many, and when the newest of them was taken; one statement."""
-    wanted = Q()
+    by_limit: dict[str, list[str]] = {}
     for limit, key in keys:
-        wanted |= Q(limit=limit, key=key)
+        by_limit.setdefault(limit, []).append(key)
+    wanted = Q()
+    for limit, named in by_limit.items():
+        wanted |= Q(limit=limit, key__in=named)
     held = Slot.objects.using(conf.DATABASE).filter(wanted, is_held=True).values("limit", "key").order_by()
     counted = held.annotate(held=CountOf("id"), newest=Max("since"))
     return {(each["limit"], each["key"]): (each["held"], each["newest"]) for each in counted}

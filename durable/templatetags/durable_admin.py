@@ -18,7 +18,8 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin.url_keys import as_key
+from durable.admin.moments import moment
+from durable.admin.url_keys import as_key, location_query
 from durable.admin.visible_text import with_visible_text
 from durable.admin.zone import viewers_zone
 from durable.core.ids import new_id
@@ -50,6 +51,8 @@ __all__: list[str] = []
 register = template.Library()
 register.filter("display_location", display_location)
 register.filter("display_place", display_place)
+register.filter("location_query", location_query)
+register.simple_tag(moment)
 
 _SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
@@ -116,20 +119,6 @@ def verb_words(name: str) -> str:
 def chosen_words() -> str:
     """What the list says of chosen runs: "%s" is their number."""
     return gettext("%(number)s chosen") % {"number": "%s"}
-
-
-@register.simple_tag
-def moment(then: datetime | None, now: datetime) -> SafeString | str:
-    """A time on the clock and from now, with all of it for machines and on hovering."""
-    if then is None:
-        return "—"
-    return format_html(
-        '<time datetime="{}" title="{}">{} <span class="durable-quiet">(<span data-durable-relative="2">{}</span>)</span></time>',
-        then.isoformat(),
-        f"{timezone.localtime(then):%Y-%m-%d %H:%M:%S.%f %Z}",
-        humanize.moment(then, now),
-        humanize.relative(then, now),
-    )
 
 
 @register.simple_tag
@@ -282,12 +271,6 @@ def fall_kind(kind: str) -> str:
 def key(run_id: str) -> str:
     """A run's id as a part of an address."""
     return as_key(run_id)
-
-
-@register.filter
-def location_query(location: str) -> str:
-    """A location as an address' parameter."""
-    return f"?at={url_quote(location, safe='')}"
 
 
 @register.filter

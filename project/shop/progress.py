@@ -229,7 +229,7 @@ def _current(now: _Standing) -> str:
         return "Stopped"
     open_steps = [step for step in now.steps if step.status not in {"completed", "undone"}]
     if not open_steps:
-        return "A worker has it"
+        return "A worker has it" if now.state == "running" else "Waiting for a worker"
     newest = open_steps[-1]
     return f"{newest.title.capitalize()}: {newest.note}"
 

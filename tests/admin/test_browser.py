@@ -164,7 +164,7 @@ def test_runs_are_cancelled_in_bulk(
     assert page.get_by_text("Cancel 3 runs").is_visible()
     assert Run.objects.filter(state="cancelled").count() == 0
     page.get_by_role("textbox", name="Reason").fill("a mistake of mine")
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the runs").click()
     page.get_by_text("Cancel: done for 3 runs.").wait_for()
     assert set(Run.objects.filter(state="cancelled").values_list("id", flat=True)) == {"run-0", "run-1", "run-2"}
     assert complaints == []
@@ -183,11 +183,11 @@ def test_many_runs_are_cancelled_after_their_number_is_typed(
     assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
     complaints.clear()  # of the styles that axe tries to set
     page.get_by_role("textbox", name="Number of runs").fill("100")
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the runs").click()
     page.get_by_text("Type the number of runs that is shown above").wait_for()
     assert not Run.objects.filter(workflow="durable.bulk").exists()
     page.get_by_role("textbox", name="Number of runs").fill("101")
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the runs").click()
     page.get_by_text("It is done in the background").wait_for()
     assert Run.objects.filter(workflow="durable.bulk").count() == 1
     assert [each for each in complaints if "422 (Unprocessable" not in each] == []

@@ -64,6 +64,7 @@ def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str,
     confirmation = operator.get(retry_url(failed))
     assert confirmation.status_code == 200
     assert confirmation.context["eligibility"].count == 2
+    assert confirmation.context["title"] == "Recover: all runs with the cause “charge · GatewayTimeout”"
     assert set(Run.objects.values_list("state", flat=True)) == {"failed"}  # a GET does nothing
     token = confirmation.context["form"]["token"].value()
     posted = {"verb": "recover", "all": "on", "filter": f"?cause={failed}", "confirmed": "1", "token": token}

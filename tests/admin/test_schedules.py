@@ -213,7 +213,9 @@ class TestVerbs:
 
     def test_create(self, log_in: LogIn) -> None:
         client = log_in(*ALL)
-        page(client, "schedule_create")
+        form = page(client, "schedule_create")
+        assert 'list="known-workflow"' in form
+        assert f'<option value="{report.name}">' in form
         given = {
             "token": "0190e5f0-0000-7000-8000-000000000000",
             "name": "hourly",

@@ -1,7 +1,9 @@
 """The shop's pages: what they show, what their buttons do, and that none of it needs JavaScript."""
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -10,11 +12,11 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
-from durable import get_run
+from durable import Handle, get_run
 from durable.testing import Harness
 from project.shop import checkout
 from project.shop.models import Customer, Fault, Mail, Order, Product, Review
-from project.shop.progress import TIMES
+from project.shop.progress import TIMES, progress_of_example
 from tests.shop.conftest import PlaceOrder
 
 pytestmark = pytest.mark.django_db
@@ -368,3 +370,27 @@ def test_the_steps_of_a_shipment_are_on_the_page_of_its_order(
     page = client.get(order.get_absolute_url()).content.decode()
     assert 'data-location="ship"' in page
     assert 'data-location="ship/pack/label/buy"' in page
+
+
+@dataclass
+class Standing:
+    """A run that has recorded nothing yet, as far as a page of the shop looks at it."""
+
+    state: str
+    error: None = None
+    wake_at: None = None
+    output: None = None
+
+    def history(self) -> list[Any]:
+        return []
+
+    def children(self) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("state", "headline"),
+    [("pending", "Waiting for a worker"), ("sleeping", "Waiting for a worker"), ("running", "A worker has it")],
+)
+def test_a_run_is_said_to_have_a_worker_only_while_one_has_it(state: str, headline: str) -> None:
+    assert progress_of_example(cast("Handle[Any]", Standing(state)), "").headline == headline
