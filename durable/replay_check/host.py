@@ -36,6 +36,10 @@ class RecordsJournal(RefusingJournal):
                     self.failed_branches.append((join(entry.location, escape(name)), ErrorInfo(*now["error"])))
         super().mark(entry, **columns)
 
+    def forget(self) -> None:
+        """Give up the history, which the frames of a pass that has ended would keep until the next collection of garbage."""
+        self.root.children = None
+
 
 class RecordsHost(RecordedHost):
     """Answers from the records; contexts log nothing."""

@@ -53,11 +53,15 @@ def in_processes(check: Check, runs: Iterable[T], jobs: int, *, with_decision: b
             if not waiting:
                 return
             yield from waiting.popleft().result()
-    finally:
+    except BaseException:  # interrupted: what runs is not waited for
+        begun = set(multiprocessing.active_children()) - before
         executor.shutdown(wait=False, cancel_futures=True)
-        if waiting:  # interrupted: what runs is not waited for
-            for each in set(multiprocessing.active_children()) - before:
-                each.terminate()
+        for each in begun:
+            each.terminate()
+        for each in begun:
+            each.join()
+        raise
+    finally:
         executor.shutdown()
 
 

@@ -38,10 +38,11 @@ def read_only(alias: str) -> Iterator[None]:
     with ExitStack() as stack:
 
         def prepare(connection: BaseDatabaseWrapper, **_: object) -> None:
-            connection.execute_wrappers.append(_execute)
-            stack.callback(_leave, connection)
+            if _execute not in connection.execute_wrappers:
+                connection.execute_wrappers.append(_execute)
+                stack.callback(connection.execute_wrappers.remove, _execute)
             if connection.vendor == _SQLITE and connection.connection is not None:
-                _run(connection, "PRAGMA query_only = 1")
+                stack.enter_context(_query_only(connection))
 
         connection_created.connect(prepare, weak=False, dispatch_uid=prepare)
         stack.callback(connection_created.disconnect, dispatch_uid=prepare)
@@ -58,7 +59,12 @@ def snapshot(alias: str) -> Iterator[None]:
     """
     connection = connections[alias]
     is_outermost = not connection.in_atomic_block
-    with _unwatched(connection), transaction.atomic(using=alias):
+    with ExitStack() as stack:
+        stack.enter_context(_unwatched(connection))
+        if connection.vendor == _SQLITE:
+            connection.ensure_connection()
+            stack.enter_context(_query_only(connection))
+        stack.enter_context(transaction.atomic(using=alias))
         if connection.vendor == _POSTGRESQL:
             isolation = "ISOLATION LEVEL REPEATABLE READ, " if is_outermost else ""
             _run(connection, f"SET TRANSACTION {isolation}READ ONLY")
@@ -80,6 +86,23 @@ def _unwatched(connection: BaseDatabaseWrapper) -> Iterator[None]:
     finally:
         if is_watched:
             wrappers.append(_execute)
+
+
+@contextmanager
+def _query_only(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Within the block, a connection to SQLite writes nothing, and its transactions do not take the lock of a writer."""
+    settings: Any = connection
+    session, mode = connection.connection, settings.transaction_mode
+    with closing(session.cursor()) as cursor:
+        (before,) = cursor.execute("PRAGMA query_only").fetchone()
+        cursor.execute("PRAGMA query_only = 1")
+    settings.transaction_mode = None
+    try:
+        yield
+    finally:
+        settings.transaction_mode = mode
+        if connection.connection is session:  # otherwise it was closed meanwhile
+            _run(connection, f"PRAGMA query_only = {int(before)}")
 
 
 def is_refused_write(error: BaseException | None) -> bool:
@@ -105,13 +128,6 @@ def _execute(execute: Callable[..., Any], sql: Any, params: Any, many: bool, con
     with _unwatched(connection), transaction.atomic(using=connection.alias):
         _run(connection, "SET TRANSACTION READ ONLY")
         return execute(sql, params, many, context)
-
-
-def _leave(connection: BaseDatabaseWrapper) -> None:
-    if _execute in connection.execute_wrappers:
-        connection.execute_wrappers.remove(_execute)
-    if connection.vendor == _SQLITE and connection.connection is not None:
-        _run(connection, "PRAGMA query_only = 0")
 
 
 def _run(connection: BaseDatabaseWrapper, sql: str) -> None:

@@ -41,6 +41,7 @@ from durable.replay_check.host import RecordsHost
 from durable.replay_check.mends import mend_of, named
 from durable.replay_check.outcomes import Outcome, decision_of
 from durable.replay_check.read_only import is_refused_write
+from durable.replay_check.surroundings import refusing_runtime
 from durable.replay_check.values import unreadable_value
 from durable.runtime import Runtime
 
@@ -69,7 +70,11 @@ class _UnknownVersion(ContractError):
 
 def replayed(recorded: RecordedRun, at: Runtime, *, with_decision: bool = False) -> Verdict:
     """Replay the run until its records answer no more. With `with_decision`, say what the code decides otherwise."""
-    return _Replay(recorded, at).verdict(with_decision=with_decision)
+    replay = _Replay(recorded, at)
+    try:
+        return replay.verdict(with_decision=with_decision)
+    finally:
+        replay.forget()
 
 
 class _Replay:
@@ -94,6 +99,14 @@ class _Replay:
             operations=self.operations,
             is_whole=self.outcome.has_ended and finding is None,
         )
+
+    def forget(self) -> None:
+        """Give up the history: one at a time is to be in memory."""
+        self.history.clear()
+        if self.outcome.journal is not None:
+            self.outcome.journal.forget()
+        if self.outcome.error is not None:
+            self.outcome.error.__traceback__ = None
 
     def _finding(self) -> Finding | None:
         try:
@@ -124,9 +137,9 @@ class _Replay:
     # -- the replay
 
     def _replay(self, definition: WorkflowDefinition) -> Finding | None:
-        # as the next worker would claim it, without what an operator has asked
+        # as the next worker would claim it, without what an operator has asked; at the first claim there is no history
         claimed = replace(
-            self.run, fence=self.run.fence + 1, pending_request=Request.NONE, crashes=0, state=RunState.RUNNING
+            self.run, fence=max(self.run.fence, 1) + 1, pending_request=Request.NONE, crashes=0, state=RunState.RUNNING
         )
         host = RecordsHost(claimed, self.history, self.at)
         host.environment.mistakes = mistakes_of(definition)
@@ -165,7 +178,7 @@ class _Replay:
             with running_workflow(self.run.id, self.run.workflow):
                 SyncDriver(host).drive(operation)
 
-        with _quiet():
+        with _quiet(), refusing_runtime(self.at):
             contextvars.copy_context().run(drive)
         return self._of_outcome(outcome, definition)
 
@@ -310,9 +323,9 @@ def _ended(host: RecordsHost, call: Callable[[Any], Any], outcome: Outcome) -> O
     try:
         outcome.value = yield from run_body(Scope(host.journal, host.journal.root), call)
         outcome.has_ended = True
-    except ControlFlow:
-        poison = host.journal.poison
-        outcome.error = poison
+    except ControlFlow as ending:
+        outcome.error = host.journal.poison
+        ending.__traceback__ = None  # whose frames would keep the pass in memory
     except Exception as error:  # noqa: BLE001  # whatever the code raises
         outcome.error = host.journal.poison or error
         outcome.has_ended = True

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from django.db.utils import DatabaseError
 
-from durable import Context, CriticalError, workflow
+from durable import Context, CriticalError, get_run, workflow
 from durable.core import registry
 from durable.models import Attempt, Child, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.replay_check.read_only import is_refused_write, snapshot
@@ -277,6 +277,27 @@ class TestNothingIsDone:
         (finding,) = done.json["findings"]
         assert finding["kind"] == "effect"
         assert not Group.objects.filter(name="by the check").exists()
+
+    def test_a_start_and_a_send_with_ids_are_taken_for_done(self, shell: Shell, code: Code) -> None:
+        def starts(ctx: Context) -> None:
+            ctx.step("charge", work)
+            other.using(id=f"{ctx.run_id}-other").start()
+            get_run("order-0").send("note", "text", id=f"{ctx.run_id}-note")
+            waiting(ctx, "ship")
+
+        other = workflow(name="gate.other")(lambda ctx: None)
+        try:
+            code.deploy(lambda ctx: waiting(ctx))
+            code.start(id="order-0")
+            code.deploy(starts)
+            code.start(id="order-1")
+            Run.objects.get(pk="order-1-other").delete()
+            before = rows()
+            findings = shell("replay-check", "--open", "--format", "json").json["findings"]
+            assert [each["run_id"] for each in findings] == ["order-0"]  # which has no record of the steps
+            assert rows() == before
+        finally:
+            registry.registry.unregister(other)
 
     def test_what_code_prints_does_not_come_between(self, shell: Shell, code: Code) -> None:
         def prints(ctx: Context) -> None:
