@@ -1,16 +1,30 @@
-"""The pytest fixture of durable, registered by entry point."""
+"""The pytest fixtures of durable, registered by entry point."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
+    from durable.histories import StoredHistory
     from durable.testing import Harness
 
-__all__ = ["durable_harness"]
+__all__ = ["DurableHistory", "durable_harness", "durable_histories"]
+
+_FILES: Final = "durable_histories"
+_FIXTURE: Final = "durable_histories"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare where a project keeps its files of histories."""
+    parser.addini(
+        _FILES,
+        "files of exported histories of durable, as patterns from the root directory",
+        type="args",
+        default=["tests/histories/*.jsonl"],
+    )
 
 
 @pytest.fixture
@@ -20,3 +34,45 @@ def durable_harness() -> Iterator[Harness]:
 
     with Harness() as harness:
         yield harness
+
+
+class DurableHistory:
+    """A recorded run of a file, for a test that replays it with the code at hand."""
+
+    def __init__(self, history: StoredHistory) -> None:
+        self.history = history
+
+    def assert_replays(self) -> None:
+        """Replay the run; nothing is executed and nothing written.
+
+        Raises AssertionError with what the history has, what the code does and what to write, where the run would diverge.
+        """
+        from durable.replay_check import check_history
+
+        verdict = check_history(self.history.recorded)
+        if verdict.finding is not None:
+            raise AssertionError(str(verdict.finding))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test that takes `durable_histories` one test for each recorded run of the project's files."""
+    if _FIXTURE not in metafunc.fixturenames:
+        return
+    from durable.histories import HistoryFileError, read_files
+
+    patterns = metafunc.config.getini(_FILES)
+    root = metafunc.config.rootpath
+    paths = sorted({path for pattern in patterns for path in root.glob(pattern)})
+    if not paths:
+        raise pytest.UsageError(f"no file of histories is like {' '.join(patterns)} in {root}: set {_FILES}")
+    try:
+        found = [pytest.param(each, id=f"{path.stem}-{each.run.id}") for path in paths for each in read_files([path])]
+    except HistoryFileError as error:
+        raise pytest.UsageError(str(error)) from error
+    metafunc.parametrize(_FIXTURE, found, indirect=True)
+
+
+@pytest.fixture
+def durable_histories(request: pytest.FixtureRequest) -> DurableHistory:
+    """A recorded run of the project's files of histories: the test runs once for each of them."""
+    return DurableHistory(request.param)

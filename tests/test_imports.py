@@ -71,6 +71,10 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             *("settings", "core"),
         ),
     ),
+    "histories": (
+        ("histories",),
+        ("replay_check", "inspection", "runtime", "store", "models", "codec", "settings", "core"),
+    ),
     "surfaces": (
         (
             "admin",

@@ -1,4 +1,4 @@
-"""`durable replay-check`: would the runs in the database go on with the code at hand?"""
+"""`durable replay-check`: would the runs in the database, or in files, go on with the code at hand?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Final
+from typing import Any, Final
 
 from django.core.management.base import CommandError
 from django.db import Error
@@ -15,10 +15,13 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.core import registry
+from durable.core.records import ENDED
+from durable.histories import HistoryFileError, read_files
 from durable.inspection.humanize import plural
-from durable.replay_check.checking import check_stored
+from durable.replay_check import RecordedRun
+from durable.replay_check.checking import check_recorded, check_stored
 from durable.replay_check.findings import Verdict
-from durable.replay_check.processes import in_processes
+from durable.replay_check.processes import Check, in_processes
 from durable.replay_check.reading import open_runs, sampled_runs, workflows_with_runs
 from durable.replay_check.report import Report
 
@@ -37,6 +40,15 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workflow", nargs="+", action="extend", default=[], metavar="NAME", help="only runs of these workflows"
+    )
+    parser.add_argument(
+        "--from",
+        dest="files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="all runs of these files, which `export --history` has written, instead of runs of the database",
     )
     parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs")
     parser.add_argument("--format", choices=("text", "json"), default="text", metavar="FORMAT", help="text or json")
@@ -61,10 +73,19 @@ def _jobs(text: str) -> int:
 
 def _check(options: Namespace, output: Output) -> int:
     report = Report()
+    if options.files and (options.open or options.ended is not None):
+        raise CommandError("--from checks all runs of the files: leave out --open and --ended", returncode=Exit.USAGE)
     try:
-        _check_names(options.workflow)
-        total, run_ids = _chosen(options, output)
-        _check_all(options, output, total, run_ids, report)
+        if options.files:
+            _check_all(options, output, None, check_recorded, _of_files(options), report)
+        else:
+            _check_names(options.workflow)
+            total, run_ids = _chosen(options, output)
+            _check_all(options, output, total, check_stored, run_ids, report)
+    except HistoryFileError as error:
+        _tell(options, output, report)
+        output.complain(error)
+        return Exit.USAGE
     except KeyboardInterrupt:
         _tell(options, output, report)
         raise
@@ -103,11 +124,23 @@ def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
     return count + len(sample), both()
 
 
-def _check_all(options: Namespace, output: Output, total: int, run_ids: Iterator[str], report: Report) -> None:
+def _of_files(options: Namespace) -> Iterator[RecordedRun]:
+    """Yield the runs of the files; with --diff the ended ones, of which alone it can be said what they have decided."""
+    for each in read_files(options.files):
+        if options.workflow and each.run.workflow not in options.workflow:
+            continue
+        if not options.diff or each.run.state in ENDED:
+            yield each.recorded
+
+
+def _check_all(
+    options: Namespace, output: Output, total: int | None, check: Check, runs: Iterator[Any], report: Report
+) -> None:
+    """Check the runs. `total` is how many there are, None if nobody knows."""
     verdicts: Iterator[Verdict | None] = (
-        check_stored(run_ids, with_decision=options.diff)
+        check(runs, with_decision=options.diff)
         if options.jobs == 1
-        else in_processes(check_stored, run_ids, options.jobs, with_decision=options.diff)
+        else in_processes(check, runs, options.jobs, with_decision=options.diff)
     )
     told = time.monotonic()
     for verdict in verdicts:
@@ -116,7 +149,8 @@ def _check_all(options: Namespace, output: Output, total: int, run_ids: Iterator
             _print(output, verdict)
         if (now := time.monotonic()) - told >= _EVERY:
             told = now
-            output.say(f"{report.checked:,} of {plural(total, 'run')} checked, {len(report.findings):,} would diverge")
+            of = f"{report.checked:,} of {plural(total, 'run')}" if total is not None else plural(report.checked, "run")
+            output.say(f"{of} checked, {len(report.findings):,} would diverge")
 
 
 def _print(output: Output, verdict: Verdict) -> None:

@@ -17,8 +17,10 @@ from durable.cli.output import Cell, Output
 from durable.cli.run_list import run_data
 from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
+from durable.core.errors import PayloadError, RunNotFoundError
 from durable.core.places import Place
 from durable.core.records import EntryKind
+from durable.histories import Values, written_history
 from durable.inspection import (
     Explanation,
     TreeNode,
@@ -285,9 +287,27 @@ WHY = Subcommand(name="why", help="Explain why runs do not go on, and what to do
 def _configure_export(parser: ArgumentParser) -> None:
     add_ids(parser)
     parser.add_argument("--no-payloads", action="store_true", help="leave out inputs, outputs, messages and tracebacks")
+    parser.add_argument(
+        "--history",
+        action="store_true",
+        help="write what a replay needs, in lines, for `replay-check --from`, `import` and tests: values as they are stored",
+    )
+    values = parser.add_mutually_exclusive_group()
+    values.add_argument(
+        "--redact",
+        action="store_true",
+        help="with --history: values by DURABLE['REDACT'], or placeholders of their types",
+    )
+    values.add_argument("--decrypt", action="store_true", help="with --history: values as any machine can read them")
 
 
 def _export(options: Namespace, output: Output) -> int:
+    if options.history:
+        if options.no_payloads:
+            raise CommandError("a history without values cannot be replayed: use --redact", returncode=Exit.USAGE)
+        return _export_histories(options, output)
+    if options.redact or options.decrypt:
+        raise CommandError("--redact and --decrypt are for --history", returncode=Exit.USAGE)
     status: int = Exit.OK
     for run_id in given_ids(options.ids):
         try:
@@ -299,6 +319,25 @@ def _export(options: Namespace, output: Output) -> int:
         end = output.pieces(written(run, with_payloads=not options.no_payloads))
         if not end.endswith("true}"):
             output.say(f"The history of {run_id} is longer than what is exported of it.")
+    return status
+
+
+def _export_histories(options: Namespace, output: Output) -> int:
+    status: int = Exit.OK
+    values = Values.REDACTED if options.redact else Values.DECRYPTED if options.decrypt else Values.STORED
+    for run_id in given_ids(options.ids):
+        try:
+            for line in written_history(run_id, values):
+                output.stdout.write(line)
+        except RunNotFoundError:
+            output.complain(f'there is no run "{run_id}"')
+            status = Exit.REFUSED
+        except PayloadError as error:
+            # What was written of this run has no end, so that no reader takes it for whole.
+            output.complain(
+                f"the history of {run_id} cannot be exported, what was written of it is no history: {error}"
+            )
+            return Exit.REFUSED
     return status
 
 

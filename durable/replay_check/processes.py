@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from durable.replay_check.findings import Verdict
 
-__all__ = ["in_processes"]
+__all__ = ["Check", "in_processes"]
 
 T = TypeVar("T")
 

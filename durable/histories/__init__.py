@@ -1,0 +1,14 @@
+"""Recorded runs as files: a run's row, its entries and its messages, as a replay needs them.
+
+Owns the format, which has a number, and what an export does with values. A file has the histories of any number of runs,
+one after the other, as lines of JSON; files can be joined. Starts nothing and writes no row.
+"""
+
+from __future__ import annotations
+
+from durable.histories.reading import StoredHistory, read_files, read_histories
+from durable.histories.records import FORMAT, HistoryFileError
+from durable.histories.values import Values
+from durable.histories.writing import written_history
+
+__all__ = ["FORMAT", "HistoryFileError", "StoredHistory", "Values", "read_files", "read_histories", "written_history"]

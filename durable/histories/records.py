@@ -1,0 +1,73 @@
+"""The lines of a file of histories, and the records that they stand for.
+
+A history is a line with `durable_history`, the number of the format, and the run's row; a line for each entry in the order
+of their ordinals; one for each message in its order; and a last line with the numbers of both, so that a file that was cut
+is noticed. Times are ISO 8601 text, errors are objects, values are codec text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, Final, TypeVar, get_type_hints
+
+from durable.core.errors import DurableError, ErrorInfo
+from durable.core.records import EntryRecord, Message, RunRecord
+from durable.core.summary import Summary
+
+__all__ = ["ENTRY", "FORMAT", "MESSAGE", "RUN", "HistoryFileError", "Kind"]
+
+#: The number of the format that this release writes, and the only one that it reads.
+FORMAT: Final = 1
+
+T = TypeVar("T")
+
+
+class HistoryFileError(DurableError):
+    """A file is no file of histories that this release can read. The text names the file, the line and what to do."""
+
+
+class Kind:
+    """One kind of record: its fields as JSON data, and back."""
+
+    def __init__(self, record: type[Any]) -> None:
+        self._record = record
+        hints = get_type_hints(record)
+        self._names = [each.name for each in fields(record)]
+        self._moments = [name for name in self._names if hints[name] in (datetime, datetime | None)]
+        self._errors = [name for name in self._names if hints[name] == ErrorInfo | None]
+
+    def data(self, record: Any) -> dict[str, Any]:
+        """Return the record as JSON data."""
+        data = {name: getattr(record, name) for name in self._names}
+        for name in self._moments:
+            data[name] = None if data[name] is None else data[name].isoformat()
+        for name in self._errors:
+            error = data[name]
+            data[name] = error and {"type": error.type, "message": error.message, "traceback": error.traceback}
+        if isinstance(data.get("summary"), Summary):
+            data["summary"] = data["summary"].stored
+        return data
+
+    def load(self, data: Mapping[str, Any]) -> Any:
+        """Return the record. Raises ValueError, TypeError or LookupError for other data."""
+        if set(data) != set(self._names):
+            raise ValueError(f"expected the fields {', '.join(self._names)}")
+        loaded = dict(data)
+        for name in self._moments:
+            loaded[name] = _or_none(datetime.fromisoformat, data[name])
+        for name in self._errors:
+            loaded[name] = _or_none(lambda error: ErrorInfo(**error), data[name])
+        if "summary" in loaded:
+            loaded["summary"] = Summary.load(loaded["summary"]) if loaded["summary"] else ""
+        return self._record(**loaded)
+
+
+def _or_none(convert: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else convert(value)
+
+
+RUN: Final = Kind(RunRecord)
+ENTRY: Final = Kind(EntryRecord)
+MESSAGE: Final = Kind(Message)

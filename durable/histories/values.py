@@ -1,0 +1,216 @@
+"""What an export does with recorded values: write them as they are stored, decrypted, or redacted.
+
+A redacted value keeps its type, so that today's classes read it and code finds its fields. With `DURABLE["REDACT"]` what the
+hook leaves as it is stays; without a hook, everything is replaced. What is replaced becomes a placeholder of its type: text
+"(redacted)", number 0, no bytes. None, True, False, members of enums and the lengths of lists stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from copy import copy
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from durable import runtime
+from durable.codec import JsonCodec
+from durable.codec.classes import is_named_tuple_type, is_pydantic_type
+from durable.conf import conf
+from durable.core.errors import ErrorInfo
+from durable.core.history_copy import moved_entry, moved_message
+from durable.core.location import unescape
+from durable.core.places import Place
+from durable.core.records import EntryRecord, Message, RunRecord
+from durable.inspection import redacted
+from durable.inspection.plain_data import to_plain
+
+__all__ = ["PLAIN", "REDACTED", "Values", "converted_entry", "converted_message", "converted_run"]
+
+#: What reads values that were decrypted or redacted.
+PLAIN: Final = JsonCodec(max_bytes=sys.maxsize)
+REDACTED: Final = "(redacted)"
+_KEPT: Final = (type(None), bool, Enum)
+_PLACEHOLDERS: Final[Mapping[type, Any]] = {
+    str: REDACTED,
+    int: 0,
+    float: 0.0,
+    complex: 0j,
+    bytes: b"",
+    Decimal: Decimal(0),
+    UUID: UUID(int=0),
+    date: date(2000, 1, 1),
+    time: time(0),
+    timedelta: timedelta(0),
+}
+
+
+class Values(StrEnum):
+    """How values are written. The words are in the files."""
+
+    STORED = "stored"
+    DECRYPTED = "decrypted"
+    REDACTED = "redacted"
+
+
+def converted_run(run: RunRecord, values: Values) -> RunRecord:
+    """Return the run with its values as `values` says. Raises PayloadError for one that cannot be read."""
+    if values is Values.STORED:
+        return run
+    change = _Change(run.workflow, values)
+    converted = dataclasses.replace(
+        run,
+        input=change.text(run.input, Place(run.id, "input")),
+        output=None if run.output is None else change.text(run.output, Place(run.id, "output")),
+    )
+    if values is Values.REDACTED:
+        converted.error = change.error(run.error)
+        converted.summary = ""  # it may name what the run waits for, or quote an error
+        converted.request_reason = change.prose(run.request_reason)
+        converted.worker = ""
+    return converted
+
+
+def converted_entry(run: RunRecord, entry: EntryRecord, values: Values) -> EntryRecord:
+    """Return the entry of the run with its values as `values` says. Raises PayloadError."""
+    if values is Values.STORED:
+        return entry
+    change = _Change(run.workflow, values)
+    converted = moved_entry(entry, run.id, run.id, {}, change.copied)
+    if values is Values.REDACTED:
+        converted.error = change.error(entry.error)
+        converted.rollback_error = change.error(entry.rollback_error)
+        converted.data = change.data(converted.data)
+    return converted
+
+
+def converted_message(run: RunRecord, message: Message, values: Values) -> Message:
+    """Return the message of the run with its values as `values` says. Raises PayloadError."""
+    if values is Values.STORED:
+        return message
+    return moved_message(message, run.id, message.id, _Change(run.workflow, values).copied)
+
+
+class _Change:
+    """The change of the values of one run."""
+
+    def __init__(self, workflow: str, values: Values) -> None:
+        self._workflow = workflow
+        self._values = values
+
+    def copied(self, text: str, place: Place, _new: Place) -> str:
+        return self.text(text, place)
+
+    def text(self, text: str, place: Place) -> str:
+        """Return codec text of `place` as text that PLAIN reads."""
+        value = runtime.current().decode(text, place)
+        if self._values is Values.REDACTED:
+            value = self._redacted(value, place)
+        return PLAIN.encode(value, what=f"the {place.field} to export")
+
+    def _redacted(self, value: Any, place: Place) -> Any:
+        if not conf.REDACT:
+            return _replaced(value)
+        return _merged(value, redacted(self._workflow, _field(place), value))
+
+    def error(self, error: ErrorInfo | None) -> ErrorInfo | None:
+        return None if error is None else ErrorInfo(error.type, self.prose(error.message), "")
+
+    def prose(self, text: str) -> str:
+        """Return the text of an error or of a person."""
+        if not text:
+            return ""
+        return str(redacted(self._workflow, "error", text)) if conf.REDACT else REDACTED
+
+    def data(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the engine's data of an entry without texts of errors and people."""
+        found = dict(data)
+        if "branches" in found:
+            found["branches"] = {name: self._branch(each) for name, each in found["branches"].items()}
+        if isinstance(failure := found.get("failure"), dict):
+            failure = dict(failure)
+            if "reason" in failure:
+                failure["reason"] = self.prose(failure["reason"] or "")
+            if "first" in failure:
+                failure["first"] = [
+                    [place, child, kind, self.prose(text), ""] for place, child, kind, text, *_ in failure["first"]
+                ]
+            found["failure"] = failure
+        if isinstance(found.get("reason"), str):
+            found["reason"] = self.prose(found["reason"])
+        if isinstance(found.get("given"), dict):
+            found["given"] = {name: REDACTED if name != "at" else each for name, each in found["given"].items()}
+        return found
+
+    def _branch(self, branch: dict[str, Any]) -> dict[str, Any]:
+        if not branch.get("error"):
+            return branch
+        kind, text, *_ = branch["error"]
+        return {**branch, "error": [kind, self.prose(text), ""]}
+
+
+def _field(place: Place) -> str:
+    """Return the name of the value for the hook of the project."""
+    if place.field in ("message", "response"):
+        return f"{place.field}:{unescape(place.where.rpartition('/')[2])}"
+    return f"{place.field}:{place.where}" if place.where else place.field
+
+
+def _replaced(value: Any) -> Any:
+    """Return a placeholder of the value's type."""
+    return _merged(value, None, is_whole=True)
+
+
+def _merged(value: Any, shown: Any, *, is_whole: bool = False) -> Any:
+    """Return the value with placeholders for the parts of which `shown` differs; for all parts with `is_whole`.
+
+    `shown` is plain data of the same shape. A part that it lacks is replaced.
+    """
+    if isinstance(value, _KEPT):
+        return value
+    if not is_whole and to_plain(value) == shown and type(to_plain(value)) is type(shown):
+        return value
+    if (names := _fields_of(value)) is not None:
+        changed = copy(value) if not isinstance(value, tuple) else None
+        parts = {name: _part(getattr(value, name), shown, name, is_whole=is_whole) for name in names}
+        if changed is None:
+            return type(value)(**parts)
+        for name, part in parts.items():
+            object.__setattr__(changed, name, part)
+        return changed
+    if isinstance(value, dict):
+        return {key: _part(each, shown, to_plain(key), is_whole=is_whole) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_part(each, shown, number, is_whole=is_whole) for number, each in enumerate(value))
+    if isinstance(value, set | frozenset):
+        return type(value)(_merged(each, None, is_whole=True) for each in value)
+    if isinstance(value, str) and isinstance(shown, str):
+        return shown
+    if isinstance(value, datetime):
+        return datetime(2000, 1, 1, tzinfo=None if value.tzinfo is None else UTC)
+    return next((each for kind, each in _PLACEHOLDERS.items() if isinstance(value, kind)), None)
+
+
+def _part(value: Any, shown: Any, key: Any, *, is_whole: bool) -> Any:
+    if is_whole:
+        return _merged(value, None, is_whole=True)
+    if isinstance(shown, Mapping) and (key in shown or str(key) in shown):
+        return _merged(value, shown[key] if key in shown else shown[str(key)])
+    if isinstance(shown, list) and isinstance(key, int) and key < len(shown):
+        return _merged(value, shown[key])
+    return _merged(value, None, is_whole=True)
+
+
+def _fields_of(value: Any) -> list[str] | None:
+    kind = type(value)
+    if dataclasses.is_dataclass(kind):
+        return [each.name for each in dataclasses.fields(kind)]
+    if is_named_tuple_type(kind):
+        return list(kind._fields)
+    if is_pydantic_type(kind):
+        return [name for name in kind.model_fields if name in value.__dict__]
+    return None

@@ -1,0 +1,91 @@
+"""The fixture `durable_histories`: a pytest of another project, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from durable import Context, workflow
+from durable.core import registry
+from durable.histories import written_history
+from tests.support.stores import in_force, settle
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = """
+from durable import workflow
+
+@workflow(name="fixture.order")
+def order(ctx):
+    ctx.step({step!r}, len, "ab")
+    ctx.sleep("wait", "1 day")
+
+def test_history(durable_histories):
+    durable_histories.assert_replays()
+"""
+
+
+@pytest.fixture
+def project(db: None, tmp_path: Path) -> Path:
+    """A directory with two files of histories."""
+
+    def order(ctx: Context) -> None:
+        ctx.step("charge", len, "ab")
+        ctx.sleep("wait", "1 day")
+
+    made = workflow(name="fixture.order")(order)
+    directory = tmp_path / "tests" / "histories"
+    directory.mkdir(parents=True)
+    try:
+        with in_force("chosen"):
+            for name in ("first", "second"):
+                made.using(id=name).start()
+                settle()
+                lines = [f"{line}\n" for line in written_history(name)]
+                (directory / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    finally:
+        registry.registry.unregister(made)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    return tmp_path
+
+
+def outcome_of(project: Path, step: str) -> tuple[int, str]:
+    (project / "test_order.py").write_text(TESTS.format(step=step), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--ds=project.settings", "test_order.py"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_each_run_of_each_file_is_a_test(project: Path) -> None:
+    status, said = outcome_of(project, "charge")
+    assert status == 0, said
+    assert "test_history[first-first] PASSED" in said
+    assert "test_history[second-second] PASSED" in said
+
+
+def test_code_that_would_diverge_fails_with_the_line_of_the_check(project: Path) -> None:
+    status, said = outcome_of(project, "charge card")
+    assert status == 1, said
+    assert "2 failed" in said
+    assert 'first (fixture.order, sleeping): at "charge card" the history has step "charge"' in said
+
+
+def test_no_file_and_a_file_that_is_none_are_told(project: Path) -> None:
+    (project / "tests/histories/first.jsonl").write_text("{}\n", encoding="utf-8")
+    status, said = outcome_of(project, "charge")
+    assert status != 0
+    assert "first.jsonl, line 1: expected the beginning of a history" in said
+    for each in (project / "tests/histories").iterdir():
+        each.unlink()
+    status, said = outcome_of(project, "charge")
+    assert status != 0
+    assert "no file of histories is like tests/histories/*.jsonl" in said
