@@ -113,6 +113,8 @@ RQ_QUEUES = {
 RQ = {"WORKER_CLASS": "durable.rq_workers.Worker"}
 
 DURABLE = {
+    # the carrier's interface allows five labels a second
+    "LIMITS": {"carrier": {"rate": "5/s"}},
     "LEASE": float(os.environ.get("DURABLE_LEASE", "30")),  # seconds
     "NOTIFY_IN_TESTS": True,  # durable's own tests have a Redis of their own, and workers that listen to it
     "PREPARED_STATEMENTS": True,  # sessions are this process's own: no pooler stands between

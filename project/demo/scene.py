@@ -10,6 +10,7 @@ from durable.models import EntryMetadata, Run
 from project.demo.display import OrderLine
 from project.shop import checkout
 from project.shop.models import Order, Product
+from project.shop.workflows import sync
 
 __all__ = ["Scene"]
 
@@ -38,6 +39,7 @@ class Scene:
         self.cart_order: Order | None = None
         self.clicks: set[str] = set()  # the runs that they were sent to
         self.rejected: set[int] = set()
+        self.syncs: list[Handle[str]] = []  # of the first customer, one at a time
         self._answered: set[int] = set()
         self._rejects_cart = False
         self._products = list(Product.objects.all())
@@ -60,6 +62,8 @@ class Scene:
             return
         order = checkout.place_order(name, email, {product: 1 + count % 3})
         self.orders.append(order)
+        if count == 0:
+            self.syncs = [sync.using(id=f"sync-{order.pk}-{number}").start(email) for number in range(3)]
         if reject:
             self.rejected.add(order.pk)
 

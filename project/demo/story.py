@@ -23,7 +23,7 @@ from project.demo.display import Display, OrderLine
 from project.demo.scene import Scene
 from project.demo.serving import bind, demo_login, serve
 from project.demo.tree import history_tree
-from project.demo.verdict import judge, judge_cart, judge_report
+from project.demo.verdict import judge, judge_cart, judge_report, judge_syncs
 from project.demo.workers import Workers
 from project.shop.models import Fault
 
@@ -92,6 +92,8 @@ class _Demo:
             if self._scene.placed < count and time.monotonic() >= due and all(line.is_begun for line in lines[:1]):
                 due = time.monotonic() + BETWEEN_ORDERS
                 self._scene.place_one(reject=self._scene.placed == count // 3)
+                if self._scene.placed == 1:
+                    self._say("Three syncs of one customer: each waits until the one before has ended.")
                 if self._scene.placed == 2 and self._scene.cart is not None:
                     self._say(f"Three clicks fill one cart, run {self._scene.cart.id}, which is ordered.")
             lines = self._scene.look()
@@ -131,9 +133,12 @@ class _Demo:
         """Run the schedule of the nightly report now, and wait for its run."""
         self._say(f'The schedule "{SCHEDULE}" is run now; by itself it runs each night at half past two.')
         tick = verbs.run_now(SCHEDULE, force=True)
-        report = self._report = get_run(tick.run_id)
+        self._report = get_run(tick.run_id)
+        self._wait_for([self._report, *self._scene.syncs])
+
+    def _wait_for(self, runs: Sequence[Handle[Any]]) -> None:
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and report.info().finished_at is None:
+        while time.monotonic() < deadline and any(run.info().finished_at is None for run in runs):
             if self._interrupted.wait(TICK):
                 raise KeyboardInterrupt
 
@@ -150,7 +155,7 @@ class _Demo:
         self._print_history("The history of an order that was rejected", [f"order-{pk}" for pk in self._scene.rejected])
         self._console.print("\nChecked in the rows:")
         scene = self._scene
-        findings = judge(scene.orders, scene.rejected)
+        findings = [*judge(scene.orders, scene.rejected), judge_syncs(scene.syncs)]
         if scene.cart is not None:
             findings.append(judge_cart(scene.clicks, scene.cart_order))
         if self._report is not None:
@@ -185,6 +190,8 @@ def _serve(console: Console, port: int, order: str) -> None:
         schedule = reverse("admin:durable_run_schedule", args=[quote(SCHEDULE)])
         console.print(f"Children:  {base}{child} (an order; its shipment is a child)", soft_wrap=True)
         console.print(f"Schedules: {base}{schedule} (a report each night)", soft_wrap=True)
+        limits = reverse("admin:durable_run_limits")
+        console.print(f"Limits:    {base}{limits} (five labels a second; one sync of a customer)", soft_wrap=True)
         console.print(f"Keys:      {base}{reverse('shop:cart')} (a cart; all clicks go to one run)", soft_wrap=True)
         console.print(f"The REST interface: curl -u {user}:{password} {base}/api/runs?limit=3", soft_wrap=True)
         console.print("The workers go on. Ctrl-C ends it all.")

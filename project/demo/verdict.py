@@ -3,12 +3,15 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+from django.db.models import Min
 
 from durable import Handle
-from durable.models import Child, Run
+from durable.models import Child, EntryMetadata, Run
 from project.shop.models import Charge, Label, Mail, Order, Refund
 
-__all__ = ["Finding", "judge", "judge_cart", "judge_report"]
+__all__ = ["Finding", "judge", "judge_cart", "judge_report", "judge_syncs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,21 @@ def judge_report(run: Handle, orders: Sequence[Order], rejected: Collection[int]
         held=int(sums.get("sent", 0)) >= len(orders) - len(rejected),
         promise="the report of the day has every order that was sent",
         found=", ".join(f"{name} {value}" for name, value in sums.items()) or f"the run {run.id} is {run.state}",
+    )
+
+
+def judge_syncs(runs: Sequence[Handle]) -> Finding:
+    """Look at when these runs, which share a slot, did their first and their last."""
+    ids = [run.id for run in runs]
+    ended = dict(Run.objects.filter(pk__in=ids, state="completed").values_list("pk", "finished_at"))
+    entries = EntryMetadata.objects.filter(entry__run__in=ids).values_list("entry__run").order_by()
+    begun = dict(entries.annotate(Min("created_at")))
+    order = sorted(begun, key=lambda run_id: begun[run_id])
+    apart = all(one in ended and ended[one] <= begun[other] for one, other in pairwise(order))
+    return Finding(
+        held=apart and len(ended) == len(ids),
+        promise="a customer's syncs went one after the other",
+        found=f"{len(ended)} of {len(ids)} completed{'' if apart else ', two at the same time'}",
     )
 
 

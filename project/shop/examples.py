@@ -53,6 +53,11 @@ def _new_subscription() -> tuple[int]:
     return (Subscription.objects.create(customer=customer).pk,)
 
 
+def _guest() -> tuple[str]:
+    customer, _ = Customer.objects.get_or_create(email=GUEST["email"], defaults=GUEST)
+    return (customer.email,)
+
+
 EXAMPLES = {
     example.name: example
     for example in [
@@ -64,6 +69,7 @@ EXAMPLES = {
         Example("postcard", workflows.postcard, lambda: (GUEST["email"],)),
         Example("surprise", workflows.surprise, tuple),
         Example("gallery", workflows.gallery, tuple),
+        Example("sync", workflows.sync, _guest),
         Example("welcome", workflows.welcome, trigger="Runs for each new customer, started by a model signal."),
         Example("thank", workflows.thank, trigger="Runs for each review, started by a model signal."),
     ]

@@ -77,6 +77,7 @@ def test_once_all_promises_hold() -> None:
     assert process.returncode == 0, output
     assert "SIGKILL for worker process" in output
     assert "Redis flushed" in output
+    assert "a customer's syncs went one after the other (3 of 3 completed)" in output
     assert "every card was charged exactly once (12 charges for 12 orders)" in output
     assert "the others not (1 refunded of 1 rejected)" in output
     assert re.search(r"order-\d+ completed", output)

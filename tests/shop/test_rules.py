@@ -11,7 +11,7 @@ from durable.operations.schedules.sync import synchronise
 from durable.testing import Harness
 from project.shop import checkout, steps, workflows
 from project.shop.examples import EXAMPLES
-from project.shop.models import Charge, Customer, Fault, Mail, Order, Product, Subscription
+from project.shop.models import Charge, Customer, Fault, Label, Mail, Order, Product, Subscription
 from project.shop.services import bank, pictures
 
 pytestmark = pytest.mark.django_db
@@ -123,6 +123,30 @@ def test_the_gallery_fetches_what_is_missing_and_no_more(harness: Harness) -> No
     harness.finish("gallery")
     assert run.output == {name: pictures.fetch(name, attempt=2) for name in pictures.names(attempt=2)}
     assert {entry.attempts for entry in run.history() if entry.kind == "step"} == {2}
+
+
+def test_syncs_of_one_customer_go_one_after_the_other(harness: Harness, customer: Customer) -> None:
+    other = Customer.objects.create(name="Bela", email="bela@example.org")
+    for run_id, email in (("first", customer.email), ("second", customer.email), ("other", other.email)):
+        workflows.sync.using(id=run_id).start(email)
+    harness.settle()
+    assert "in line for crm/ada@example.org" in str(get_run("second").info().summary)
+    assert get_run("second").history() == []
+    assert len(get_run("other").history()) > 0
+    harness.finish("first")
+    harness.finish("second")
+    assert Mail.objects.filter(subject=f"Address of {customer.email}").count() == 2
+
+
+def test_the_carrier_sells_five_labels_a_second(harness: Harness) -> None:
+    product = Product.objects.create(slug="ball", name="Ball", description="Red.", price=Decimal("3.00"))
+    start = harness.now
+    orders = [checkout.place_order("Ada", f"ada-{number}@example.org", {product: 1}) for number in range(6)]
+    runs = [workflows.ship.using(id=f"ship-{order.pk}").start(order.pk) for order in orders]
+    for run in runs:
+        harness.finish(run)
+    assert Label.objects.count() == 6
+    assert (harness.now - start).total_seconds() >= 1
 
 
 def test_thanks_leave_the_input_as_it_was(harness: Harness, customer: Customer) -> None:
