@@ -9,7 +9,7 @@ from project.settings import SHOP as BASE_SHOP
 INSTALLED_APPS = [*BASE_APPS, "tests.e2e"]
 DURABLE = {
     "LEASE": 2.0,
-    "LIMITS": {"carrier": {"rate": "5/s"}, "faults-all": {"at_once": 3}},  # type: ignore[dict-item]  # the others are numbers
+    "LIMITS": {"carrier": {"rate": "5/s"}, "faults-all": {"at_once": 3}},
     "SWEEP_INTERVAL": 1.0,
     "MAX_CRASHES": int(os.environ.get("E2E_MAX_CRASHES", "5")),
 }

@@ -10,7 +10,7 @@ INSTALLED_APPS = [*BASE_APPS, "tests.tools.limited_api"]
 DURABLE = {
     **BASE_DURABLE,
     "MAX_CRASHES": 1_000_000,
-    "LIMITS": {  # type: ignore[dict-item]  # the others are numbers
+    "LIMITS": {
         "api": {"rate": os.environ.get("LIMITED_API_RATE", "490/min")},
         "api-tenant": {"at_once": int(os.environ.get("LIMITED_API_AT_ONCE", "4"))},
     },
