@@ -40,6 +40,7 @@ from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.keys import key_note, key_of
 from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
+from durable.inspection.ranks import rank_of, rank_words, share_words
 from durable.inspection.run_logs import newest_line
 from durable.inspection.schedules import tick_of
 from durable.inspection.shell_command import command
@@ -106,7 +107,7 @@ def _context(
     explanation = explain_fully(run, now, progress.open_keys)
     running = activities_of_runs([run], now)[run.id]
     limits = limits_of(run)
-    key = key_of(run)
+    key, ranking = key_of(run), rank_of(run)
     bulk = find_bulk(run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(
@@ -129,6 +130,8 @@ def _context(
         "order": order_words(bulk.order) if bulk is not None and has_order else "",
         "limits": limits,
         "key": key,
+        "priority": "" if ranking is None else rank_words(ranking),
+        "share": "" if ranking is None else share_words(ranking),
         "tick": tick_of(run.id),
         "key_note": "" if key is None else key_note(key, now),
         "work": "" if limits is None else work_words(limits),

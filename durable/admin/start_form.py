@@ -15,6 +15,7 @@ from durable.admin.forms import MAX_BODY, MuteForm, as_token, json_editor, read_
 from durable.conf import conf
 from durable.core.duration import parse_duration
 from durable.core.ids import check_key, new_id
+from durable.core.priorities import check_share, head_start
 from durable.core.rates import rate_wanted
 from durable.notifier import redis_clients
 
@@ -84,12 +85,25 @@ class StartForm(MuteForm):
         label=_("If the rate has no room"),
         choices=[("", _("do not ask")), ("drop", _("refuse the start"))],
     )
+    priority = forms.CharField(
+        required=False,
+        max_length=_LONGEST,
+        label=_("Priority"),
+        help_text=_('A head start among the runs that are due: "10 min", or "-1 hour" to put it back.'),
+        widget=forms.TextInput(attrs={"list": "known-priorities"}),
+    )
+    share = forms.CharField(
+        required=False,
+        max_length=200,
+        label=_("Share"),
+        help_text=_("A tenant's, say: runs of different shares of a queue take turns."),
+    )
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
 
     field_order = ["arguments", "run_id", "reason"]
 
     #: The fields that say how the run starts: seldom needed.
-    options = ("queue", "delay", "deadline", "work_limit", "key", "if_open", "rate", "when_full")
+    options = ("queue", "delay", "deadline", "work_limit", "key", "if_open", "rate", "when_full", "priority", "share")
 
     @property
     def shown_options(self) -> list[forms.BoundField]:
@@ -149,6 +163,24 @@ class StartForm(MuteForm):
         key = str(self.cleaned_data["key"])
         try:
             return check_key(key) if key else ""
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean_priority(self) -> str:
+        """Return the priority. Raises ValidationError."""
+        text = str(self.cleaned_data["priority"]).strip()
+        try:
+            if text:
+                head_start(text, conf.PRIORITIES)
+        except (ValueError, OverflowError) as error:
+            raise forms.ValidationError(str(error)) from None
+        return text
+
+    def clean_share(self) -> str:
+        """Return the share. Raises ValidationError."""
+        share = str(self.cleaned_data["share"])
+        try:
+            return check_share(share) if share else ""
         except ValueError as error:
             raise forms.ValidationError(str(error)) from None
 

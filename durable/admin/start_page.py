@@ -14,6 +14,7 @@ from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
 from durable.admin.start_form import StartForm
 from durable.admin.url_keys import as_id
+from durable.conf import conf
 from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
@@ -56,6 +57,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "hold": find_hold(HoldKind.WORKFLOW, name),
         "back": admin.url("workflow", name),
         "queues": sorted(redis_clients.queue_names()),
+        "priorities": list(conf.PRIORITIES),
         "command": command("start", name),
     }
     return admin.page(request, "start", context, status=status)

@@ -15,10 +15,12 @@ from durable.cli.arguments import JSON_HELP, add_acting, add_format, deadline, d
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
+from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError, UnknownLimitError
 from durable.core.ids import check_key
 from durable.core.places import Place
+from durable.core.priorities import check_share, check_weight, ranking_of
 from durable.declared_limits import check_defined
 from durable.inspection import jsonable, payload, redacted, redacted_error
 from durable.operations import StartRequest
@@ -89,6 +91,15 @@ def _configure_start(parser: ArgumentParser) -> None:
         choices=get_args(WhenFull),
         help="drop: the start takes a unit of the rate, and is refused if the rate has no room now",
     )
+    parser.add_argument(
+        "--priority",
+        metavar="PRIORITY",
+        help="a head start among due runs: a name of the project's PRIORITIES or a duration; '--priority=-1 hour' puts it back",
+    )
+    parser.add_argument("--share", help="a tenant, say: runs of different shares of a queue take turns")
+    parser.add_argument(
+        "--weight", type=float, help="with --share: how often such runs have a turn, from 0.001 to 1000; default: 1"
+    )
     parser.add_argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one")
     parser.add_argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON")
     add_acting(parser)
@@ -111,6 +122,12 @@ def _start(options: Namespace, output: Output) -> int:
             keep=options.keep,
         )
         rate = start_rate(options.rate, options.when_full, definition.limits)
+        ranking = ranking_of(
+            options.priority,
+            None if options.share is None else check_share(options.share),
+            None if options.weight is None else check_weight(options.weight),
+            conf.PRIORITIES,
+        )
     except (TypeError, ValueError) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     if options.send is not None and key is None:
@@ -129,6 +146,7 @@ def _start(options: Namespace, output: Output) -> int:
         deadline=options.deadline,
         work_limit=_seconds(options.work_limit),
         rate=rate,
+        ranking=ranking,
     )
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:

@@ -36,9 +36,13 @@ from durable.inspection import (
     limits_of,
     payload,
     pretty,
+    rank_data,
+    rank_of,
+    rank_words,
     reading,
     redacted_error,
     redacted_traceback,
+    share_words,
     state_word,
     work_words,
     written,
@@ -96,7 +100,13 @@ def _show(options: Namespace, output: Output) -> int:
 
 
 def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool) -> dict[str, Any]:
-    data = {**run_data(run, now), **limits_data(run), **key_data(run), "why": explain_fully(run, now).text}
+    data = {
+        **run_data(run, now),
+        **limits_data(run),
+        **key_data(run),
+        **rank_data(run),
+        "why": explain_fully(run, now).text,
+    }
     data["parents"] = [each.id for each in list_parents(run)]
     data["children"] = family_data(count_children(run.id))
     data["schedule"] = tick_data(tick_of(run.id))
@@ -123,7 +133,7 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
 
 def _print_run(output: Output, run: Run, now: datetime) -> None:
     explanation = explain_fully(run, now)
-    limits, key = limits_of(run), key_of(run)
+    limits, key, ranking = limits_of(run), key_of(run), rank_of(run)
     tick, parents = tick_of(run.id), list_parents(run)
     output.facts(
         {
@@ -139,6 +149,8 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "deadline": limits and limits.deadline and until(limits.deadline, now),
             "work limit": limits and work_words(limits),
             "key": key and f"{key.key}: {key_note(key, now)}",
+            "priority": ranking and rank_words(ranking),
+            "share": ranking and share_words(ranking),
             "parent": " > ".join(each.id for each in parents) or run.parent_id,
             "children": counted(count_children(run.id)),
             "schedule": tick and f"{tick.schedule.name}, {until(tick.moment, now)}",

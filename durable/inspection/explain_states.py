@@ -28,6 +28,7 @@ from durable.inspection.holds import find_hold
 from durable.inspection.humanize import relative, shortened, span, thousands, until
 from durable.inspection.limits import limits_note
 from durable.inspection.payloads import redacted_error
+from durable.inspection.ranks import rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import display_location
 from durable.models import Entry, QueueMessage, Run
@@ -68,13 +69,14 @@ def explain_fully(run: Run, now: datetime, open_keys: Sequence[int] | None = Non
 
     `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again.
 
-    One more for a run that is due, for the hold of its queue. Three for a run that undid steps in scopes. For a run
+    Two more for a run that is due, for the hold of its queue and the ranks of its runs; three more where some have one. Three for a run that undid steps in scopes. For a run
     that an operation has failed one more, and one for each level of joins around the failed step. One more for a run that
     has ended with children that are left to be cancelled.
     """
     found = _explained_fully(run, now, open_keys)
-    note = limits_note(run, now) if run.finished_at is None else children_left_note(run)
-    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), note]))) if note else found
+    notes = [rank_note(run, now), limits_note(run, now)] if run.finished_at is None else [children_left_note(run)]
+    said = [each for each in notes if each]
+    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), *said]))) if said else found
 
 
 def _explained_fully(run: Run, now: datetime, open_keys: Sequence[int] | None) -> Explanation:

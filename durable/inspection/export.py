@@ -22,6 +22,7 @@ from durable.inspection.entry_detail import arguments_field
 from durable.inspection.keys import key_data
 from durable.inspection.limits import limits_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
+from durable.inspection.ranks import rank_data
 from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
 from durable.models.batches import in_batches, weight
@@ -124,6 +125,7 @@ def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
         "error": _error(run, run.error, with_payloads),
         **limits_data(run),
         **key_data(run),
+        **rank_data(run),
     }
     if with_payloads:
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))

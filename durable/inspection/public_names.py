@@ -43,6 +43,7 @@ from durable.inspection.pending_migrations import (
 )
 from durable.inspection.progress import Progress, progress_of
 from durable.inspection.queues import QueueSummary, list_queues
+from durable.inspection.ranks import rank_data, rank_note, rank_of, rank_words, share_words
 from durable.inspection.runs import (
     InvalidCursorError,
     RunCriteria,
@@ -166,12 +167,17 @@ __all__ = [
     "possible_verbs",
     "pretty",
     "progress_of",
+    "rank_data",
+    "rank_note",
+    "rank_of",
+    "rank_words",
     "read_entry_detail",
     "read_stack",
     "reading",
     "redacted",
     "redacted_error",
     "redacted_traceback",
+    "share_words",
     "spread_of",
     "state_word",
     "stuck_step",

@@ -184,6 +184,17 @@ def test_one_is_started_with_the_options_of_a_start(operator: Client, stage: Sta
     assert Run.objects.count() == 2
 
 
+def test_one_is_started_with_a_rank(operator: Client, stage: Stage, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "PRIORITIES": {"high": "10 min"}}
+    assert '<option value="high">' in text_of(operator.get(url("workflow_start", "tests.described")))
+    for name in ("first", "order-7"):
+        assert "It is started." in post(operator, arguments="[7]", run_id=name, priority="high", share="<b>acme")
+    page = text_of(operator.get(url("change", "order-7")))
+    assert "high, a head start of 10 m" in page
+    assert "<bdi>&lt;b&gt;acme</bdi>" in page
+    assert "before it come 1, of its own share 1" in page
+
+
 def test_one_is_refused_by_a_rate(operator: Client, stage: Stage, settings: Any) -> None:
     settings.DURABLE = {**settings.DURABLE, "LIMITS": {"starts": {"rate": "1/hour"}}}
     options = {"rate": "starts/acme", "when_full": "drop"}
@@ -202,6 +213,9 @@ def test_one_is_refused_by_a_rate(operator: Client, stage: Stage, settings: Any)
         ({"rate": "a/", "when_full": "drop"}, "empty key"),
         ({"when_full": "drop"}, "needs rate="),
         ({"queue": "nowhere"}, "No worker can serve this queue"),
+        ({"priority": "urgent"}, "no priority is named"),
+        ({"priority": "2 days"}, "at most 24 hours"),
+        ({"share": "a\tb"}, "printable"),
         ({"delay": "soon"}, "Delay"),
         ({"delay": "-3 hours"}, "must not be negative"),
         ({"deadline": "2099-13-01 12:30"}, "month must be in 1..12"),

@@ -364,6 +364,27 @@ class TestMessages:
         assert "cannot be read" in shell("start", "cli.asked", "--deadline", "soon").err
         assert '"deadline"' in shell("export", "one").out
 
+    def test_a_start_with_a_rank(self, shell: Shell, stage: Stage) -> None:
+        start = ("start", "cli.asked", "--share", "acme")
+        shell(*start, "--id", "one", "--priority", "10 min", "--weight", "2")
+        shell(*start, "--id", "two")
+        data = shell("show", "one", "-o", "json").json
+        assert (data["priority"], data["head_start"], data["share"], data["weight"]) == ("10 min", 600, "acme", 2.0)
+        shown = " ".join(shell("show", "one").out.split())
+        assert "10 min, a head start of 10 m" in shown
+        assert "acme, weight 2" in shown
+        assert '"share": "acme"' in shell("export", "one").out
+        assert "turn in share acme: before it come 1, of its own share 1" in shell("why", "two").out
+        assert "Its turn in share acme is the next" in shell("why", "one").out
+        shell("start", "cli.asked", "--id", "plain")
+        assert "Before it come runs with a head start" in shell("why", "plain").out
+        stage.settle("one")
+        assert "turn in share" not in shell("why", "one").out
+
+    def test_a_rank_that_none_can_be(self, shell: Shell) -> None:
+        assert "no priority is named" in shell("start", "cli.asked", "--priority", "urgent").err
+        assert "needs share" in shell("start", "cli.asked", "--weight", "2").err
+
     def test_a_start_with_a_key(self, shell: Shell, stage: Stage) -> None:
         start = ("start", "cli.asked", "--key", "k")
         assert shell(*start, "--id", "one").lines == ["one"]

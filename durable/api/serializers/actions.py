@@ -192,6 +192,18 @@ class StartForm(Form):
         required=False,
         help_text="`drop`: the start takes a unit of the rate, and is refused (429) if the rate has no room now.",
     )
+    priority = Text(
+        required=False,
+        min_length=1,
+        max_length=100,
+        help_text='A head start among due runs: a name of the project\'s PRIORITIES, "10 min", or "-1 hour" to put it back.',
+    )
+    share = Text(
+        required=False, min_length=1, max_length=200, help_text="Runs of different shares of a queue take turns."
+    )
+    weight = serializers.FloatField(
+        required=False, help_text="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default."
+    )
     message = StartMessageForm(
         required=False, help_text="Sent to the open run that has the key, or to the new one; needs `key`."
     )

@@ -27,6 +27,7 @@ from durable.inspection import (
     limits_of,
     payload,
     possible_verbs,
+    rank_data,
     redacted,
 )
 from durable.inspection.family import count_children, family_data, list_parents
@@ -216,6 +217,16 @@ class RunDetailSerializer(RunSerializer):
     key = serializers.SerializerMethodField(
         help_text="With which it was started: no other open run of its workflow has it. Null without one."
     )
+    priority = serializers.SerializerMethodField(
+        help_text="As the start gave it: a name or a length. Null without one."
+    )
+    head_start = serializers.SerializerMethodField(
+        help_text="How many seconds longer than it has waited it counts as waiting. Null without a priority."
+    )
+    share = serializers.SerializerMethodField(
+        help_text="Of its queue: runs of different shares take turns. Null without one."
+    )
+    weight = serializers.SerializerMethodField(help_text="How often such runs have a turn. Null without a share.")
     parents = serializers.SerializerMethodField(
         help_text="The chain of its parents, the root first; it begins below the first one that you may not see."
     )
@@ -251,6 +262,26 @@ class RunDetailSerializer(RunSerializer):
         """Return the text of the run's key."""
         key = key_of(run)
         return None if key is None else key.key
+
+    def get_priority(self, run: Run) -> str | None:
+        """Return it from the run's rank."""
+        priority: str | None = rank_data(run)["priority"]
+        return priority
+
+    def get_head_start(self, run: Run) -> int | None:
+        """Return it from the run's rank."""
+        head_start: int | None = rank_data(run)["head_start"]
+        return head_start
+
+    def get_share(self, run: Run) -> str | None:
+        """Return it from the run's rank."""
+        share: str | None = rank_data(run)["share"]
+        return share
+
+    def get_weight(self, run: Run) -> float | None:
+        """Return it from the run's rank."""
+        weight: float | None = rank_data(run)["weight"]
+        return weight
 
     @extend_schema_field(RunReferenceSerializer(many=True))
     def get_parents(self, run: Run) -> Any:

@@ -176,6 +176,9 @@ def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
             debounce=given.get("debounce"),
             at_most=given.get("at_most"),
             keep=given.get("keep"),
+            priority=given.get("priority"),
+            share=given.get("share"),
+            weight=given.get("weight"),
             rate=given.get("rate"),
             when_full=given.get("when_full"),
         )
