@@ -32,7 +32,7 @@ from durable.inspection import (
     list_and_count,
     list_runs,
     parse_search,
-    paused_queues,
+    paused_of,
 )
 from durable.inspection.humanize import thousands
 from durable.inspection.refusals import told
@@ -80,8 +80,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     is_live = "live" in given
     page, found, order, problem = _read(wanted, given, is_counted=not is_live)
     running = activities_of_runs(page.runs, now)
-    is_any_due = any(each.wake_at is not None and each.wake_at <= now for each in page.runs)
-    paused = paused_queues() if is_any_due else {}
+    paused = paused_of(page.runs, now)
     marks = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
     etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps], *paused)
     if is_live and pages.is_known(request, etag):

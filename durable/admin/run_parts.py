@@ -31,6 +31,7 @@ from durable.inspection import (
     explain,
     history_tree,
     list_events,
+    paused_of,
     payload,
     redacted_error,
     redacted_traceback,
@@ -248,12 +249,15 @@ def _children(shown: Shown) -> dict[str, Any]:
     states = [state] if state in _STATES else []
     group = given.get("group", "").replace("\0", "")[:1024] or None
     page = list_children(shown.run.id, states=states, group=group, after=_whole_number(given.get("after"), digits=18))
+    paused = paused_of([each.run for each in page.rows], shown.now)
     around = {"part": "children", **({"state": state} if states else {}), **({"group": group} if group else {})}
     following = {**around, "after": page.next_position}
     return {
         "child_rows": [
             ChildLine(
-                row=each, url=shown.admin.url("change", each.run.id), headline=explain(each.run, shown.now).headline
+                row=each,
+                url=shown.admin.url("change", each.run.id),
+                headline=explain(each.run, shown.now, paused=paused.get(each.run.queue)).headline,
             )
             for each in page.rows
         ],

@@ -17,7 +17,7 @@ from durable.cli.output import Cell, Output
 from durable.cli.run_list import run_data
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core.records import RunState
-from durable.inspection import explain, reading, state_word
+from durable.inspection import explain, paused_of, paused_queues, reading, state_word
 from durable.inspection.family import ChildRow, FamilyCounts, count_children, list_children
 from durable.inspection.humanize import relative, thousands
 
@@ -52,11 +52,19 @@ def _children(options: Namespace, output: Output) -> int:
             output.line(counted(count_children(run.id)) or "no children")
         _table(output, list(rows), now)
         return Exit.OK
+    with reading():
+        paused = paused_queues()
     for row in rows:
         if output.format == "ids":
             output.id(row.run.id)
         else:
-            output.json({**run_data(row.run, now), "location": row.location, "group": row.group or None})
+            output.json(
+                {
+                    **run_data(row.run, now, paused.get(row.run.queue)),
+                    "location": row.location,
+                    "group": row.group or None,
+                }
+            )
     return Exit.OK
 
 
@@ -74,6 +82,7 @@ def _all(run_id: str, states: list[str], group: str | None) -> Iterator[ChildRow
 def _table(output: Output, rows: list[ChildRow], now: datetime) -> None:
     if not rows:
         return
+    paused = paused_of([row.run for row in rows], now)
     output.table(
         ["ID", "WORKFLOW", "STATE", "LOCATION", "STARTED", "WHAT"],
         (
@@ -83,7 +92,7 @@ def _table(output: Output, rows: list[ChildRow], now: datetime) -> None:
                 Cell(state_word(row.run), row.run.state),
                 row.location,
                 relative(row.run.created_at, now),
-                explain(row.run, now).headline,
+                explain(row.run, now, paused=paused.get(row.run.queue)).headline,
             )
             for row in rows
         ),

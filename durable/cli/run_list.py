@@ -16,7 +16,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.core.mistakes import has_stopped
-from durable.core.records import RunState
+from durable.core.records import Hold, RunState
 from durable.inspection import (
     InvalidCursorError,
     RunCriteria,
@@ -27,6 +27,8 @@ from durable.inspection import (
     is_undone,
     list_runs,
     parse_search,
+    paused_of,
+    paused_queues,
     reading,
     redacted_error,
     state_word,
@@ -114,11 +116,13 @@ def _print(output: Output, wanted: RunCriteria, order: RunOrder, cursor: str | N
     if output.format == "table":
         _table(output, _page(wanted, order, cursor, limit or SHOWN), now)
         return
+    with reading():
+        paused = paused_queues()
     for run in islice(_all(wanted, order, cursor), limit):
         if output.format == "ids":
             output.id(run.id)
         else:
-            output.json(run_data(run, now))
+            output.json(run_data(run, now, paused.get(run.queue)))
 
 
 def _filter(options: Namespace) -> RunCriteria:
@@ -160,7 +164,7 @@ def _page(wanted: RunCriteria, order: RunOrder, cursor: str | None, limit: int) 
 
 def _table(output: Output, page: RunPage, now: datetime) -> None:
     with reading():
-        running = activities_of_runs(page.runs, now)
+        running, paused = activities_of_runs(page.runs, now), paused_of(page.runs, now)
     output.table(
         ["ID", "WORKFLOW", "STATE", "STARTED", "WHAT"],
         (
@@ -169,7 +173,7 @@ def _table(output: Output, page: RunPage, now: datetime) -> None:
                 run.workflow,
                 Cell(state_word(run), run.state),
                 relative(run.created_at, now),
-                explain(run, now, running=running[run.id]).headline,
+                explain(run, now, running=running[run.id], paused=paused.get(run.queue)).headline,
             )
             for run in page.runs
         ),
@@ -182,9 +186,9 @@ def _table(output: Output, page: RunPage, now: datetime) -> None:
         output.say("No runs match.")
 
 
-def run_data(run: Run, now: datetime) -> dict[str, Any]:
-    """Return a run without its payloads, as data."""
-    explanation = explain(run, now)
+def run_data(run: Run, now: datetime, paused: Hold | None = None) -> dict[str, Any]:
+    """Return a run without its payloads, as data. `paused` is the hold of its queue, None without any."""
+    explanation = explain(run, now, paused=paused)
     return {
         "id": run.id,
         "workflow": run.workflow,

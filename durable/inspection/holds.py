@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from durable.conf import conf
 from durable.core.records import Hold, HoldKind
 from durable.inspection.capped_counts import Count, count_capped
-from durable.models import HeldStart
+from durable.models import HeldStart, Run
 from durable.models import Hold as HoldModel
 from durable.models.run import RunQuerySet
 
-__all__ = ["CAP", "all_holds", "count_held_starts", "find_hold", "held_workflows", "paused_queues"]
+__all__ = ["CAP", "all_holds", "count_held_starts", "find_hold", "held_workflows", "paused_of", "paused_queues"]
 
 MOST: Final = 200  # holds that are read
 CAP: Final = 10_000  # runs that are counted
@@ -21,6 +22,11 @@ CAP: Final = 10_000  # runs that are counted
 def paused_queues() -> dict[str, Hold]:
     """Return the paused queues by name; one statement."""
     return _holds(HoldKind.QUEUE)
+
+
+def paused_of(runs: Iterable[Run], now: datetime) -> dict[str, Hold]:
+    """Return the paused queues by name if one of the runs is due, else {}; at most one statement."""
+    return paused_queues() if any(each.wake_at is not None and each.wake_at <= now for each in runs) else {}
 
 
 def all_holds() -> tuple[dict[str, Hold], dict[str, Hold]]:

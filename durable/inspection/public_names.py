@@ -28,7 +28,7 @@ from durable.inspection.explain_states import Explanation, awaited_queues, expla
 from durable.inspection.export import exported, written
 from durable.inspection.failures import FailedRun, failed_runs
 from durable.inspection.findings import Finding, collect_findings, how_it_failed
-from durable.inspection.holds import count_held_starts, find_hold, held_workflows, paused_queues
+from durable.inspection.holds import count_held_starts, find_hold, held_workflows, paused_of, paused_queues
 from durable.inspection.keys import key_data, key_note, key_of
 from durable.inspection.limits import limits_data, limits_note, limits_of, work_words
 from durable.inspection.names import NameList, find_names
@@ -162,6 +162,7 @@ __all__ = [
     "old_snapshots",
     "open_entries",
     "parse_search",
+    "paused_of",
     "paused_queues",
     "payload",
     "possible_verbs",

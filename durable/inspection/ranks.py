@@ -10,8 +10,9 @@ from django.utils.translation import gettext as _
 
 from durable.conf import conf
 from durable.core.ranks import UNTAGGED, Ranking
-from durable.core.records import RunState
+from durable.core.records import HoldKind, RunState
 from durable.inspection.capped_counts import Count, samples
+from durable.inspection.holds import find_hold
 from durable.inspection.humanize import span
 from durable.models import Lane, Run, RunRank
 from durable.models.run import RunQuerySet
@@ -63,15 +64,15 @@ def share_words(ranking: Ranking) -> str:
 def rank_note(run: Run, now: datetime) -> str:
     """Return which runs come before a run that is due and waits for a worker, as a sentence without a full stop.
 
-    "" for any other run, and in a queue whose runs have neither priorities nor shares. Counts at most 1,000. One query,
-    and three more where runs of the queue have had priorities or shares.
+    "" for any other run, in a paused queue, and in one whose runs have neither priorities nor shares. Counts at most
+    1,000. One query, and four more where runs of the queue have had priorities or shares.
     """
     is_held = run.lease_expires_at is not None and run.lease_expires_at > now
     if run.wake_at is None or run.wake_at > now or is_held or run.state == RunState.PAUSED:
         return ""
     lanes = Lane.objects.using(conf.DATABASE).filter(queue=run.queue).order_by("-head_start")
     head_starts = list(lanes.values_list("head_start", flat=True)[:_LANES])
-    if not head_starts:
+    if not head_starts or find_hold(HoldKind.QUEUE, run.queue) is not None:
         return ""
     ranking = rank_of(run)
     before = _before(run, head_starts, now)

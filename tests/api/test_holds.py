@@ -31,6 +31,18 @@ def test_a_queue_is_paused_and_resumed(make_api: MakeApi) -> None:
     assert [each[1] for each in outcomes] == ["done", "refused", "done", "refused"]
 
 
+def test_runs_say_that_their_queue_is_paused(make_api: MakeApi) -> None:
+    add.using(id="a").start(1)
+    api = make_api("pause_queue", "view_run")
+    api.post("/queues/default/pause", {"reason": "bank is down"})
+    [listed] = api.get("/runs").json()["results"]
+    for shown in (listed, api.get("/runs/a").json()):
+        assert "is paused" in shown["explanation"]["headline"]
+        assert "bank is down" in shown["explanation"]["headline"]
+    [queue] = [each for each in api.get("/queues").json()["results"] if each["name"] == "default"]
+    assert queue["hold"]["reason"] == "bank is down"
+
+
 def test_a_workflow_is_held_and_released(make_api: MakeApi) -> None:
     api = make_api("hold_workflow")
     assert api.post("/workflows/tests.api.add/hold", {"reason": "x"}).status_code == 200

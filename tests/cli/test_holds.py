@@ -29,6 +29,19 @@ def test_a_queue_is_paused_listed_and_resumed(shell: Shell, stage: Stage) -> Non
     assert OperatorAction.objects.filter(action="pause_queue", outcome="done", reason="bank is down").count() == 1
 
 
+def test_every_list_says_that_the_queue_is_paused(shell: Shell, stage: Stage) -> None:
+    napping.using(id="one", share="acme").start()
+    shell("pause-queue", "default", "--reason", "bank is down")
+    said = "is paused"
+    assert said in shell("list").out
+    assert said in shell("list", "-o", "json").json["what"]
+    assert said in shell("show", "one").out
+    why = shell("why", "one").out
+    assert said in why
+    assert "turn in share" not in why, "it has none while the queue is paused"
+    assert said in shell("doctor").out
+
+
 def test_starts_are_held_and_released(shell: Shell, stage: Stage) -> None:
     assert shell("hold", napping.name, "--reason", "x").status == 0
     napping.using(id="one").start()

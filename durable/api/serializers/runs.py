@@ -135,7 +135,8 @@ class RunSerializer(serializers.Serializer[Run]):
     def get_explanation(self, run: Run) -> Any:
         """Return the explanation from the row alone."""
         running = self.context.get("running", {}).get(run.id, ())
-        return asdict(explain(run, timezone.now(), running=running))
+        paused = self.context.get("paused", {}).get(run.queue)
+        return asdict(explain(run, timezone.now(), running=running, paused=paused))
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_waiting_for(self, run: Run) -> list[str] | None:

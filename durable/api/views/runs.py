@@ -30,7 +30,7 @@ from durable.core import registry
 from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs
+from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs, paused_of
 from durable.inspection.runs import settle_roots
 from durable.models import Run
 from durable.notifier import redis_clients
@@ -66,8 +66,9 @@ class RunsView(View):
         within = visible_runs(request) if is_limited() else None
         page = list_runs(settle_roots(wanted), order=order, cursor=cursor, limit=limit, within=within)
         runs: Any = page.runs  # many=True takes several
-        running = activities_of_runs(page.runs, timezone.now())
-        shown = RunSerializer(runs, many=True, context={**self.context_for(request, runs), "running": running}).data
+        now = timezone.now()
+        beside = {"running": activities_of_runs(page.runs, now), "paused": paused_of(page.runs, now)}
+        shown = RunSerializer(runs, many=True, context={**self.context_for(request, runs), **beside}).data
         return Response({"results": shown, "next_cursor": page.next_cursor})
 
     @described(
