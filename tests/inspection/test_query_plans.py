@@ -38,6 +38,7 @@ from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress,
 from durable.models.run import RunQuerySet
 from durable.operations import replay_preview
 from durable.operations.prune import preview_pruning, prune
+from durable.replay_check.reading import open_runs, sampled_runs
 from durable.retention import Policy, Pruned
 from durable.rollups.sweep import roll_up
 from durable.store.orm import OrmStore
@@ -345,6 +346,16 @@ def test_pruning_reads_what_goes() -> None:
     with CaptureQueriesContext(connection) as queries:
         pruned = prune(long)
     assert (pruned.runs, pruned.entries, pruned.messages) == (1, ENTRIES, ENTRIES)
+    assert scans(queries, GROWING) == []
+
+
+def test_the_runs_of_a_replay_check_are_looked_up() -> None:
+    workflow = "big.workflow_3"
+    with CaptureQueriesContext(connection) as queries:
+        most, sample = sampled_runs([workflow], 100)
+        count, ids = open_runs([])
+        assert len(list(ids)) == count
+    assert len(sample) == min(100, most) > 0
     assert scans(queries, GROWING) == []
 
 

@@ -7,10 +7,14 @@ from enum import Enum
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from durable import AsyncContext, Break, Context, Continue, CriticalError, RollbackContext
+from durable.crypto import FernetCodec
 from durable.models import Entry, QueueMessage, Run
+from durable.replay_check import RecordedRun, check_history
 from durable.replay_check.findings import FindingKind
+from tests.cli import workflows as others
 from tests.replay_check.conftest import Deploys
 
 CALLED: list[str] = []
@@ -343,6 +347,50 @@ class TestScopes:
         found = deploys.finding()
         assert found.add == ('await ctx.removed("charge", "step")',)
 
+    def test_a_race(self, deploys: Deploys) -> None:
+        def racing(ctx: Context, *names: str) -> None:
+            won = ctx.race("first", {name: lambda ctx: ctx.sleep("nap", "1 day") for name in names})
+            ctx.step(f"after {won.winner}", work)
+
+        def decided(ctx: Context) -> None:
+            ctx.race("first", {"slow": lambda ctx: ctx.sleep("nap", "1 day"), "quick": lambda ctx: ctx.step("s", work)})
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(lambda ctx: racing(ctx, "left", "right"))
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(lambda ctx: racing(ctx, "left"))
+        assert deploys.finding().kind == FindingKind.CHANGED
+        deploys.deploy(decided)
+        deploys.start(id="decided")
+        assert deploys.goes_on("decided")
+        deploys.deploy(lambda ctx: racing(ctx, "slow", "quick"))
+        found = deploys.finding("decided")
+        assert (found.kind, found.location) == (FindingKind.ADDED, "after quick")
+
+    def test_children_and_maps(self, deploys: Deploys) -> None:
+        def before(ctx: Context) -> None:
+            ctx.start_child("mail", others.echo)
+            ctx.map("all", others.echo, [(1,), (2,)])
+
+        def other_child(ctx: Context) -> None:
+            ctx.start_child("mail", others.napping)
+
+        def other_inputs(ctx: Context) -> None:
+            ctx.start_child("mail", others.echo)
+            ctx.map("all", others.echo, [(1,), (2,), (3,)])
+
+        deploys.deploy(before)
+        deploys.start()
+        runs = Run.objects.count()
+        assert runs == 4
+        assert deploys.goes_on()
+        for changed, location in ((other_child, "mail"), (other_inputs, "all")):
+            deploys.deploy(changed)
+            found = deploys.finding()
+            assert (found.kind, found.location) == (FindingKind.CHANGED, location)
+        assert Run.objects.count() == runs
+
     def test_a_message(self, deploys: Deploys) -> None:
         def before(ctx: Context) -> None:
             ctx.queue.send("note", {"to": "myself"})
@@ -450,6 +498,25 @@ class TestValues:
         Entry.objects.filter(location="both/one/price").update(output="{not json")
         found = deploys.finding()
         assert (found.kind, found.location) == (FindingKind.VALUE, "both/one/price")
+
+
+class TestEncryptedValues:
+    def test_without_the_key(self, deploys: Deploys) -> None:
+        keys = [FernetCodec(keys=[Fernet.generate_key().decode()]) for _ in range(2)]
+        deploys.deploy(first)
+        deploys.start()
+        run, history = deploys.at.store.get("order-1"), deploys.at.store.load("order-1")
+        assert run is not None
+        run.input = keys[0].encode({"args": [], "kwargs": {}})
+        for each in history:
+            each.arguments = None
+            if each.output is not None:
+                each.output = keys[0].encode("done")
+        known, unknown = (check_history(RecordedRun(run=run, entries=history, codec=codec)).finding for codec in keys)
+        assert known is None
+        assert unknown is not None
+        assert (unknown.kind, unknown.location) == (FindingKind.VALUE, "")
+        assert "ENCRYPTION_KEYS" in unknown.mend
 
 
 class TestAnEndedRun:
