@@ -80,18 +80,19 @@ def django_db_setup(django_db_setup: None, django_db_blocker: "DjangoDbBlocker")
     with ExitStack() as stack:
         with django_db_blocker.unblock():
             stack.enter_context(fast_flush(["default"]))
-            _forget_schedules()
+            _forget_what_the_shop_declares()
         yield
 
 
-def _forget_schedules() -> None:
-    """Delete the schedules that `migrate` has made, the shop's: they would tick in the middle of a test."""
+def _forget_what_the_shop_declares() -> None:
+    """Delete what `migrate` has made of the shop's schedules, which would tick in the middle of a test, and of its limits."""
     from django.db import connection
 
-    from durable.models import Schedule
+    from durable.models import Limit, RateLimit, Schedule
 
-    if Schedule._meta.db_table in connection.introspection.table_names():
-        Schedule.objects.all().delete()
+    if RateLimit._meta.db_table in connection.introspection.table_names():
+        for model in (Schedule, Limit, RateLimit):
+            model._default_manager.all().delete()
 
 
 @pytest.fixture
