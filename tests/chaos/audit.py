@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from durable import get_run
-from durable.models import Attempt, Entry, QueueMessage, Run
+from durable.models import Attempt, Entry, QueueMessage, Run, RunRank
 from project.shop.models import Charge, Product
 from tests.chaos.load import Load
 
 __all__ = ["broken_promises", "numbers_drawn_twice"]
 
+#: In seconds, of the priorities in `tests.chaos.load.RANKS`.
+HEAD_STARTS: Final = {None: 0, "10 min": 600, "-1 hour": -3600, "5 s": 5}
+
 
 def broken_promises(load: Load) -> list[str]:
     """What is wrong; [] if all is well."""
-    return [*_runs(load), *_charges(load), *numbers_drawn_twice(), *_attempts(), *_messages()]
+    return [*_runs(load), *_charges(load), *numbers_drawn_twice(), *_attempts(), *_messages(), *_ranks(load)]
 
 
 def _runs(load: Load) -> Iterator[str]:
@@ -28,6 +31,20 @@ def _runs(load: Load) -> Iterator[str]:
     for run in Run.objects.all():
         if run.pk in load.expected and (problem := _problem(run, load.expected[run.pk])):
             yield f"{run.pk}: {problem}"
+
+
+def _ranks(load: Load) -> Iterator[str]:
+    """Each run has the rank that its start has said, and has taken its turn."""
+    said = {row.run_id: (row.head_start, row.share, row.weight) for row in RunRank.objects.all()}
+    for run_id, rank in load.ranks.items():
+        head_start = HEAD_STARTS[rank.get("priority")]
+        wanted = (head_start, rank.get("share", ""), float(rank.get("weight", 1))) if rank else None
+        if said.pop(run_id, None) != wanted:
+            yield f"{run_id} has not the rank of its start: {wanted}"
+    if said:
+        yield f"ranks of runs that were not started with one: {said}"
+    for run in Run.objects.exclude(start_tag=None):
+        yield f"{run.pk} has ended, and its turn is still to come: {run.start_tag}"
 
 
 def _problem(run: Run, expected: Any) -> str:

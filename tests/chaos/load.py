@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.db import InterfaceError, OperationalError, connections, transaction
 
@@ -31,11 +31,26 @@ def force(call: Callable[[], T], seconds: float = 60.0) -> T:
             time.sleep(0.05)
 
 
+#: What the starts say of the ranks of their runs, in turn: eight kinds of runs have each of them at times.
+RANKS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"priority": "10 min"},
+    {"share": "a"},
+    {"priority": "-1 hour"},
+    {"share": "b", "weight": 2},
+    {"share": "a", "priority": "5 s"},
+    {"share": "c"},
+)
+
+
 @dataclass
 class Load:
-    """Groups of runs, one of each kind. `expected` says what each run id has to come to."""
+    """Groups of runs, one of each kind. `expected` says what each run id has to come to, `ranks` what its start has said
+    of its rank.
+    """
 
     expected: dict[str, Any] = field(default_factory=dict)
+    ranks: dict[str, dict[str, Any]] = field(default_factory=dict)
     charges: int = 0
     groups: int = 0
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -81,7 +96,9 @@ class Load:
         return [force(lambda run_id=run_id: _described(run_id)) for run_id in left]  # type: ignore[misc]  # bound here
 
     def _start(self, run_id: str, workflow: Any, *args: Any, output: Any, charges: int = 0, **kwargs: Any) -> None:
-        force(lambda: workflow.using(id=run_id).start(*args, **kwargs))
+        rank = RANKS[len(self.ranks) % len(RANKS)]
+        force(lambda: workflow.using(id=run_id, **rank).start(*args, **kwargs))
+        self.ranks[run_id] = rank
         self.expected[run_id] = output
         self.charges += charges
 
