@@ -247,13 +247,15 @@ def show_verb(admin: AdminPages, request: HttpRequest, limit: str, name: str) ->
         "expected": expected,
         "back": back,
         "all_url": admin.url("limits"),
-        "command": _command(name, rate),
+        "command": _command(name, rate, key),
     }
     return admin.page(request, "rate_verb", context, status=status)
 
 
-def _command(name: str, rate: RateSummary) -> str:
+def _command(name: str, rate: RateSummary, key: str) -> str:
     given = {"set-rate": [rate.rate.text], "close": ["10 minutes"]}.get(name, [])
+    if key and name in ("close", "open"):
+        given += ["--key", key]
     return command({"close": "close-limit", "open": "open-limit"}.get(name, name), rate.name, *given)
 
 

@@ -22,6 +22,9 @@ from durable.models import (
     Limit,
     OperatorAction,
     QueueMessage,
+    RateKey,
+    RateLimit,
+    Reservation,
     Run,
     SavedView,
     Schedule,
@@ -130,6 +133,19 @@ def fill(stage: Stage, user: User) -> None:
         timeout=60.0,
     )
     Limit.objects.create(name="zq", at_once=1, override=2)
+    RateLimit.objects.create(
+        name="zq",
+        rate="1/s",
+        spacing=1_000_000_000,
+        override_rate="2/s",
+        override_spacing=500_000_000,
+        override_burst=1,
+    )
+    later = stage.now + timedelta(days=1)
+    RateKey.objects.create(
+        limit="zq", key="zq", closed_until=later, closed_by="zq", closed_why="zq", refused=1, refused_at=stage.now
+    )
+    Reservation.objects.create(run_id="run-1", location="prepare", limit="zq", key="zq", units=1, at=later)
     for number, run in enumerate(("run-26", "run-1", "run-6")):
         Slot.objects.create(
             run_id=run,
@@ -200,7 +216,10 @@ def addresses() -> dict[str, list[str]]:
         "workflow_start": [url("workflow_start", "tests.quick"), url("workflow_start", "none")],
         "limits": [url("limits")],
         "limit": [url("limit", each) for each in ("zq", "none")],
-        "limit_act": [url("limit_act", "zq", each) for each in ("set", "take-back", "none")],
+        "limit_act": [
+            url("limit_act", "zq", each)
+            for each in ("set", "take-back", "set-rate", "take-back-rate", "close", "open", "none")
+        ],
         "schedules": [url("schedules"), url("schedules") + "?after=zz"],
         "schedule": [url("schedule", each) for each in ("zq", "run-27", "none")],
         "schedule_create": [url("schedule_create")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -55,6 +56,17 @@ def test_the_last_minute_is_a_line(operator: Client) -> None:
     assert re.search(r'<polyline class="durable-stroke-run" points="0\.0,100\.0 9\.1,100\.0 [^"]* 100\.0,12\.5"', page)
     assert "7 units begun in the last minute" in page
     assert '<tr><th scope="row">5</th><td class="durable-number">7</td></tr>' in page
+
+
+def test_the_command_of_a_verb_names_the_key(log_in: Callable[..., Client]) -> None:
+    client = log_in("view_run", "change_limit")
+    for verb, expected in (
+        ("close", "close-limit openai '10 minutes' --key acme"),
+        ("open", "open-limit openai --key acme"),
+    ):
+        page = unescape(text_of(client.get(url("limit_act", "openai", verb) + "?key=acme")))
+        assert f"python manage.py durable {expected}" in page
+    assert "--key" not in text_of(client.get(url("limit_act", "openai", "set-rate") + "?key=acme"))
 
 
 def test_an_operator_sets_a_rate_and_takes_it_back(log_in: Callable[..., Client]) -> None:
