@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from durable.codec import Codec
 from durable.core import registry
@@ -46,6 +46,8 @@ from durable.replay_check.values import unreadable_value
 from durable.runtime import Runtime
 
 __all__ = ["RecordedRun", "replayed"]
+
+_SHOWN: Final = 2  # operations of the history that a finding names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +334,8 @@ def _ended(host: RecordsHost, call: Callable[[Any], Any], outcome: Outcome) -> O
 
 
 def _listed(found: Divergence) -> str:
-    return ", ".join(map(named, found.recorded)) or "it once"
+    shown = ", ".join(map(named, found.recorded[:_SHOWN])) or "it once"
+    return f"{shown} and more" if len(found.recorded) > _SHOWN else shown
 
 
 def _sides(found: Divergence) -> tuple[str, str]:

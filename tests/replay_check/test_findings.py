@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from enum import Enum
 from typing import Any
 
@@ -120,6 +121,25 @@ class TestAnOpenRun:
             "else:",
             '    ctx.step("charge the card", ...)',
         )
+
+        def mended(ctx: Context) -> None:
+            if ctx.get_version("change of charge", 2) == 1:
+                ctx.step("charge", work)
+            else:
+                ctx.step("charge the card", work)
+            ctx.step("pack", work)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(mended)
+        assert deploys.goes_on()
+
+    def test_whose_code_would_end_the_process(self, deploys: Deploys) -> None:
+        def leaves(ctx: Context) -> None:
+            ctx.step("charge", work)
+            sys.exit(1)
+
+        deploys.deploy(leaves)
+        assert deploys.finding().kind == FindingKind.EXCEPTION
 
     def test_with_a_step_that_has_become_a_sleep(self, deploys: Deploys) -> None:
         def other(ctx: Context) -> None:
