@@ -30,7 +30,8 @@ from django.db.models import (
 from django.db.models.functions import Concat, Replace, StrIndex, Substr
 
 from durable.conf import conf
-from durable.inspection.progress import MOST_OPEN, OPEN
+from durable.inspection import resting
+from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
 from durable.inspection.resting import remembered
 from durable.models import Entry, Run
 
@@ -158,8 +159,8 @@ def masked(text: str) -> str:
 def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     """Return the places of a run's history; `open_keys` are those of `progress_of`, for a caller that has them.
 
-    Two statements for a short history; five for a long one, and two more if it has more than `MOST_PLACES` places. Those
-    that count are left out if it was counted and its run rests (`durable.inspection.resting`).
+    Two statements for a short history; six for a long one, and two more if it has more than `MOST_PLACES` places. Those
+    that count, or look for what is open, are left out if it was counted and its run rests (`durable.inspection.resting`).
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
     if Entry.objects.using(conf.DATABASE).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
@@ -168,7 +169,7 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
         run, "places", lambda: _all_groups(run.id), lambda found: sum(count for _, _, _, count, *_ in found[0])
     )
     places = _sampled(groups)
-    for record in _open(run.id, open_keys):
+    for record in _open(run.id, open_keys_of_long(run) if open_keys is None else open_keys):
         place = places.get((masked(record.location), record.kind))
         if place is None:  # of a place inside a scope, or begun since
             places[record.location, record.kind] = _alone(record)
@@ -193,11 +194,17 @@ def read_inside(run_id: str, scopes: Iterable[str]) -> list[Record]:
     return [Record(*row) for row in found.values_list(*_COLUMNS)[:_MOST_INSIDE]]
 
 
-def read_locations(run_id: str, place: str, *, after: int, most: int) -> list[tuple[int, str]]:
-    """Return the ordinals and locations of the entries of a masked location that began after `after`.
+def read_locations(run: Run, place: str, *, after: int, most: int) -> list[tuple[int, str]]:
+    """Return the ordinals and locations of the entries of a masked location in a long history that began after `after`.
 
-    One statement where the next entries are mostly of this place, as in a loop; two else.
+    One statement where the next entries are mostly of this place, as in a loop; two else. None if they were read and the
+    run rests: no index has the order in which entries began.
     """
+    what = f"{most} locations of {place} after {after}"
+    return remembered(run, what, lambda: _locations(run.id, place, after, most), lambda _: resting.LONG + 1)
+
+
+def _locations(run_id: str, place: str, after: int, most: int) -> list[tuple[int, str]]:
     start = place.partition("#")[0]
     found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
     found = found.order_by("ordinal")

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from durable.conf import conf
 from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.inspection.error_text import shown_with
-from durable.inspection.pagination import FAILURE_KEY, Cursor, RunOrder
-from durable.models import Run
+from durable.inspection.pagination import FAILURE_KEY, KEY_OF_FAILURE, Cursor, RunOrder
+from durable.models import Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
@@ -48,6 +48,10 @@ class Plan:
     is_sieve: bool
     #: whether the index is one of open failures
     is_of_failures: bool = False
+    #: the rows of the index alone, as far as they are known: where a window ends is told without a look at its runs
+    failures: QuerySet[Failure] | None = None
+    #: whether errors are searched for a text, which takes twice as long as other conditions
+    compares_texts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,23 @@ class Lane:
     def _key(self) -> tuple[str, ...]:
         return FAILURE_KEY if self.plan.is_of_failures else self.order.key
 
+    @property
+    def _key_of_index(self) -> tuple[str, ...]:
+        return self._key if self.plan.failures is None else KEY_OF_FAILURE
+
+    def _index(self) -> QuerySet[Any]:
+        if self.plan.failures is None:
+            return self._runs
+        rows = self.plan.failures.order_by(*self.order.sorted_by(KEY_OF_FAILURE))
+        return rows if self.after is None else rows.filter(self.after.behind(KEY_OF_FAILURE))
+
     def matching(self, window: int | None = None) -> tuple[RunQuerySet, Cursor | None]:
         """Return the matching runs, and the key of the last run that is examined for them; None: all are.
 
-        `window` is the number of examined runs, `WINDOW` unless it is given.
+        `window` is the number of examined runs, `WINDOW` unless it is given, or half of it where texts are compared.
         """
-        end = self._window_end(window or WINDOW) if self.plan.is_sieve else None
+        usual = max(1, WINDOW // 2) if self.plan.compares_texts else WINDOW
+        end = self._window_end(window or usual) if self.plan.is_sieve else None
         runs = self._runs.filter(self.plan.rest)
         return (runs if end is None else runs.filter(end.up_to(self._key))), end
 
@@ -108,7 +123,8 @@ class Lane:
         return self._ends[window]
 
     def _find_end(self, window: int) -> Cursor | None:
-        last = self._runs.values_list(*self._key)[window - 1 : window].first()  # what the index has, and no more
+        keys = self._index().values_list(*self._key_of_index)  # what the index has, and no more
+        last = keys[window - 1 : window].first()
         if last is None:
             return None
         return Cursor(None if self.order is RunOrder.BY_ID else last[0], last[-1], self.order)

@@ -1,8 +1,8 @@
 """Lists of runs: filters, the search box, orders, and pages by key.
 
 No list reads more of the table as the table grows. A filter that an index serves follows that index; any other filter
-applies to a window of `WINDOW` runs along an index. A page that the window did not fill says so, and its cursor
-continues after the window: no run is left out, one more click is needed.
+applies to a window of `WINDOW` runs along an index, or of half as many if errors are searched. A page that the window
+did not fill says so, and its cursor continues after the window: no run is left out, one more click is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
 from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, merged
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
-from durable.models import Attempt, Cause, Run
+from durable.models import Attempt, Cause, Failure, Run
 from durable.models.run import RunQuerySet
 
 __all__ = [
@@ -168,7 +168,10 @@ def count_runs(wanted: RunCriteria) -> Count | None:
 def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: RunQuerySet | None) -> list[Lane]:
     after = Cursor.parsed(cursor, order) if cursor else None
     hidden = wanted.error_text if conf.REDACT else ""
-    return [Lane(each, order, after, hidden) for each in _plans(wanted, order, within)]
+    plans = _plans(wanted, order, within)
+    if wanted.error_text:
+        plans = [replace(each, compares_texts=True) for each in plans]
+    return [Lane(each, order, after, hidden) for each in plans]
 
 
 def _count(lanes: Sequence[Lane]) -> Count:
@@ -332,9 +335,18 @@ def _failed_roots(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -
     rest = _sieve(replace(wanted, only_roots=False, queue=""))
     # these of a run never change
     rest &= _is(failure__workflow=wanted.workflow, failure__queue=wanted.queue)
-    times = _is(failure__run_created_at__gte=wanted.created_from, failure__run_created_at__lt=wanted.created_until)
-    roots = runs.filter(times, failure__is_open=True, failure__parent__isnull=True)
-    return Plan(roots, rest, is_limited or bool(rest), is_of_failures=True)
+    times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
+    open_ones = {"is_open": True, "parent__isnull": True}
+    of_failure = {f"failure__{name}": value for name, value in open_ones.items()}
+    roots = runs.filter(_is(**{f"failure__{name}": value for name, value in times.items()}), **of_failure)
+    failures = Failure.objects.using(conf.DATABASE).filter(_is(**times), **open_ones)
+    return Plan(
+        roots,
+        rest,
+        is_limited or bool(rest),
+        is_of_failures=True,
+        failures=None if is_limited else failures,
+    )
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:

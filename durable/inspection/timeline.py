@@ -154,7 +154,7 @@ def build_timeline(
     attempts = read_attempts(run.id, is_exact=read.is_exact)
     undoing = {step.location: step.began_at for step in running if step.is_rollback}
     rows = _Rows(run, now, attempts, fatal, opened, undoing)
-    more = open_members(run.id, top, opened, after, most=MOST_MEMBERS, is_exact=read.is_exact) if opened else None
+    more = open_members(run, top, opened, after, most=MOST_MEMBERS, is_exact=read.is_exact) if opened else None
     for node in top:
         rows.add(node, 0)
     shown = _chosen(rows.found, opened)

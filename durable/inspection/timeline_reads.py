@@ -16,7 +16,7 @@ from durable.inspection.loop_note import loop_note
 from durable.inspection.place_tree import PlaceNode, build_place_tree
 from durable.inspection.places import Masked, Place, Record, masked, read_inside, read_locations
 from durable.inspection.time_axis import Work
-from durable.models import Attempt, Entry
+from durable.models import Attempt, Entry, Run
 from durable.store.outline_rows import long_data
 
 __all__ = ["MOST_ATTEMPTS", "FailedAttempts", "add_running", "open_members", "read_attempts", "read_iterations"]
@@ -127,7 +127,7 @@ def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
 
 
 def open_members(
-    run_id: str, top: Sequence[PlaceNode], opened: str, after: int, *, most: int, is_exact: bool
+    run: Run, top: Sequence[PlaceNode], opened: str, after: int, *, most: int, is_exact: bool
 ) -> int | None:
     """Give the folded node at or around `opened` its members: of those at it, the failed ones and a page of `most`.
 
@@ -150,14 +150,14 @@ def open_members(
         depth = node.location.count("/") + 1
         places = [each for each in node.walk() if each.is_folded and each.records]
         anchor = max(places, key=lambda each: each.count, default=node)
-        found = read_locations(run_id, anchor.location, after=after, most=most + 1)
+        found = read_locations(run, anchor.location, after=after, most=most + 1)
         more = found[most - 1][0] if len(found) > most else None
         bad = [each.location for each in node.all_records() if each.status in _FAILED] if after < 0 else []
         wanted = list(dict.fromkeys(_upto(each, depth) for each in [*bad[:most], *(at for _, at in found[:most])]))
     else:
         node, wanted = _around(folded, opened)
     if node is not None:
-        records = read_inside(run_id, wanted)
+        records = read_inside(run.id, wanted)
         node.members = _members(records, wanted, opened)
     return more
 

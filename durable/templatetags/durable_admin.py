@@ -321,6 +321,11 @@ class Entry:
     may_operate: bool = False
     may_see_payloads: bool = False
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there are more causes than rows."""
+        return self.number.endswith("+")
+
 
 @register.simple_tag(takes_context=True)
 def durable_places(context: dict[str, Any]) -> list[Place]:

@@ -60,6 +60,16 @@ def test_the_overview_has_causes_with_the_newest_first(failed: str, operator: Cl
     assert shown.count('class="durable-spark"') == 2
 
 
+@pytest.mark.parametrize(("shown", "has_more"), [(1, True), (2, False)])
+def test_the_index_leads_to_the_causes_that_it_leaves_out(
+    failed: str, operator: Client, monkeypatch: pytest.MonkeyPatch, shown: int, has_more: bool
+) -> None:
+    monkeypatch.setattr("durable.admin.overview.CAUSES", shown)
+    index = text_of(operator, reverse("admin:index"))
+    assert index.count('name="durable-incident"') == shown
+    assert (f'href="{url("causes")}">More causes, muted ones too</a>' in index) is has_more
+
+
 def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str, operator: Client) -> None:
     confirmation = operator.get(retry_url(failed))
     assert confirmation.status_code == 200
