@@ -8,6 +8,7 @@ from durable.cli.children import CHILDREN
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
 from durable.cli.holds import HOLDS, QUEUES
+from durable.cli.imports import IMPORT
 from durable.cli.limits import LIMITS, SET_LIMIT, TAKE_BACK_LIMIT
 from durable.cli.lint import LINT
 from durable.cli.maintenance import PRUNE
@@ -34,7 +35,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *VERBS,
     BULK,
     COMPARE,
-    *(REPLAY, REPLAY_CHECK, EXPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),
+    *(REPLAY, REPLAY_CHECK, EXPORT, IMPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),
     *HOLDS,
     LIMITS,
     SET_LIMIT,

@@ -76,6 +76,7 @@ class SummaryKind(StrEnum):
     PARENT_ENDED = "parent_ended"
     DROPPED = "dropped"
     HELD = "held"
+    IMPORTED = "imported"
 
 
 #: One thing that a parked run is doing: its kind, and what its words name. See `asleep`, `backing_off`, `compensating`.
@@ -348,6 +349,7 @@ _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
     SummaryKind.RECOVERED: gettext_noop("recovered"),
     SummaryKind.RECOVERED_COMPENSATING: gettext_noop("recovered: compensating"),
     SummaryKind.REPLAYED: gettext_noop("replayed from {location}"),
+    SummaryKind.IMPORTED: gettext_noop("imported: the run was open elsewhere ({state})"),
     SummaryKind.UNKNOWN_WORKFLOW: gettext_noop('waiting for a worker that knows the workflow "{workflow}"'),
     SummaryKind.DIVERGED: gettext_noop(
         "the code of this worker does not fit the history, trying again until the grace period ends: {error}"

@@ -6,9 +6,20 @@ one after the other, as lines of JSON; files can be joined. Starts nothing and w
 
 from __future__ import annotations
 
+from durable.histories.importing import digest_of, moved_history
 from durable.histories.reading import StoredHistory, read_files, read_histories
 from durable.histories.records import FORMAT, HistoryFileError
 from durable.histories.values import Values
 from durable.histories.writing import written_history
 
-__all__ = ["FORMAT", "HistoryFileError", "StoredHistory", "Values", "read_files", "read_histories", "written_history"]
+__all__ = [
+    "FORMAT",
+    "HistoryFileError",
+    "StoredHistory",
+    "Values",
+    "digest_of",
+    "moved_history",
+    "read_files",
+    "read_histories",
+    "written_history",
+]

@@ -199,6 +199,12 @@ def _paused(facts: Facts) -> Explanation:
             detail=_("A release of the workflow resumes it"),
             remedies=("resume", "cancel"),
         )
+    if facts.summary.kind is SummaryKind.IMPORTED:
+        return Explanation(
+            headline=capitalized(shortened(facts.summary)),
+            detail=_("Resumed, it goes on here, with this project's code and services"),
+            remedies=("resume", "cancel"),
+        )
     if facts.run.state_after_rollback:
         headline = _("Paused in the middle of its compensation, until it is resumed")
     else:

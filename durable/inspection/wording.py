@@ -95,6 +95,7 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "replay": pgettext_lazy("verb", "replay"),
     "give_output": pgettext_lazy("verb", "give output"),
     "edit_input": pgettext_lazy("verb", "edit input"),
+    "import": pgettext_lazy("verb", "import"),
     "prune": pgettext_lazy("verb", "prune"),
     "mute": pgettext_lazy("verb", "mute"),
     "unmute": pgettext_lazy("verb", "unmute"),

@@ -74,6 +74,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "replay": "replay_run",
     "give_output": "give_output",
     "edit_input": "edit_input",
+    "import": "give_output",
     "prune": "delete_run",
     "mute": "operate_run",
     "unmute": "operate_run",

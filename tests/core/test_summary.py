@@ -37,6 +37,7 @@ SENTENCES: Final[dict[SummaryKind, tuple[dict[str, Any], str]]] = {
     SummaryKind.RECOVERED: ({}, "recovered"),
     SummaryKind.RECOVERED_COMPENSATING: ({}, "recovered: compensating"),
     SummaryKind.REPLAYED: ({"location": "b"}, "replayed from b"),
+    SummaryKind.IMPORTED: ({"state": "sleeping"}, "imported: the run was open elsewhere (sleeping)"),
     SummaryKind.UNKNOWN_WORKFLOW: ({"workflow": "w"}, 'waiting for a worker that knows the workflow "w"'),
     SummaryKind.DIVERGED: (
         {"error": "no step"},

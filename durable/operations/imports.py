@@ -1,0 +1,114 @@
+"""Import a recorded run of another database, to be looked at: it rests until an operator says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from durable import runtime
+from durable.conf import conf
+from durable.core.errors import RunConflictError
+from durable.core.ids import check_id, check_queue
+from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState
+from durable.core.summary import Summary, SummaryKind
+from durable.models import OperatorAction
+from durable.operations.audit import Outcome
+from durable.operations.audited import Attribution, audited
+from durable.operations.common import check_not_an_order, require_step
+from durable.operations.start import Started
+from durable.store import row_rules
+
+__all__ = ["import_run"]
+
+_ACTION = "import"
+_ORIGIN = 1_000  # characters that the log keeps of where a run comes from
+_KINDS = frozenset(EntryKind)
+
+
+def import_run(
+    run: RunRecord,
+    entries: Sequence[EntryRecord],
+    messages: Sequence[Message],
+    *,
+    origin: str,
+    digest: str,
+    is_trial: bool = False,
+) -> Started:
+    """Store a recorded run under its id, with its history and its inbox. Return the run, and whether it is new.
+
+    An open run is paused, so that no worker takes it up. It has no parent, no key, no deadline and no slot of a limit, and
+    nothing is announced. `origin` says where it comes from, for the audit log; `digest` names the content. With
+    `is_trial` everything is checked and nothing is stored.
+
+    Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records that
+    cannot be stored, BulkOrderError for a run that performs a bulk, OperationDeniedError.
+    """
+    require_step("importing a run", "import it in a step")
+    at = runtime.current()
+    with audited(at, _ACTION, run.id) as attribution:
+        row_rules.check(run)
+        wanted = _at_rest(run)
+        check_not_an_order(run.workflow, _ACTION)
+        _check(wanted, entries, messages)
+        with at.store.transaction():
+            found = at.store.get(wanted.id)
+            if found is not None:
+                return _there_already(attribution, digest)
+            if is_trial:
+                return Started(wanted.id, is_new=True)
+            [(stored, is_new)] = at.store.create([wanted])
+            attribution.check_sees(stored.id)
+            if not is_new:
+                return _there_already(attribution, digest)
+            at.store.import_history(stored.id, entries=entries, attempts=(), messages=messages)
+            detail = f"{origin[:_ORIGIN]}, {_named(digest)}"
+            at.store.log([attribution.done(before=str(run.state), after=str(stored.state), detail=detail)])
+    return Started(wanted.id, is_new=True)
+
+
+def _at_rest(run: RunRecord) -> RunRecord:
+    """Return the run as no worker takes it up, without what belongs to the database that it comes from."""
+    resting = replace(
+        run,
+        fence=max(run.fence, 1),  # it has a history to load
+        lease_expires_at=None,
+        worker="",
+        wake_at=None,
+        crashes=0,
+        parent_id=None,
+        replay_of_id=None,
+        message_count=0,
+    )
+    if run.state not in ENDED:
+        resting.state = RunState.PAUSED
+        resting.pending_request = Request.NONE
+        resting.summary = Summary(SummaryKind.IMPORTED, state=str(run.state))
+    return resting
+
+
+def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Message]) -> None:
+    """Raise ValueError or TypeError for records that the tables do not take."""
+    check_id(run.id)
+    check_queue(run.queue)
+    for each in entries:
+        if each.kind not in _KINDS:
+            raise ValueError(
+                f'the entry "{each.location}" is of the kind {each.kind!r}, which this release does not know'
+            )
+    if len({each.location for each in entries}) < len(entries):
+        raise ValueError("two entries have the same location")
+    if len({each.order for each in messages}) < len(messages) or any(each.run_id != run.id for each in messages):
+        raise ValueError("two messages have the same place in the inbox, or one is another run's")
+
+
+def _there_already(attribution: Attribution, digest: str) -> Started:
+    attribution.check_sees(attribution.run_id)
+    rows = OperatorAction.objects.using(conf.DATABASE).filter(run_id=attribution.run_id, action=_ACTION)
+    if not rows.filter(outcome=Outcome.DONE.value, detail__endswith=_named(digest)).exists():
+        problem = "and was not imported from this content: import it under another id, with --as-prefix"
+        raise RunConflictError(attribution.run_id, problem)
+    return Started(attribution.run_id, is_new=False)
+
+
+def _named(digest: str) -> str:
+    return f"content {digest}"

@@ -1,0 +1,213 @@
+"""`durable import`: runs of files rest in this database until an operator says otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from django.contrib.auth.models import User
+from django.test import Client
+from django.test.utils import override_settings
+from django.urls import reverse
+from django.utils import timezone
+
+from durable import Context, CriticalError, get_run, runtime, workflow
+from durable.core import registry
+from durable.models import Child, Entry, OperatorAction, QueueMessage, Run, RunKey, RunLimit
+from tests.cli.conftest import Shell, Stage
+from tests.support.stores import in_force, settle
+
+NAME = "imports.order"
+
+
+def order(ctx: Context, what: str) -> str:
+    ctx.step("pay 💶/now", len, what)
+    if what == "fail":
+        raise CriticalError("no")
+    if what == "end":
+        return "ended"
+    body = ctx.queue.next("approved", names=["approved"]).body
+    ctx.sleep("wait", "1 day")
+    return str(body)
+
+
+@pytest.fixture
+def made(stage: Stage) -> Iterator[Any]:
+    found = workflow(name=NAME)(order)
+    yield found
+    registry.registry.unregister(found)
+
+
+@pytest.fixture
+def file(shell: Shell, stage: Stage, made: Any, tmp_path: Path) -> Path:
+    """A file with a run that sleeps, one that has ended and one that has failed; the database has none of them."""
+    made.using(id="open", deadline="3 days", key="the key").start("abc")
+    stage.settle("open")
+    get_run("open").send("approved", "yes")
+    stage.settle("open")
+    for name in ("end", "fail"):
+        stage.start(made, name, id=name)
+    done = shell("export", "open", "end", "fail", "--history")
+    assert done.status == 0
+    Run.objects.all().delete()
+    OperatorAction.objects.all().delete()
+    path = tmp_path / "runs.jsonl"
+    path.write_text(done.out, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("store", ["chosen", "portable"])
+def test_open_runs_are_paused_and_ended_ones_have_ended(shell: Shell, file: Path, store: str) -> None:
+    with in_force(store) as at:
+        done = shell("import", str(file), "--reason", "a look")
+        assert (done.status, done.lines, done.err) == (0, ["open", "end", "fail"], "")
+        assert {each.id: each.state for each in Run.objects.all()} == {
+            "open": "paused",
+            "end": "completed",
+            "fail": "failed",
+        }
+        run = at.store.get("open")
+        assert run is not None
+        assert run.summary == "imported: the run was open elsewhere (sleeping)"
+        assert (run.wake_at, run.lease_expires_at, run.worker, run.parent_id) == (None, None, "", None)
+        assert [each.location for each in at.store.history("open")] == ["pay 💶%2Fnow", "approved", "wait"]
+        assert len(at.store.messages("open")) == 1
+        assert at.store.claim_run("open", now=at.now(), lease_until=at.now(), worker="w") is None
+        later = replace(at, now=lambda: timezone.now() + timedelta(days=40))
+        runtime.activate(later)
+        try:
+            assert settle() == 0  # no worker takes any of them up, ever
+        finally:
+            runtime.deactivate(later)
+    assert not RunLimit.objects.exists()
+    assert not RunKey.objects.exists()
+    assert not Child.objects.exists()
+    assert shell("replay-check").status == 0
+    row = OperatorAction.objects.get(run_id="open")
+    assert (row.action, row.outcome, row.reason, row.before, row.after) == (
+        "import",
+        "done",
+        "a look",
+        "sleeping",
+        "paused",
+    )
+    assert row.detail.startswith("exported 20")
+    assert str(file) in row.detail
+
+
+def test_an_operator_can_resume_one_on_purpose(shell: Shell, stage: Stage, file: Path) -> None:
+    shell("import", str(file))
+    get_run("open").resume()
+    stage.settle("open")
+    assert Run.objects.get(pk="open").state == "sleeping"
+
+
+def test_other_ids(shell: Shell, stage: Stage, file: Path) -> None:
+    assert shell("import", str(file)).status == 0
+    done = shell("import", str(file), "--as-prefix", "look-")
+    assert (done.status, done.lines, done.err) == (0, ["look-open", "look-end", "look-fail"], "")
+    run = Run.objects.get(pk="look-open")
+    assert (run.seed, run.began_at) == ("open", Run.objects.get(pk="open").created_at)
+    assert shell("replay-check").status == 0
+    received = Entry.objects.get(run="look-open", location="approved").data["received"][0]["id"]  # type: ignore[index]  # JSON
+    assert QueueMessage.objects.get(run="look-open").pk == received
+
+
+def test_the_same_content_is_not_imported_twice_and_another_is_refused(shell: Shell, file: Path) -> None:
+    shell("import", str(file))
+    count = Entry.objects.count()
+    done = shell("import", str(file), "--keep-ids")
+    assert (done.status, done.lines) == (0, ["open", "end", "fail"])
+    assert "open was imported before, with the same content" in done.err
+    assert Entry.objects.count() == count
+    lines = file.read_text(encoding="utf-8").splitlines()
+    changed = json.loads(lines[1])
+    changed["entry"]["output"] = "9"
+    file.write_text("\n".join([lines[0], json.dumps(changed), *lines[2:]]), encoding="utf-8")
+    done = shell("import", str(file))
+    assert (done.status, done.lines) == (1, ["end", "fail"])
+    assert "open was not imported" in done.err
+    assert "--as-prefix" in done.err
+    assert OperatorAction.objects.get(run_id="open", outcome="conflict").action == "import"
+
+
+def test_a_run_of_this_database_is_never_replaced(shell: Shell, stage: Stage, made: Any, file: Path) -> None:
+    stage.start(made, "abc", id="open")
+    done = shell("import", str(file))
+    assert (done.status, done.lines) == (1, ["end", "fail"])
+    assert Run.objects.get(pk="open").state != "paused"
+
+
+def test_a_trial_stores_nothing(shell: Shell, file: Path) -> None:
+    done = shell("import", str(file), "--dry-run")
+    assert (done.status, done.lines) == (0, ["open", "end", "fail"])
+    assert "open would be imported" in done.err
+    assert not Run.objects.exists()
+    assert not OperatorAction.objects.exists()
+
+
+def test_it_needs_a_permission(shell: Shell, file: Path) -> None:
+    User.objects.create_user("ada", is_staff=True)
+    done = shell("import", str(file), "--as", "ada")
+    assert (done.status, done.out) == (1, "")
+    assert "durable.give_output" in done.err
+    assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("run", lambda run: run.update(workflow="durable.bulk")),
+        ("run", lambda run: run.update(state="completed", finished_at=None)),
+        ("run", lambda run: run.update(state="dreaming")),
+        ("run", lambda run: run.update(id="a/b")),
+        ("entry", lambda entry: entry.update(kind="dream")),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_whole(
+    shell: Shell, file: Path, name: str, change: Callable[[dict[str, Any]], None]
+) -> None:
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    change(next(each for each in lines if name in each)[name])
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    done = shell("import", str(file))
+    assert (done.status, done.lines) == (1, ["end", "fail"])
+    assert set(Run.objects.values_list("id", flat=True)) == {"end", "fail"}
+
+
+def test_values_are_written_for_this_projects_codec(shell: Shell, file: Path, tmp_path: Path) -> None:
+    shell("import", str(file))
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text(shell("export", "end", "--history", "--decrypt").out, encoding="utf-8")
+    with override_settings(
+        DURABLE={
+            "CODEC": "durable.crypto.FernetCodec",
+            "ENCRYPTION_KEYS": [Fernet.generate_key()],
+            "BIND_PAYLOADS": "require",
+        }
+    ):
+        at = runtime.production()
+        runtime.activate(at)
+        try:
+            assert shell("import", str(plain), "--as-prefix", "secret-").status == 0
+            assert '"ended"' not in str(Run.objects.get(pk="secret-end").output)
+            assert get_run("secret-end").result(timeout=0) == "ended"
+        finally:
+            runtime.deactivate(at)
+
+
+def test_the_runs_page_says_that_it_was_imported(shell: Shell, file: Path, admin_client: Client) -> None:
+    shell("import", str(file))
+    address = reverse("admin:durable_run_change", args=["open"])
+    page = admin_client.get(address).content.decode()
+    assert "Imported: the run was open elsewhere (sleeping)" in page
+    assert "Resumed, it goes on here" in page
+    log = admin_client.get(address, {"part": "audit"}).content.decode()
+    assert "exported 20" in log
+    assert file.name in log
