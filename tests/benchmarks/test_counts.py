@@ -176,6 +176,14 @@ def test_a_replay_is_two_statements_however_long(count: int) -> None:
     assert len(statements_of(lambda: one_pass(record))) <= 2  # the load, the park
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_recorded_history_is_written_without_a_pass_that_executes_its_steps(is_async: bool) -> None:
+    def written(count: int) -> int:
+        return len(statements_of(lambda: recorded(count, is_async=is_async)))
+
+    assert written(100) == written(10)
+
+
 def test_a_replay_holds_less_than_5_kb_for_an_entry() -> None:
     count = 2000
     handle = recorded(count, is_async=False)
