@@ -82,9 +82,12 @@ def rank_note(run: Run, now: datetime) -> str:
         return _("Before it come runs with a head start, or whose shares have their turns: %(number)s") % {
             "number": before.all
         }
-    told = {"share": ranking.share, "same": before.of(ranking.share), "number": before.all}
+    told = {"share": ranking.share, "number": before.all}
     if not before.all:
         return _("Its turn in share %(share)s is the next") % told
+    if before.is_capped:  # those that were counted may all be of other shares
+        return _("It waits for its turn in share %(share)s: before it come %(number)s") % told
+    told["same"] = before.of(ranking.share)
     return _("It waits for its turn in share %(share)s: before it come %(number)s, of its own share %(same)s") % told
 
 
@@ -100,7 +103,7 @@ class _Before(NamedTuple):
 
     def of(self, share: str) -> Count:
         rows = RunRank.objects.using(conf.DATABASE).filter(run_id__in=self.ids, share=share)
-        return Count(number=rows.count(), is_capped=self.is_capped)
+        return Count(number=rows.count())
 
 
 def _before(run: Run, head_starts: list[int], now: datetime) -> _Before:
