@@ -72,7 +72,11 @@ def declared(*, discovered_only: bool = False) -> dict[str, tuple[str, Rules]]:
 
 
 def synchronise(*, discovered_only: bool = False) -> list[Difference]:
-    """Make the rows as the code declares them, in one transaction; return what was different."""
+    """Make the rows as the code declares them, in one transaction; return what was different.
+
+    `migrate` does it, and so does a test that wants the schedules of the code. `discovered_only` leaves out schedules of
+    workflows that no module `workflows` of an installed app has.
+    """
     at = runtime.current()
     wanted = declared(discovered_only=discovered_only)
     known = declared()
