@@ -8,5 +8,10 @@ INSTALLED_APPS = [*BASE_APPS, "tests.chaos", "tests.chaos.families", "tests.chao
 DURABLE = {
     **BASE_DURABLE,
     "MAX_CRASHES": 1_000_000,
-    "LIMITS": {"carrier": {"rate": "5/s"}, "chaos-step": {"at_once": 1}, "chaos-edited": {"at_once": 2}},
+    "LIMITS": {
+        "carrier": {"rate": "5/s"},
+        "chaos-step": {"at_once": 1},
+        "chaos-edited": {"at_once": 2},
+        "chaos-rate": {"rate": "20/s"},
+    },
 }

@@ -12,15 +12,16 @@ from typing import Any, Final
 
 from django.db import connection
 
+from durable.core.rates import Rate
 from durable.models import Run
 from tests.chaos.audit import numbers_drawn_twice
 from tests.chaos.limits.load import LimitLoad
-from tests.chaos.limits.workflows import AT_ONCE, MOST
+from tests.chaos.limits.workflows import AT_ONCE, MOST, RATES
 
 __all__ = ["broken_promises", "install", "taken"]
 
 _LOG: Final = """
-CREATE TABLE chaos_log (seq bigserial PRIMARY KEY, kind text, run_id text, what text, held integer);
+CREATE TABLE chaos_log (seq bigserial PRIMARY KEY, kind text, run_id text, what text, held integer, begun bigint);
 
 CREATE FUNCTION chaos_slot() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   IF TG_OP = 'DELETE' THEN
@@ -36,6 +37,15 @@ CREATE FUNCTION chaos_slot() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   RETURN NULL;
 END $$;
 
+CREATE FUNCTION chaos_rate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF NEW.begun <> OLD.begun THEN
+    INSERT INTO chaos_log (kind, what, begun) VALUES ('begun', NEW."limit" || '/' || NEW.key, NEW.begun);
+  END IF;
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER chaos_rate AFTER UPDATE ON durable_ratekey FOR EACH ROW EXECUTE FUNCTION chaos_rate();
+
 CREATE TRIGGER chaos_slot AFTER INSERT OR DELETE OR UPDATE OF is_held ON durable_slot FOR EACH ROW
   EXECUTE FUNCTION chaos_slot();
 """
@@ -43,6 +53,7 @@ CREATE TRIGGER chaos_slot AFTER INSERT OR DELETE OR UPDATE OF is_held ON durable
 #: What must have no row, and what each row means.
 _NEVER: Final = {
     "a slot is left": 'SELECT run_id, "limit", key, is_held FROM durable_slot',
+    "a reservation is left": 'SELECT run_id, "limit", key, at FROM durable_reservation',
     "a note is left for the sweep": 'SELECT run_id, "limit", key FROM durable_slotnote',
     "a run has charged twice": "SELECT reference FROM shop_charge GROUP BY reference HAVING count(*) > 1",
 }
@@ -56,7 +67,7 @@ def install() -> None:
 
 def broken_promises(load: LimitLoad) -> list[str]:
     """What is wrong; [] if all is well."""
-    return [*_never(), *_ends(load), *_held(), *numbers_drawn_twice()]
+    return [*_never(), *_ends(load), *_held(), *_begun(), *numbers_drawn_twice()]
 
 
 def taken() -> int:
@@ -90,7 +101,9 @@ def _held() -> Iterator[str]:
     """Follow the log: never more held than allowed, nothing given up that was not taken, each limit used."""
     held: dict[str, Counter[str]] = defaultdict(Counter)
     waited = False
-    for kind, run_id, what, counted in _rows("SELECT kind, run_id, what, held FROM chaos_log ORDER BY seq"):
+    for kind, run_id, what, counted in _rows(
+        "SELECT kind, run_id, what, held FROM chaos_log WHERE kind <> 'begun' ORDER BY seq"
+    ):
         limit = what.partition("/")[0]
         most = MOST if limit == "chaos-edited" else AT_ONCE[limit]
         if kind == "taken":
@@ -110,3 +123,15 @@ def _held() -> Iterator[str]:
         yield f"nobody has taken a slot of {sorted(unused)}"
     if not waited:
         yield "nobody has waited: this chaos proves nothing"
+
+
+def _begun() -> Iterator[str]:
+    """Follow the log: the moments of the attempts that were let begin are never closer than the rate allows."""
+    newest: dict[str, int] = {}
+    for what, begun in _rows("SELECT what, begun FROM chaos_log WHERE kind = 'begun' ORDER BY seq"):
+        spacing = Rate.of(RATES[what.partition("/")[0]]).spacing
+        if what in newest and begun - newest[what] < spacing:
+            yield f"two attempts of {what} have begun within {(begun - newest[what]) / 1e9:.6f} s"
+        newest[what] = begun
+    if unused := RATES.keys() - {what.partition("/")[0] for what in newest}:
+        yield f"nobody has taken a unit of {sorted(unused)}"

@@ -7,12 +7,16 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
+
+from django.utils import timezone
 
 from durable import InvalidTransitionError, UnknownLimitError, get_run
 from durable.core.records import ENDED, RunState
 from durable.models import Run
 from durable.operations.limits import set_limit
+from durable.operations.rates import close_limit, open_limit
 from tests.chaos.limits import workflows as limited
 from tests.chaos.load import force
 
@@ -45,6 +49,7 @@ class LimitLoad:
             self._start(f"member-{name}", limited.member, tenant, charges=1)
             self._start(f"stepper-{name}", limited.stepper, tenant, charges=1)
             self._start(f"pair-{name}", limited.pair, tenant, charges=1)
+            self._start(f"rated-{name}", limited.rated, tenant, charges=1)
             self._start(f"undone-{name}", limited.undone, tenant, ends=RunState.FAILED)
         self._start(f"passed-{group}", limited.passed, charges=1)
         if group % 4 == 0:
@@ -55,6 +60,10 @@ class LimitLoad:
         """Edit the number, pause a run, resume another, cancel a run that holds its slot for ever."""
         if self.chance.random() < 0.5:
             self._edit(self.chance.randint(1, limited.MOST))
+        if self.chance.random() < 0.3:
+            self._close()
+        if self.chance.random() < 0.3:
+            self._open()
         if self.chance.random() < 0.5:
             self._pause()
         if self._paused and self.chance.random() < 0.5:
@@ -69,6 +78,7 @@ class LimitLoad:
         while self._keepers:
             self._cancel(self._keepers.pop())
         self._edit(limited.MOST)
+        self._open()
 
     def wait(self, seconds: float) -> list[str]:
         """Wait until all runs have ended; return those that have not."""
@@ -90,6 +100,16 @@ class LimitLoad:
         with suppress(UnknownLimitError):  # no run has taken a slot of it yet
             force(lambda: set_limit("chaos-edited", at_once))
             self.acts["edits"] += 1
+
+    def _close(self) -> None:
+        with suppress(UnknownLimitError):  # no run has wanted a unit of it yet
+            force(lambda: close_limit("chaos-rate", timezone.now() + timedelta(seconds=1)))
+            self.acts["closings"] += 1
+
+    def _open(self) -> None:
+        with suppress(UnknownLimitError):
+            force(lambda: open_limit("chaos-rate"))
+            self.acts["openings"] += 1
 
     def _pause(self) -> None:
         open_runs = force(_open_runs)

@@ -8,11 +8,13 @@ from durable import Context, CriticalError, Limit, workflow
 from project.shop.models import Charge
 from tests.chaos.workflows import STUBBORN
 
-__all__ = ["AT_ONCE", "MOST", "keeper", "member", "pair", "passed", "stepper", "undone"]
+__all__ = ["AT_ONCE", "MOST", "RATES", "keeper", "member", "pair", "passed", "rated", "stepper", "undone"]
 
 #: How many slots each limit allows (those of steps in the settings), but for "chaos-edited": an operator sets between 1 and MOST of these.
 AT_ONCE = {"chaos-open": 1, "chaos-pass": 2, "chaos-step": 1, "chaos-edited": 2, "chaos-a": 2, "chaos-b": 1}
 MOST = 4
+#: The rates, of passes and (in the settings) of steps.
+RATES = {"chaos-starts": "20/s", "chaos-rate": "20/s"}
 #: Longer than any chaos: what sleeps so long has to be ended by others.
 FOR_EVER = 3_600.0
 
@@ -67,6 +69,14 @@ def stepper(ctx: Context, tenant: str) -> str:
         },
     )
     ctx.step("charge", charge_once, ctx.run_id, atomic=True, limit="chaos-edited", **STUBBORN)
+    return tenant
+
+
+@workflow(name="chaos.rated", limit=Limit("chaos-starts", rate=RATES["chaos-starts"]))
+def rated(ctx: Context, tenant: str) -> str:
+    """A rate of its passes, one of a step that takes a slot too, and one of a step that is one commit with its charge."""
+    ctx.step("work", time.sleep, 0.01, rate=f"chaos-rate/{tenant}", limit=f"chaos-step/{tenant}", **STUBBORN)
+    ctx.step("charge", charge_once, ctx.run_id, atomic=True, rate="chaos-rate", **STUBBORN)
     return tenant
 
 
