@@ -22,6 +22,7 @@ __all__ = [
     "current_step",
     "is_in_step",
     "is_running",
+    "leave_code_around",
     "running_place",
     "running_run",
     "running_scope",
@@ -64,6 +65,15 @@ def running_place() -> tuple[str, str, str]:
     """
     info = _step.get()
     return (*_place.get(), info.location if info is not None else "")
+
+
+def leave_code_around() -> None:
+    """Forget the step and the scope that this code is called in, for the rest of its context.
+
+    A pass begins with it, in a context of its own: a step may execute a pass of another run, as with a `Harness`.
+    """
+    _step.set(None)
+    _scope.set(None)
 
 
 @contextmanager

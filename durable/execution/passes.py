@@ -15,7 +15,7 @@ from durable import guard, runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.compatibility import unreadable
-from durable.core.current import running_workflow
+from durable.core.current import leave_code_around, running_workflow
 from durable.core.errors import PayloadError
 from durable.core.records import RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
@@ -48,6 +48,7 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
         operation = AsyncDriver(host).with_loops(operation)
 
     def drive() -> PassOutcome:
+        leave_code_around()
         with running_workflow(record.id, record.workflow), observers.observe_pass(record, at.now) as observation:
             host.events.observation = observation
             outcome: PassOutcome = SyncDriver(host).drive(operation)

@@ -1,4 +1,4 @@
-"""Notice files opened for writing, sockets and processes between two operations, with an audit hook of Python's.
+"""Notice files that are written or changed, sockets and processes between two operations, with an audit hook of Python's.
 
 In development and in tests only, because a hook stays for the life of the process and is called for each audited event.
 """
@@ -55,6 +55,17 @@ def _file(scope: Scope, args: tuple[Any, ...]) -> None:
     tell(scope, "W105", "file", what, _remedy(scope, "write the file"))
 
 
+def _change(doing: str) -> Callable[[Scope, tuple[Any, ...]], None]:
+    """Return what tells of a file or directory that is changed without being opened."""
+
+    def judge(scope: Scope, args: tuple[Any, ...]) -> None:
+        path = args[0]
+        name = f"descriptor {path}" if isinstance(path, int) else os.fsdecode(path)
+        tell(scope, "W105", doing, f"the file {name[:_SHOWN]} {doing}", _remedy(scope, "change the file"))
+
+    return judge
+
+
 def _is_for_writing(mode: Any, flags: Any) -> bool:
     if isinstance(mode, str):
         return any(each in mode for each in "wax+")
@@ -83,6 +94,14 @@ def _remedy(scope: Scope, name: str) -> str:
 
 _JUDGES: Final[dict[str, Callable[[Scope, tuple[Any, ...]], None]]] = {
     "open": _file,
+    "os.chmod": _change("given another mode"),
+    "os.link": _change("linked"),
+    "os.mkdir": _change("made"),
+    "os.remove": _change("removed"),
+    "os.rename": _change("renamed"),
+    "os.rmdir": _change("removed"),
+    "os.symlink": _change("linked"),
+    "os.truncate": _change("truncated"),
     "socket.connect": _connection,
     "subprocess.Popen": _process,
     "os.exec": _process,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +64,51 @@ class TestFiles:
 
         refused(passed(h, writes))
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("change", "doing"),
+        [
+            (lambda there: there.unlink(), "removed"),
+            (lambda there: there.rename(there.with_name("other")), "renamed"),
+            (lambda there: there.replace(there.with_name("other")), "renamed"),
+            (lambda there: shutil.move(there, there.with_name("other")), "renamed"),
+            (lambda there: there.with_name("new").mkdir(), "made"),
+            (lambda there: (there.with_name("a") / "b").mkdir(parents=True), "made"),
+            (lambda there: tempfile.mkdtemp(dir=there.parent), "made"),
+            (lambda there: (there.parent / "empty").rmdir(), "removed"),
+            (lambda there: shutil.rmtree(there.parent / "empty"), "removed"),
+            (lambda there: there.with_name("new").symlink_to(there), "linked"),
+            (lambda there: there.with_name("new").hardlink_to(there), "linked"),
+            (lambda there: there.chmod(0o600), "given another mode"),
+            (lambda there: os.truncate(there, 1), "truncated"),
+            (lambda there: shutil.copyfile(there, there.with_name("new")), "opened for writing"),
+            (lambda there: tempfile.NamedTemporaryFile(dir=there.parent).close(), "opened for writing"),
+        ],
+    )
+    def test_a_file_that_is_changed_without_being_opened_is_refused(
+        self, h: Harness, tmp_path: Path, change: Callable[[Path], object], doing: str
+    ) -> None:
+        there = tmp_path / "there"
+        there.write_text("as it was")
+        there.chmod(0o644)
+        (tmp_path / "empty").mkdir()
+        before = there.stat()
+
+        def changes(ctx: Context) -> None:
+            change(there)
+
+        told = refused(passed(h, changes))
+        assert f" {doing} (tests/guard/test_events.py, line " in told
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "there"]
+        assert (there.read_text(), there.stat().st_mode) == ("as it was", before.st_mode)
+
+    def test_a_step_may_change_files(self, h: Harness, tmp_path: Path) -> None:
+        def cleans(ctx: Context) -> list[str]:
+            ctx.step("make", (tmp_path / "made").mkdir)
+            ctx.step("remove", (tmp_path / "made").rmdir)
+            return [each.name for each in tmp_path.iterdir()]
+
+        assert passed(h, cleans).output == []
 
     def test_reading_is_left_to_the_linter(self, h: Harness) -> None:
         def reads(ctx: Context) -> int:
