@@ -15,7 +15,7 @@ import pytest
 from durable import Workflow
 from durable.core import registry
 from durable.lint import ALLOW, RULES, UNREADABLE, Rule, lint
-from durable.testing import Harness
+from durable.testing import Harness, NotDeterministicError
 
 PAGE: Final = Path(__file__).resolve().parent.parent.parent / "docs" / "rules.md"
 _BLOCK: Final = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,6 +45,24 @@ def test_the_programs_of_a_section(rule: Rule, section: str, tmp_path: Path) -> 
     assert " ".join(section.split()).count(rule.why) == 1
 
 
+_NOTICED: Final = re.compile(r"^Noticed by: (.*)\.$", re.MULTILINE)
+
+
+def noticed(by: str) -> set[str]:
+    """Return the rules whose sections say that `by` notices them."""
+    return {each[:4] for each in SECTIONS for [line] in [_NOTICED.findall(each)] if by in line.split(", ")}
+
+
+def test_each_section_says_who_notices() -> None:
+    everyone = {each.id for each in RULES}
+    assert noticed("the linter") == everyone
+    told = before.partition("## What is noticed")[2].partition("## Silence")[0]
+    table = set(re.findall(r"\| (W\d{3}) \|", told))
+    assert noticed("the guard") == table == {"W105", "W106", "W109", "W123"}
+    assert noticed("the second replay") == set(re.findall(r"W\d{3}", told)) - table
+    assert noticed("each run") == {*ENDING, "W162"} - noticed("the guard")
+
+
 def test_the_comment_of_the_page_silences(tmp_path: Path) -> None:
     [program] = _BLOCK.findall(before)
     assert found(program, tmp_path) == []
@@ -72,17 +90,17 @@ class Ended:
 
 
 @pytest.fixture
-def program(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Ended]]:
+def program(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
     """Run a program's last workflow until it has ended."""
     module = ModuleType("rules_of_the_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
-    def run(source: str) -> Ended:
+    def run(source: str, *, strict: bool = False) -> Ended:
         vars(module).clear()
         vars(module)["__name__"] = "rules_of_the_page"
         exec(compile(source, str(PAGE), "exec", dont_inherit=True), vars(module))
         workflow = [each for each in vars(module).values() if isinstance(each, Workflow)][-1]
-        with Harness() as h:
+        with Harness(strict=strict) as h:
             started = h.start(workflow, *(_INPUTS[name] for name in list(workflow.signature.parameters)[1:]))
             end = h.finish(started)
             return Ended(
@@ -113,7 +131,7 @@ def test_most_rules_of_operations_are_enforced() -> None:
 
 
 @pytest.mark.parametrize("rule", ENDING)
-def test_the_first_program_ends_as_the_page_says(rule: str, program: Callable[[str], Ended]) -> None:
+def test_the_first_program_ends_as_the_page_says(rule: str, program: Callable[..., Ended]) -> None:
     bad, said, good = section(rule)
     ending = _ENDS.search(said)
     assert ending is not None
@@ -121,27 +139,29 @@ def test_the_first_program_ends_as_the_page_says(rule: str, program: Callable[[s
     assert program(good).state == "completed"
 
 
-def test_state_outside_of_steps_is_gone(program: Callable[[str], Ended]) -> None:
+def test_state_outside_of_steps_is_gone(program: Callable[..., Ended]) -> None:
     bad, said, good = section("W121")
     assert "prints `[]`" in said
     assert program(bad).printed == "[]\n"
-    assert program(good).printed == "['first', 'second']\n"
+    assert program(good, strict=True).printed == "['first', 'second']\n"
+    with pytest.raises(NotDeterministicError, match='step "show"'):
+        program(bad.replace('    ctx.sleep("a nap", "3 hours")\n', ""), strict=True)
 
 
-def test_a_captured_variable_has_its_last_value(program: Callable[[str], Ended]) -> None:
+def test_a_captured_variable_has_its_last_value(program: Callable[..., Ended]) -> None:
     bad, _, good = section("W135")
     assert program(bad).printed.split() == ["3", "3", "3"]
     assert program(good).printed.split() == ["1", "2", "3"]
 
 
-def test_an_open_child_is_cancelled_with_its_parent(program: Callable[[str], Ended]) -> None:
+def test_an_open_child_is_cancelled_with_its_parent(program: Callable[..., Ended]) -> None:
     bad, _, good = section("W163")
     assert program(bad).children == ["cancelled"]
     assert program(good).children == ["completed"]
 
 
 def test_a_cancelled_run_comes_to_no_operation_in_finally(
-    program: Callable[[str], Ended], capsys: pytest.CaptureFixture[str]
+    program: Callable[..., Ended], capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad, said, good = section("W145")
     assert "prints nothing" in said
@@ -157,7 +177,7 @@ def test_a_cancelled_run_comes_to_no_operation_in_finally(
 
 
 def test_swallowed_control_flow_is_taken_for_an_error(
-    program: Callable[[str], Ended], caplog: pytest.LogCaptureFixture
+    program: Callable[..., Ended], caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, _, good = section("W144")
     assert program(bad).state == "completed"
@@ -167,7 +187,7 @@ def test_swallowed_control_flow_is_taken_for_an_error(
     assert caplog.messages == []
 
 
-def test_an_id_is_one_runs_for_ever(program: Callable[[str], Ended]) -> None:
+def test_an_id_is_one_runs_for_ever(program: Callable[..., Ended]) -> None:
     bad, said, _ = section("W162")
     second = "\n".join(
         [

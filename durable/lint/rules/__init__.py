@@ -6,6 +6,7 @@ from typing import Final
 
 from durable.lint.rules.base import Report, Rule
 from durable.lint.rules.flow import FLOW
+from durable.lint.rules.limits import LIMITS
 from durable.lint.rules.names import NAMES
 from durable.lint.rules.starts import STARTS
 from durable.lint.rules.state import STATE
@@ -16,5 +17,5 @@ from durable.lint.rules.world import WORLD
 __all__ = ["RULES", "Report", "Rule"]
 
 RULES: Final[tuple[Rule, ...]] = tuple(
-    sorted((*WORLD, *TIMES, *STATE, *NAMES, *FLOW, *STEPS, *STARTS), key=lambda rule: rule.id)
+    sorted((*WORLD, *TIMES, *STATE, *NAMES, *FLOW, *STEPS, *STARTS, *LIMITS), key=lambda rule: rule.id)
 )

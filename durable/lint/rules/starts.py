@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from durable.lint.facts import Facts, Start
+from durable.lint.outside import in_order
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import NOTHING, Text, WorkflowValue
 
@@ -155,6 +156,27 @@ class Forgotten(Rule):
                 )
 
 
+class UnsteadyInputs(Rule):
+    """Inputs of maps."""
+
+    id = "W164"
+    level = "error"
+    title = "The inputs of a map differ from pass to pass"
+    why = (
+        "A map starts its children in batches and knows an input by its place: in the next pass another input is there."
+    )
+    fix = "Return the inputs from a step, and sort what has no order: sorted(...)."
+
+    def check(self, facts: Facts) -> Iterator[Report]:
+        for operation in facts.own():
+            if operation.kind != "map":
+                continue
+            inputs = operation.args[2] if len(operation.args) > 2 else operation.keywords.get("inputs", NOTHING)
+            if origins := in_order(inputs):
+                text = min(each.text for each in origins)
+                yield Report(operation.module, operation.line, f"The inputs are made of `{text}`.")
+
+
 def _has(workflow: WorkflowValue, option: str) -> bool:
     found = workflow.options.get(option)
     return found is not None and not (isinstance(found[0], ast.Constant) and found[0].value is None)
@@ -164,6 +186,8 @@ def _problems_of_key(child: WorkflowValue, *, is_map: bool) -> Iterator[tuple[st
     """Yield what is wrong with the key of a child, or of the children of a map."""
     if _has(child, "debounce"):
         yield "A child cannot have `debounce`.", "Start the run in a step."
+    elif _has(child, "id") and is_map:
+        yield "Several children cannot share one id.", "Leave the id out: each child has one of its own."
     elif _has(child, "key") and is_map:
         yield "Several children cannot share one key.", "Start each with ctx.child under its own key."
     elif _has(child, "if_open") and not _has(child, "key"):
@@ -190,4 +214,4 @@ def _problems(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
         yield "`delay` and `debounce` both say when the run begins.", "Leave one of them out."
 
 
-STARTS: tuple[Rule, ...] = (Started(), Options(), FixedId(), Forgotten())
+STARTS: tuple[Rule, ...] = (Started(), Options(), FixedId(), Forgotten(), UnsteadyInputs())
