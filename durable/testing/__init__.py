@@ -76,8 +76,9 @@ class Harness(AsyncTwins):
 
     `now` is where the clock starts (aware; the real moment by default); `short_sleep`, in seconds, below which sleeps do not park (0: every sleep
     yields; the setting by default); `divergence_grace` in seconds, none by default. With `quiet=False` what durable logs
-    during passes is printed. With `strict` each pass is replayed once more from its records, with another clock, other
-    random numbers and sets in another order, and NotDeterministicError says where the code does something else.
+    during passes is printed. Each pass is replayed once more from its records, with another clock, other random numbers
+    and sets in another order, and NotDeterministicError says where the code does something else; `strict=False` turns
+    that off.
 
     Methods that pass runs cannot be called while the thread's event loop runs; async tests await their twins, such as
     `asettle()`.
@@ -91,12 +92,13 @@ class Harness(AsyncTwins):
         divergence_grace: Duration = 0,
         codec: Any = None,
         quiet: bool = True,
-        strict: bool = False,
+        strict: bool = True,
     ) -> None:
         self._quiet = quiet
         self._strict = strict
-        self._trace = Trace()
-        self._snapshots: list[History] | None = None
+        # by run: within a step of one run, passes of others may be executed
+        self._traces: dict[str, Trace] = {}
+        self._snapshots: dict[str, list[History]] | None = None
         self._replays = 0
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store = _CrashingStore()
@@ -296,9 +298,9 @@ class Harness(AsyncTwins):
     def _pass(self, claimed: RunRecord) -> None:
         try:
             eviction = _Eviction(self._store, claimed.id)
-            self._trace = Trace()
+            self._traces[claimed.id] = Trace()
             if self._snapshots is not None:
-                self._snapshots = []
+                self._snapshots[claimed.id] = []
                 self._store.on_commit = self._keep
             with muted() if self._quiet else nullcontext():
                 outcome = execute_pass(claimed, store=self._store, eviction=eviction, at=self._runtime)
@@ -308,21 +310,25 @@ class Harness(AsyncTwins):
             self._store.expire_lease(claimed.id, self._now)
             raise
         finally:
+            self._traces.pop(claimed.id, None)
             go_on_after_refusals()
 
     def _note(self, scope: Scope, label: str, operation: Operation) -> None:
-        self._trace.note(scope, label, operation)
+        trace = self._traces.get(scope.journal.run.id)
+        if trace is not None:  # None of a pass that a test executes by itself
+            trace.note(scope, label, operation)
 
     def _replay(self, run_id: str, outcome: PassOutcome) -> None:
         """Replay what the pass has recorded. Raises NotDeterministicError where its code comes to something else."""
-        run = self._store.get(run_id)
-        if run is None or not self._trace.scopes.get("") or outcome.due_now or run.state not in _REPLAYED:
+        run, trace = self._store.get(run_id), self._traces[run_id]
+        if run is None or not trace.scopes.get("") or outcome.due_now or run.state not in _REPLAYED:
             return
         definition = self._local.get(run.workflow) or registry.get(run.workflow)
-        for history in [*(self._snapshots or ()), self._store.load(run_id)]:
+        snapshots = (self._snapshots or {}).get(run_id, [])
+        for history in [*snapshots, self._store.load(run_id)]:
             found = replay(run, definition, self._runtime, history)
             self._replays += 1
-            if difference := different(self._trace, found, outcome):
+            if difference := different(trace, found, outcome):
                 raise NotDeterministicError(
                     f'the code of run "{run_id}" of {run.workflow} is not deterministic: {difference}. The replay had the '
                     "records of the pass, another clock, other random numbers and sets in another order. Let names and "
@@ -330,8 +336,8 @@ class Harness(AsyncTwins):
                 )
 
     def _keep(self, run_id: str) -> None:
-        if self._snapshots is not None:
-            self._snapshots.append(self._store.load(run_id))
+        if self._snapshots is not None and run_id in self._snapshots:
+            self._snapshots[run_id].append(self._store.load(run_id))
 
     def assert_deterministic(
         self,
@@ -348,7 +354,7 @@ class Harness(AsyncTwins):
         """
         require_no_loop("assert_deterministic")
         trial = self._another(strict=True)
-        trial._snapshots = []
+        trial._snapshots = {}
         with _rolled_back(), trial:
             (drive or _finish)(trial, trial.start(workflow, *args, **kwargs))
         return trial._replays

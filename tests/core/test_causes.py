@@ -234,7 +234,7 @@ TOLD = {
 @pytest.mark.parametrize("happens", WAYS)
 def test_each_way_out_of_a_pass_that_fails_a_run_records_its_cause(happens: str) -> None:
     way, grace, transitions = WAYS[happens]
-    with Harness(now=NOW, divergence_grace=grace) as h:
+    with Harness(now=NOW, divergence_grace=grace, strict=False) as h:  # two ways diverge on purpose
         way(h)
         [run] = h._store._runs.values()
         found = h._store.failure(run.id)

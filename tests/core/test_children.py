@@ -324,7 +324,7 @@ def test_ids_in_scopes() -> None:
         ids.append(ctx.start_child("n" * 120, one, "y").id)
         return ids
 
-    with Harness() as h:
+    with Harness(strict=False) as h:  # bodies fill the list, and a recorded body is not run again
         long = "p" * 150
         found = h.finish(h.start(scopes.using(id=long))).output
         assert found[:2] == [f"{long}:l:~0:x", f"{long}:l:~1:x"]

@@ -560,7 +560,7 @@ def test_a_message_out_of_an_iteration_that_has_ended(h: Harness, flavour: Flavo
     assert is_completed
 
 
-def test_a_response_that_the_codec_refuses_may_be_followed_by_another(h: Harness, flavour: Flavour) -> None:
+def test_a_response_that_the_codec_refuses_may_be_followed_by_another(lenient: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         message = await ctx.queue.next("q", completable=True)
         try:
@@ -568,7 +568,7 @@ def test_a_response_that_the_codec_refuses_may_be_followed_by_another(h: Harness
         except Exception as error:
             await message.complete(type(error).__name__)
 
-    run = h.start(flavour(ship))
+    run = lenient.start(flavour(ship))  # a replay has the response, so that nothing is refused
     assert run.ask("q") == "PayloadError"
 
 

@@ -151,7 +151,7 @@ class TestWording:
             ctx.step(names.pop(0), nothing)
             ctx.sleep("nap", 3600)
 
-        with Harness() as h:
+        with Harness(strict=False) as h:  # in the second pass it takes another way
             h.start(changes, id="a")
             h.finish("a")
         assert "HistoryDivergedError" in lines[-1]

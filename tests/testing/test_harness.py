@@ -228,7 +228,7 @@ def test_crash_everywhere_finds_code_that_is_not_deterministic() -> None:
         ctx.step("a", int)
         return drawn
 
-    with Harness() as h, pytest.raises(AssertionError, match="changed the outcome"):
+    with Harness(strict=False) as h, pytest.raises(AssertionError, match="changed the outcome"):
         h.crash_everywhere(drawing)
 
 
@@ -240,7 +240,7 @@ def test_crash_everywhere_finds_state_outside_of_steps() -> None:
         ctx.step("b", int)
         return len(seen)
 
-    with Harness() as h, pytest.raises(AssertionError, match="changed the outcome"):
+    with Harness(strict=False) as h, pytest.raises(AssertionError, match="changed the outcome"):
         h.crash_everywhere(remembering)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from durable.context import AsyncContext, Context
 from durable.core.bodies import run_body
 from durable.core.control_flow import ControlFlow
-from durable.core.current import running_workflow
+from durable.core.current import leave_code_around, running_workflow
 from durable.core.effects import Operation
 from durable.core.errors import ErrorInfo
 from durable.core.limits import History
@@ -63,6 +63,7 @@ def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, histo
         operation = _replayed(host, lambda context: function(context, *given["args"], **given["kwargs"]), found)
         if definition.is_async:
             operation = AsyncDriver(host).with_loops(operation)
+        leave_code_around()
         with running_workflow(record.id, record.workflow):
             SyncDriver(host).drive(operation)
 
