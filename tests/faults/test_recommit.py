@@ -31,7 +31,7 @@ LEASE = timedelta(seconds=30)
 
 @pytest.fixture
 def h() -> Iterator[Harness]:
-    with Harness(now=NOW) as harness:
+    with Harness(now=NOW, strict=False) as harness:  # steps are given the list that they fill
         yield harness
 
 
@@ -121,11 +121,11 @@ def lived(h: Harness, number: int, how: str) -> tuple[list[Any], int]:
 
 @pytest.mark.parametrize("how", ["before", "after"])
 def test_whatever_commit_breaks_it_happens_once(how: str) -> None:
-    with Harness(now=NOW) as h:
+    with Harness(now=NOW, strict=False) as h:
         undisturbed, commits = lived(h, 0, how)
     assert commits > 12
     for number in range(1, commits + 1):
-        with Harness(now=NOW) as h:
+        with Harness(now=NOW, strict=False) as h:
             found, _ = lived(h, number, how)
         # message ids are drawn anew in each life
         assert _without_ids(found) == _without_ids(undisturbed), f"{how} commit {number}"
