@@ -441,7 +441,7 @@ class MemoryStore:
             chosen = found if since is None else self._ranks.behind(found, since, since_ranked)
             taken, left = chosen[:limit], chosen[limit:]
             runs = Claimed(self._taken(each.run_id, now, lease_until, worker) for each in taken)
-            for queue in queues:
+            for queue in queues if taken else ():
                 of_queue = [each for each in taken if self._runs[each.run_id].queue == queue]
                 is_one_left = any(each.tag is not None and self._runs[each.run_id].queue == queue for each in left)
                 self._ranks.note_served(queue, of_queue, is_one_left=is_one_left)

@@ -342,7 +342,7 @@ class OrmStore(DatabaseStore):
             locked = self._with_locks(self._runs.due(now).with_ids(ids), skip=True)
             taken |= {run.id: run for run in _records(locked)}
         self._runs.with_ids(list(taken)).claim(now=now, lease_until=lease_until, worker=worker)
-        for queue in queues:
+        for queue in queues if taken else ():
             mine = [each for each in found if each.run_id in taken and taken[each.run_id].queue == queue]
             is_one_left = any(each.tag is not None and each.run_id not in taken for each in found)
             ranks.note_served(self.alias, queue, mine, is_one_left=is_one_left)

@@ -232,7 +232,7 @@ BEGIN
   END LOOP;
   SELECT max(c.tag) FILTER (WHERE c.id = ANY(taken)), count(c.tag) FILTER (WHERE c.id <> ALL(taken))
   INTO served, left_tagged FROM unnest(ids, tags) AS c(id, tag);
-  IF served IS NOT NULL OR left_tagged = 0 THEN -- what the shares are served up to; a new round when none waits
+  IF cardinality(taken) > 0 AND (served IS NOT NULL OR left_tagged = 0) THEN -- what the shares are served up to; a new round when none waits
     SELECT s.id INTO share_id FROM durable_share AS s WHERE s.queue = on_queue AND s.share = ''
       AND (served IS NOT NULL OR s.tag IS NOT NULL) FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
