@@ -172,8 +172,6 @@ def _merged(value: Any, shown: Any, *, is_whole: bool = False) -> Any:
     """
     if isinstance(value, _KEPT):
         return value
-    if not is_whole and to_plain(value) == shown and type(to_plain(value)) is type(shown):
-        return value
     if (names := _fields_of(value)) is not None:
         changed = copy(value) if not isinstance(value, tuple) else None
         parts = {name: _part(getattr(value, name), shown, name, is_whole=is_whole) for name in names}
@@ -181,6 +179,9 @@ def _merged(value: Any, shown: Any, *, is_whole: bool = False) -> Any:
             return type(value)(**parts)
         for name, part in parts.items():
             object.__setattr__(changed, name, part)
+        if extra := getattr(changed, "__pydantic_extra__", None):
+            kept = {name: _part(each, shown, name, is_whole=is_whole) for name, each in extra.items()}
+            object.__setattr__(changed, "__pydantic_extra__", kept)
         return changed
     if isinstance(value, dict):
         return {key: _part(each, shown, to_plain(key), is_whole=is_whole) for key, each in value.items()}
@@ -188,6 +189,9 @@ def _merged(value: Any, shown: Any, *, is_whole: bool = False) -> Any:
         return type(value)(_part(each, shown, number, is_whole=is_whole) for number, each in enumerate(value))
     if isinstance(value, set | frozenset):
         return type(value)(_merged(each, None, is_whole=True) for each in value)
+    # A part is compared by itself: of a class that does not show a field, the whole looks the same.
+    if not is_whole and to_plain(value) == shown and type(to_plain(value)) is type(shown):
+        return value
     if isinstance(value, str) and isinstance(shown, str):
         return shown
     if isinstance(value, datetime):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from cryptography.fernet import Fernet
 from django.db import connection, reset_queries
 from django.test.utils import CaptureQueriesContext, override_settings
+from pydantic import BaseModel, ConfigDict
 
 from durable import Break, Context, Continue, runtime, workflow
 from durable.core import registry
@@ -31,6 +32,23 @@ class Price:
     amount: Decimal
     currency: str
     paid: bool
+
+
+@dataclass(frozen=True)
+class Card:
+    holder: str
+    number: str = field(repr=False)
+    code: int = field(repr=False)
+
+
+class Extra(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+
+def cards() -> list[Any]:
+    return [Card("Ada", "4111", 4111), Extra.model_validate({"name": "Ada", "pin": "4111"})]
 
 
 @contextmanager
@@ -234,6 +252,27 @@ class TestValues:
         output = next(each.output for each in found.entries if each.location == "price")
         assert output is not None
         assert found.codec.decode(output) == Price(Decimal("12.50"), "***", True)
+
+    def test_a_field_that_its_class_does_not_show_is_replaced(self, shell: Shell, stage: Stage, tmp_path: Path) -> None:
+        def paying(ctx: Context) -> None:
+            ctx.step("card", cards)
+            ctx.sleep("wait", "1 day")
+
+        with deployed(paying) as made, override_settings(DURABLE={"REDACT": f"{__name__}.hide_currency"}):
+            stage.start(made, id="order-7")
+            path = kept(shell, tmp_path / "h.jsonl", "--redact")
+            assert shell("replay-check", "--from", str(path)).status == 0
+        found = read(path)
+        assert found.codec is not None
+        output = next(each.output for each in found.entries if each.location == "card")
+        assert output is not None
+        card, extra = found.codec.decode(output)
+        assert (card.holder, extra.name) == ("Ada", "Ada")  # what the hook leaves
+        assert card.number.startswith("(hidden")
+        assert (card.code, extra.model_extra) == (0, {"pin": "4111"})
+        path = kept(shell, path, "--redact")  # without a hook
+        assert "4111" not in path.read_text(encoding="utf-8")
+        assert "Ada" not in path.read_text(encoding="utf-8")
 
     def test_a_hook_that_fails_discloses_nothing(self, shell: Shell, started: Run, tmp_path: Path) -> None:
         with override_settings(DURABLE={"REDACT": f"{__name__}.fail"}):
