@@ -2,11 +2,14 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from durable import get_run
+from durable.models import Run
 from project.shop.models import Order, Product
 from tests.support.browsing import complaints_of, working
 
@@ -48,6 +51,19 @@ def shelf(transactional_db: None) -> Product:
 @pytest.fixture(autouse=True)
 def patience(page: "Page") -> None:
     page.context.set_default_timeout(WAIT)
+
+
+@contextmanager
+def explained(log: Path) -> Iterator[None]:
+    """Add to a failure inside what the database and the worker say about the runs."""
+    try:
+        yield
+    except Exception as error:
+        for each in Run.objects.values_list("id", flat=True):
+            handle = get_run(str(each))
+            error.add_note("\n".join(map(repr, (handle.info(), *handle.history()))))
+        error.add_note(log.read_text(errors="replace"))
+        raise
 
 
 def place_an_order(page: "Page", live_server: "LiveServer") -> None:
@@ -98,11 +114,12 @@ def test_an_order_is_rejected_without_javascript(
 
 
 def test_an_example_is_run_and_watched(
-    page: "Page", live_server: "LiveServer", worker: object, complaints: list[str]
+    page: "Page", live_server: "LiveServer", worker: object, complaints: list[str], tmp_path: Path
 ) -> None:
     page.goto(f"{live_server.url}/examples/")
     page.locator("li", has_text="Send someone the cutest cat").get_by_role("button", name="Run it").click()
-    page.get_by_text("Returned 'Mochi'").first.wait_for()
+    with explained(tmp_path / "worker.log"):
+        page.get_by_text("Returned 'Mochi'").first.wait_for()
     assert page.locator('[data-location="fetch cat image"]').is_visible()
     assert complaints == []
 
