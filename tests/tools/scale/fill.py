@@ -3,7 +3,7 @@
 The runs of `tests.admin.bigdata`, one of them with 100,000 entries and as many messages. `DEEP` has 100,000 entries too, in
 joins of numbered branches with loops and joins inside: the engine makes them. Besides: workers, builds, activities, log lines,
 saved views, a bulk of 10,000 runs, related runs, holds, 100,000 keyed runs, 10,000 schedules with 200 ticks each, 1,000
-children of `PARENT`, a map of `MAPPER` with 10,000 children, a limit with 100,000 waiting slots, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
+children of `PARENT`, a map of `MAPPER` with 10,000 children, a limit with 100,000 waiting slots and 100,000 waiting attempts, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ _OTHERS: Final = (
       FROM durable_run WHERE parent_id = %(mapper)s
     """,
     """
-    INSERT INTO durable_grouptally (group_id, created, waiting, running, completed, failed, cancelled, is_stopped)
+    INSERT INTO durable_grouptally (group_id, created, waiting, running, completed, failed, cancelled, is_stopped, turns_from)
     SELECT %(mapper)s || ':refunds', 10000, 0, count(*) FILTER (WHERE finished_at IS NULL),
       count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'),
-      count(*) FILTER (WHERE state = 'cancelled'), false FROM durable_run WHERE parent_id = %(mapper)s
+      count(*) FILTER (WHERE state = 'cancelled'), false, 0 FROM durable_run WHERE parent_id = %(mapper)s
     """,
     "UPDATE durable_failure SET parent_id = %(mapper)s WHERE run_id BETWEEN 'run-00800100' AND 'run-00810099'",
     """
@@ -142,6 +142,19 @@ _OTHERS: Final = (
     INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
     SELECT id, '', 'carrier', 'tenant ' || mod(n, 200), 'open', n <= 5000, greatest(0, n - 5000), created_at, '[]'
     FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run WHERE state = 'sleeping' LIMIT 20000) AS r
+    """,
+    # a rate with 2,000 keys and 100,000 attempts that wait
+    """
+    INSERT INTO durable_ratelimit (name, rate, spacing, burst) VALUES ('bank', '1/s', 1000000000, 1)
+    """,
+    """
+    INSERT INTO durable_ratekey ("limit", key) SELECT 'bank', 'tenant ' || n FROM generate_series(1, 2000) AS n
+    """,
+    """
+    INSERT INTO durable_reservation (run_id, location, "limit", key, units, at)
+    SELECT id, 'step ' || step, 'bank', 'tenant ' || 1 + mod(n, 1000), 1, now() + (n * step) * interval '1 hour'
+    FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM durable_run WHERE state = 'sleeping' LIMIT 20000) AS r,
+      generate_series(1, 5) AS step
     """,
     """
     INSERT INTO durable_hold (kind, name, held_at, held_by, reason, summary)

@@ -114,7 +114,7 @@ def _admin() -> dict[str, list[Asked]]:
         "queue": [_page("queue", "default"), _page("queue", "high")],
         "limits": [_page("limits")],
         "limit": [_page("limit", each) for each in limits],
-        "limit_act": [_page("limit_act", each, "set") for each in limits],
+        "limit_act": [*(_page("limit_act", each, "set") for each in limits), _page("limit_act", "bank", "close")],
         "schedules": [_page("schedules"), *(_page("schedules", after=each) for each in ("m", "report 5"))],
         "schedule": [_page("schedule", each) for each in schedules],
         "schedule_create": [_page("schedule_create")],
