@@ -95,11 +95,11 @@ class SleepInSlot(Rule):
 
     def check(self, facts: Facts) -> Iterator[Report]:
         for step in facts.steps:
-            named = next((each for each in _NAMING if each in step.options and not _is_none(step.options[each])), None)
+            limit = step.options.get("limit")
             sleep = next((each for each in step.calls if each.kind == "sleep"), None)
-            if named is not None and sleep is not None:
+            if limit is not None and not _is_none(limit) and sleep is not None:
                 yield Report(
-                    step.operation.module, step.operation.line, f"The step has a `{named}`, and calls `{sleep.name}`."
+                    step.operation.module, step.operation.line, f"The step has a `limit`, and calls `{sleep.name}`."
                 )
 
 
