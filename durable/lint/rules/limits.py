@@ -88,9 +88,7 @@ class SleepInSlot(Rule):
     id = "W173"
     level = "hint"
     title = "A step with a limit sleeps"
-    why = (
-        "The slot, or the moment that the rate gave, is the step's alone: all that wait in line wait for the sleep too."
-    )
+    why = "The step holds its slot meanwhile: all that wait in line wait for the sleep too."
     fix = "Raise RetryLater(seconds, limit=name), or sleep between steps with ctx.sleep(name, duration)."
 
     def check(self, facts: Facts) -> Iterator[Report]:
