@@ -827,8 +827,9 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
 
 
 def step_definition(function: Callable[..., Any]) -> tuple[str, dict[str, Any]] | None:
-    """The name and options that `@step` gave the function, if it did."""
-    return getattr(function, "_durable_step", None)
+    """Return the name and options that `@step` gave the function, if it did: a mock has any attribute, so the kind counts."""
+    found = getattr(function, "_durable_step", None)
+    return found if isinstance(found, tuple) else None
 
 
 def _step_call(

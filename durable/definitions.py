@@ -34,6 +34,7 @@ from durable.core.children import ChildRequest
 from durable.core.current import running_run
 from durable.core.duration import Duration
 from durable.core.errors import UndiscoveredWorkflowError
+from durable.core.frozen import frozen
 from durable.core.ids import check_id, check_queue
 from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
@@ -72,6 +73,7 @@ _ELSEWHERE = {
 }
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class Input(Generic[P]):
     """The arguments of one run, for `start_many`; made by `Workflow.input`."""

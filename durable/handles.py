@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
+from durable.core.frozen import frozen
 from durable.operations.async_calls import run_sync
 from durable.operations.bulk import BulkReport
 from durable.operations.comparison import HistoryDifference, differences
@@ -36,6 +37,7 @@ __all__ = ["Handle", "aget_run", "aruns_info", "get_run", "runs_info"]
 R = TypeVar("R")
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[R_co]):
     """A run, by its id, and `R_co`, the type of its output. Every access and every verb raises RunNotFoundError if there is no such run."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from durable.core.errors import ErrorInfo
+from durable.core.frozen import frozen
 
 __all__ = ["MapChild", "MapResult"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class MapChild(Generic[T_co]):
     """How one child of a map has ended.
@@ -29,6 +31,7 @@ class MapChild(Generic[T_co]):
     reason: str = ""
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class MapResult(Generic[T_co]):
     """The children of a map that has ended, one for each input and in the order of the inputs.

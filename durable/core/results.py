@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from durable.core.errors import ErrorInfo
+from durable.core.frozen import frozen
 
 if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -77,6 +78,7 @@ class StepFailure:
     error: ErrorInfo
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class StepResult(Generic[T_co]):
     """The result of `try_step`: a `value` if `ok`, else a `failure`."""
@@ -99,6 +101,7 @@ class BlockFailure:
     step: StepFailure | None = None
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class BlockResult(Generic[T_co]):
     """The result of `try_block`: a `value` if `ok`, else a `failure`."""
@@ -108,6 +111,7 @@ class BlockResult(Generic[T_co]):
     failure: BlockFailure | None = None
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class RaceResult(Generic[T_co]):
     """The result of `race`: the name of the branch that completed first, and its value."""
@@ -116,6 +120,7 @@ class RaceResult(Generic[T_co]):
     value: T_co
 
 
+@frozen
 @dataclass(frozen=True, slots=True)
 class QueueMessage(Generic[Answer_co]):
     """A received message. `name` is the queue that it was sent to, `sent_at` the time at which it was sent.

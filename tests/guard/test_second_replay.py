@@ -45,8 +45,9 @@ class TestMocks:
             assert h.finish(h.start(buys, 7)).output == "secondfirst"
         assert charging.call_args_list == [mock.call(7), mock.call(7)]
 
-    def test_a_mock_as_the_steps_function(self, h: Harness) -> None:
-        service = mock.MagicMock(return_value="sent")
+    @pytest.mark.parametrize("kind", [mock.Mock, mock.MagicMock])
+    def test_a_mock_as_the_steps_function(self, h: Harness, kind: type[mock.Mock]) -> None:
+        service = kind(return_value="sent")
         assert h.run(h.start(lambda ctx: ctx.step("send", service, 1))).output == "sent"
         service.assert_called_once_with(1)
 
