@@ -9,7 +9,7 @@ from django.db import connections
 from durable.conf import conf
 from durable.models.fields import pack, unpack
 
-__all__ = ["keys_awaited", "queues_of_due_runs", "workflows_of_runs"]
+__all__ = ["keys_awaited", "keys_with_slots", "queues_of_due_runs", "workflows_of_runs"]
 
 # Each step looks up where the next name begins. Parameters: after, most.
 _SCAN: Final = """
@@ -26,13 +26,15 @@ _QUEUES: Final = _SCAN.format(column="queue", served=" AND wake_at IS NOT NULL A
 
 _KEYS: Final = """
 WITH RECURSIVE names(name, number) AS (
-  SELECT (SELECT key FROM durable_reservation WHERE "limit" = %s ORDER BY key LIMIT 1), 1
+  SELECT (SELECT key FROM {table} WHERE "limit" = %s ORDER BY "limit", key LIMIT 1), 1
   UNION ALL
-  SELECT (SELECT key FROM durable_reservation WHERE "limit" = %s AND key > names.name ORDER BY key LIMIT 1), number + 1
+  SELECT (SELECT key FROM {table} WHERE "limit" = %s AND key > names.name ORDER BY "limit", key LIMIT 1), number + 1
   FROM names WHERE name IS NOT NULL AND number < %s
 )
 SELECT name FROM names WHERE name IS NOT NULL
 """
+_AWAITED: Final = _KEYS.format(table="durable_reservation")
+_WITH_SLOTS: Final = _KEYS.format(table="durable_slot")
 
 
 def workflows_of_runs(after: str, most: int) -> list[str]:
@@ -47,8 +49,17 @@ def queues_of_due_runs(after: str, most: int) -> list[str]:
 
 def keys_awaited(limit: str, most: int) -> list[str]:
     """Return up to `most` keys of a limit's rate for which attempts wait, in their order; one statement."""
+    return _keys(_AWAITED, limit, most)
+
+
+def keys_with_slots(limit: str, most: int) -> list[str]:
+    """Return up to `most` keys of a limit of which slots are held or waited for, in their order; one statement."""
+    return _keys(_WITH_SLOTS, limit, most)
+
+
+def _keys(scan: str, limit: str, most: int) -> list[str]:
     with connections[conf.DATABASE].cursor() as cursor:
-        cursor.execute(_KEYS, [pack(limit), pack(limit), most])
+        cursor.execute(scan, [pack(limit), pack(limit), most])
         return [unpack(name) for (name,) in cursor.fetchall()]
 
 

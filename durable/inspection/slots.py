@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
-
-from django.db.models import Count, Min, Q
 
 from durable.conf import conf
+from durable.inspection.capped_counts import count_capped, moment_of, sample_rows
+from durable.inspection.loose_scans import keys_with_slots
 from durable.models import Limit, Run, Slot
 from durable.models.run import RunQuerySet
 
@@ -16,7 +15,9 @@ __all__ = ["LimitKeySummary", "LimitSummary", "Line", "line_of", "list_limits", 
 
 _PLACES = 1_000  # of a line that are counted
 _SHOWN = 20  # slots of a key that are shown
+_HELD = 10_000  # slots of a key that are counted
 _KEYS = 100  # of a limit that are told
+_LIMITS = 100  # that are told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitKeySummary:
-    """A key of a limit: how many slots are held, how many runs wait, and since when the first of them."""
+    """A key of a limit: how many slots are held, how many runs wait, and since when the first of them.
+
+    `held` is counted up to 10,000, and `waiting` up to 1,000.
+    """
 
     key: str
     held: int
@@ -46,7 +50,9 @@ class LimitKeySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSummary:
-    """A limit. `code_says` is the number of code and settings. Of the keys, the fullest lines come first."""
+    """A limit. `code_says` is the number of code and settings. Of the keys, the fullest lines come first: of more than
+    100 keys, those for which a run has waited longest are here.
+    """
 
     name: str
     at_once: int
@@ -62,12 +68,13 @@ def line_of(run_id: str) -> Line | None:
     if mine is None:
         return None
     line = slots.filter(limit=mine.limit, key=mine.key)
+    ahead = line.filter(is_held=False, place__lt=mine.place)
     limit = Limit.objects.using(conf.DATABASE).filter(name=mine.limit).first()
     holder = line.filter(is_held=True).select_related("run").order_by("since", "id").first()
     return Line(
         limit=mine.limit,
         key=mine.key,
-        place=1 + line.filter(is_held=False, place__lt=mine.place)[:_PLACES].count(),
+        place=1 + ahead.order_by("limit", "key", "is_held", "place")[:_PLACES].count(),
         held=line.filter(is_held=True).count(),
         at_once=0 if limit is None else limit.number,
         since=mine.since,
@@ -78,12 +85,12 @@ def line_of(run_id: str) -> Line | None:
 
 
 def list_limits(name: str = "", within: RunQuerySet | None = None) -> list[LimitSummary]:
-    """Return the limits by name, or one of them; at most 100 keys of each.
+    """Return the limits by name, or one of them; at most 100 limits, and 100 keys of each.
 
     With `within`, only keys of which one of these runs holds a slot or waits for one.
     """
     limits = Limit.objects.using(conf.DATABASE).order_by("name")
-    return [_summary(each, within) for each in (limits.filter(name=name) if name else limits)]
+    return [_summary(each, within) for each in (limits.filter(name=name) if name else limits[:_LIMITS])]
 
 
 def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
@@ -95,22 +102,37 @@ def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
 
 
 def _summary(limit: Limit, within: RunQuerySet | None) -> LimitSummary:
-    slots = Slot.objects.using(conf.DATABASE).filter(limit=limit.name)
-    if within is not None:
-        slots = slots.filter(key__in=slots.filter(run__in=within).values("key"))
-    rows = slots.values_list("key").order_by()
-    keys = rows.annotate(
-        held=Count("id", filter=Q(is_held=True)),
-        waiting=Count("id", filter=Q(is_held=False)),
-        oldest=Min("since", filter=Q(is_held=False)),
-    ).order_by("-waiting", "-held", "key")
+    keys = _shown_keys(limit.name, within)
+    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit.name).order_by("limit", "key", "is_held", "place")
+    lines = [rows.filter(key=key, is_held=False) for key in keys]
+    held = count_capped([rows.filter(key=key, is_held=True) for key in keys], _HELD)
+    waiting, first = count_capped(lines, _PLACES), sample_rows(lines, ["since"], 1)
+    found = [
+        LimitKeySummary(
+            key=key,
+            held=held[number].number,
+            waiting=waiting[number].number,
+            oldest_at=moment_of(first[number][0][0]) if first[number] else None,
+        )
+        for number, key in enumerate(keys)
+    ]
     return LimitSummary(
         name=limit.name,
         at_once=limit.number,
         code_says=limit.at_once,
         is_overridden=limit.override is not None,
-        keys=[
-            LimitKeySummary(key=key, held=held, waiting=waiting, oldest_at=oldest)
-            for key, held, waiting, oldest in islice(keys, _KEYS)
-        ],
+        keys=sorted(found, key=lambda each: (-each.waiting, -each.held, each.key)),
     )
+
+
+def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
+    """Return the keys of a limit that are told: those for which a run has waited longest, then others by name."""
+    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit)
+    if within is not None:
+        mine = rows.filter(run__in=within).order_by("limit", "key").values_list("key", flat=True)
+        return list(dict.fromkeys(mine[:_PLACES]))[:_KEYS]
+    longest = rows.filter(is_held=False).order_by("limit", "is_held", "since").values_list("key", flat=True)
+    keys = dict.fromkeys(longest[:_PLACES])
+    if len(keys) < _KEYS:
+        keys |= dict.fromkeys(keys_with_slots(limit, _KEYS))
+    return list(keys)[:_KEYS]

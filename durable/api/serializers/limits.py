@@ -33,8 +33,8 @@ class LimitKeySerializer(serializers.Serializer[LimitKeySummary]):
     """A key of a limit."""
 
     key = serializers.CharField(help_text="Empty for a limit without keys.")
-    held = serializers.IntegerField(help_text="How many slots are held.")
-    waiting = serializers.IntegerField(help_text="How many runs and steps wait for one.")
+    held = serializers.IntegerField(help_text="How many slots are held, counted up to 10,000.")
+    waiting = serializers.IntegerField(help_text="How many runs and steps wait for one, counted up to 1,000.")
     oldest_at = Moment(allow_null=True, help_text="Since when the first in the line waits; null for an empty line.")
 
 
