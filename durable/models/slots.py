@@ -95,7 +95,8 @@ class Slot(models.Model):
 class SlotNote(models.Model):
     """What the sweep has to do if the process that noted it cannot: look at the line of a key, and wake the run.
 
-    The end of a run notes the keys of which it has given up slots. A grant notes a run whose row somebody else has locked.
+    The end of a run notes the keys of which it has given up slots. A grant notes a run whose row somebody else has locked. So
+    does a verb that moves the moment of a run's attempt (`durable.store.rates`).
     """
 
     limit = NameField[str, str](max_length=MAX_ID)

@@ -201,6 +201,8 @@ class MemoryRates:
                 _, moment = gcra.reserve(cell, rate.spacing, rate.burst, wanted)
                 new = from_nanoseconds(moment)
                 self.tickets[run_id, location] = replace(ticket, at=new)
+                if run.lease_expires_at is not None and new < ticket.at:  # its pass may be about to park
+                    runs[run_id] = run = replace(run, change_seq=run.change_seq + 1)
                 if run.state != RunState.PAUSED and run.wake_at is not None and run.wake_at > new:
                     runs[run_id] = replace(run, wake_at=new)
                     queues |= {run.queue} if new <= at else set()

@@ -15,7 +15,7 @@ from durable.core.rate_counts import counted
 from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, from_nanoseconds, nanoseconds
 from durable.core.rates import Reservation as Answer
 from durable.core.records import ENDED, RunState
-from durable.models import RateKey, RateLimit, Reservation, Run
+from durable.models import RateKey, RateLimit, Reservation, Run, SlotNote
 
 __all__ = [
     "close",
@@ -188,7 +188,8 @@ def _put(alias: str, row: RateKey, cell: Cell) -> None:
 def _retimed(alias: str, limit: str, key: str | None, at: datetime, spacing_before: int = 0) -> frozenset[str]:
     """Give the attempts that wait for a limit, or for one of its keys, new moments in the same order.
 
-    `spacing_before` is that of the rate before, if it has changed. A run whose row somebody else has locked keeps its moment. Return the queues to notify.
+    `spacing_before` is that of the rate before, if it has changed. The sweep sees to a run whose row
+    somebody else has locked. Return the queues to notify.
     """
     rows = RateKey.objects.using(alias).filter(limit=limit).order_by("key")
     queues: set[str] = set()
@@ -210,14 +211,25 @@ def _retimed(alias: str, limit: str, key: str | None, at: datetime, spacing_befo
 
 
 def _move(alias: str, ticket: Reservation, moment: datetime, at: datetime) -> set[str]:
-    runs = Run.objects.using(alias)
+    tickets, runs = Reservation.objects.using(alias).filter(pk=ticket.pk), Run.objects.using(alias)
+    free = tickets
     if connections[alias].features.has_select_for_update_skip_locked:
-        runs = runs.select_for_update(skip_locked=True, no_key=connections[alias].features.has_select_for_no_key_update)
+        no_key = connections[alias].features.has_select_for_no_key_update
+        runs = runs.select_for_update(skip_locked=True, no_key=no_key)
+        free = tickets.select_for_update(skip_locked=True)
     run = runs.filter(id=ticket.run_id).first()
-    if run is None or run.state in ENDED:
+    if run is None:  # who has a run locked may wait for the key: the sweep lets the run ask again
+        if free.first() is not None:  # else the run is ending
+            tickets.update(at=moment)
+        SlotNote.objects.using(alias).create(limit=ticket.limit, key=ticket.key, run_id=ticket.run_id)
         return set()
-    Reservation.objects.using(alias).filter(pk=ticket.pk).update(at=moment)
+    if run.state in ENDED:
+        return set()
+    tickets.update(at=moment)
+    mine = Run.objects.using(alias).filter(id=run.pk)
+    if run.lease_expires_at is not None and moment < ticket.at:  # its pass may be about to park until the moment before
+        mine.update(change_seq=F("change_seq") + 1)
     if run.state == RunState.PAUSED or run.wake_at is None or run.wake_at <= moment:
         return set()
-    Run.objects.using(alias).filter(id=run.pk).update(wake_at=moment)
+    mine.update(wake_at=moment)
     return {run.queue} if moment <= at else set()

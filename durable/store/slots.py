@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connections
-from django.db.models import Max, QuerySet
+from django.db.models import F, Max, QuerySet
 
 from durable.core.records import ENDED, RunState
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
-from durable.models import Limit, LimitKey, Run, Slot, SlotNote
+from durable.models import Limit, LimitKey, Reservation, Run, Slot, SlotNote
 from durable.models.run import RunQuerySet
 from durable.store import lines, row_rules
 from durable.store.lines import Place
@@ -133,7 +133,8 @@ class DatabaseSlots:
         self._rows.filter(run_id=run_id, location=location, limit=limit, key=key, is_held=True).delete()
         SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id="")
 
-    def tell(self, run_id: str, limit: str, key: str, at: datetime) -> str | None:
+    def tell(self, run_id: str, limit: str, key: str, at: datetime, *, is_overruled: bool = False) -> str | None:
+        """Make a run due; with `is_overruled` also one whose pass is about to park."""
         runs = Run.objects.using(self._alias).filter(id=run_id)
         run = self._locking(runs, skip=True).first()
         if run is None:
@@ -144,6 +145,8 @@ class DatabaseSlots:
         if run.state in ENDED or run.state == RunState.PAUSED:
             return None
         runs.update(wake_at=at if run.wake_at is None else min(run.wake_at, at))
+        if is_overruled and run.lease_expires_at is not None:
+            runs.update(change_seq=F("change_seq") + 1)
         is_free = run.lease_expires_at is None or run.lease_expires_at <= at
         return run.queue if is_free else None
 
@@ -196,6 +199,8 @@ def sweep(alias: str, locking: Locking, at: datetime, most: int) -> tuple[set[st
     for note in sorted(notes, key=lambda each: (each.limit, each.key)):
         if (note.limit, note.key) in _held_by(alias, note.run_id):
             queues |= {slots.tell(note.run_id, note.limit, note.key, at)}
+        elif (note.limit, note.key) in _moments_of(alias, note.run_id):
+            queues |= {slots.tell(note.run_id, note.limit, note.key, at, is_overruled=True)}
     for limit, key in sorted({(each.limit, each.key) for each in notes}):
         queues |= lines.hand_on(slots, limit, key, at)
     return {each for each in queues if each is not None}, len(notes)
@@ -204,6 +209,11 @@ def sweep(alias: str, locking: Locking, at: datetime, most: int) -> tuple[set[st
 def _held_by(alias: str, run_id: str) -> set[tuple[str, str]]:
     held = Slot.objects.using(alias).filter(run_id=run_id, is_held=True)
     return set(held.values_list("limit", "key")) if run_id else set()
+
+
+def _moments_of(alias: str, run_id: str) -> set[tuple[str, str]]:
+    moments = Reservation.objects.using(alias).filter(run_id=run_id)
+    return set(moments.values_list("limit", "key")) if run_id else set()
 
 
 def set_limit(alias: str, name: str, override: int | None) -> int | None:

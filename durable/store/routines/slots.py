@@ -286,8 +286,17 @@ BEGIN
       WHERE run_id = k.run_id AND "limit" = k."limit" AND key = k.key AND is_held)
     THEN
       queues := queues || durable_tell_of_slot_1(k.run_id, k."limit", k.key, at);
+    ELSIF k.run_id <> '' AND EXISTS (SELECT 1 FROM durable_reservation
+      WHERE run_id = k.run_id AND "limit" = k."limit" AND key = k.key)
+    THEN
+      -- its moment was moved: it looks again, also if its pass is about to park until the moment before
+      queues := queues || durable_tell_of_slot_1(k.run_id, k."limit", k.key, at);
+      UPDATE durable_run SET change_seq = change_seq + 1 WHERE id = (
+        SELECT id FROM durable_run WHERE id = k.run_id AND lease_expires_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
     END IF;
-    queues := queues || durable_hand_on_1(k."limit", k.key, at, false);
+    IF EXISTS (SELECT 1 FROM durable_limitkey WHERE "limit" = k."limit" AND key = k.key) THEN
+      queues := queues || durable_hand_on_1(k."limit", k.key, at, false);
+    END IF;
     number := number + 1;
   END LOOP;
   IF queues <> '{}' THEN

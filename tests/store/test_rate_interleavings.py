@@ -1,0 +1,299 @@
+"""Two transactions about the rate of a limit on two connections at READ COMMITTED, in every order, on real locks.
+
+Each transaction is a statement and an end, as in `test_interleavings`. A verb that changes a limit's rate meets a
+reservation, a park, an end and a cancel. Afterwards comes one sweep. No order may deadlock, leave an attempt to sleep
+behind its moment, or let more begin than the rate gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise, product
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from durable.core import transitions
+from durable.core.rates import LimitClosing, Rate, RateWant, nanoseconds
+from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord, RunState
+from durable.models import Reservation
+from durable.store import Store
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.conftest import POSTGRES
+from tests.store.making import LEASE, NOW, at, commit, park, started, the
+from tests.store.windows import check as check_windows
+from tests.support.transitions import CALLS
+
+LockingStore = OrmStore | PostgresStore
+Verb = Callable[[LockingStore], Callable[[], Any]]
+SECOND = Rate.of("1/s")
+QUICK = Rate.of("100/s")
+API = RateWant("api", "k", 1, SECOND)
+HOUR = at(3600)
+LATER = at(10)
+TABLES = (
+    "durable_reservation",
+    "durable_ratekey",
+    "durable_ratelimit",
+    "durable_slotnote",
+    "durable_queuemessage",
+    "durable_run",
+)
+
+
+def emptied() -> None:
+    with connections[POSTGRES].cursor() as cursor:
+        for table in TABLES:
+            cursor.execute(f"DELETE FROM {table}")
+
+
+def both(
+    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
+) -> dict[str, Actor]:
+    """Do two transactions in this order."""
+    a, b = pools
+    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
+    print(", ".join(play(order, actors)))
+    return actors
+
+
+def reserve(store: LockingStore, run: RunRecord) -> Callable[[], Any]:
+    return lambda: store.reserve(run.id, run.fence, "s", API, NOW)
+
+
+def open_(store: LockingStore) -> Callable[[], Any]:
+    return lambda: store.open_rate("api", "k", NOW)
+
+
+def open_all(store: LockingStore) -> Callable[[], Any]:
+    return lambda: store.open_rate("api", "", NOW)
+
+
+def set_quick(store: LockingStore) -> Callable[[], Any]:
+    return lambda: store.set_rate("api", QUICK, NOW)
+
+
+def take_back(store: LockingStore) -> Callable[[], Any]:
+    return lambda: store.set_rate("api", None, NOW)
+
+
+def close(store: LockingStore) -> Callable[[], Any]:
+    return lambda: store.close_rate("api", "k", LimitClosing(until=at(7200), by="ada"))
+
+
+#: Each verb, and which key of the limit is closed before it, if one is.
+VERBS: list[tuple[Verb, str | None]] = [
+    (open_, "k"),
+    (open_all, ""),
+    (set_quick, None),
+    (take_back, None),
+    (close, None),
+]
+
+
+def prepared(store: LockingStore, verb: Verb, closed: str | None) -> None:
+    """An empty store in which the rate is slow, or closed, before the verb."""
+    emptied()
+    store.declare_rate("api", QUICK if verb is take_back else SECOND)
+    first = started(store, "first")
+    store.reserve(first.id, first.fence, "s", replace(API, units=30), NOW)  # so that the next attempt waits for long
+    if verb is take_back:
+        store.set_rate("api", SECOND, NOW)
+    if closed is not None:
+        store.close_rate("api", closed, LimitClosing(until=HOUR))
+
+
+def waiting(store: LockingStore, run_id: str) -> RunRecord:
+    """A run that is parked until its moment."""
+    run = started(store, run_id)
+    answer = store.reserve(run.id, run.fence, "s", API, NOW)
+    assert not answer.begins
+    park(store, run, wake_at=answer.at)
+    return the(store, run_id)
+
+
+def check(store: LockingStore, *ids: str) -> None:
+    """What must hold after the sweep: no run sleeps behind the moment that its attempt was given."""
+    store.sweep_slots(NOW, 100)
+    for run_id in ids:
+        run = the(store, run_id)
+        ticket = Reservation.objects.using(POSTGRES).filter(run_id=run_id, location="s").first()
+        if run.state in ENDED:
+            assert ticket is None, "a reservation outlives its run"
+        elif run.state == RunState.SLEEPING and ticket is not None:
+            assert run.wake_at is not None
+            assert run.wake_at <= max(ticket.at, NOW), "the run sleeps behind its moment"
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize(("verb", "closed"), VERBS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_verb_and_a_reservation(
+    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        prepared(store, verb, closed)
+        run = started(store, "a")
+        actors = both(pools, order, ends, verb(store), reserve(store, run))
+        if ends[1] == "ROLLBACK":
+            actors["B"].outcome = reserve(store, run)()
+        park(store, run, wake_at=actors["B"].outcome.at)  # what the pass does next, with the moment that it was told
+        check(store, "a")
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize(("verb", "closed"), VERBS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_verb_and_the_commit_that_parks(
+    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        prepared(store, verb, closed)
+        run = started(store, "a")
+        told = store.reserve(run.id, run.fence, "s", API, NOW).at
+
+        def parks(run: RunRecord = run, told: Any = told) -> None:
+            park(store, run, wake_at=told)
+
+        both(pools, order, ends, verb(store), parks)
+        if ends[1] == "ROLLBACK":
+            parks()
+        check(store, "a")
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize(("verb", "closed"), VERBS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_verb_and_a_message_to_a_run_that_waits(
+    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        prepared(store, verb, closed)
+        waiting(store, "a")
+        message = OutgoingMessage(id="m", to="a", queue="q", body="1", sent_at=NOW)
+
+        def send(message: OutgoingMessage = message) -> None:
+            store.send([message])
+
+        both(pools, order, ends, verb(store), send)
+        check(store, "a")
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize(("verb", "closed"), VERBS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_verb_and_the_end_of_a_run_that_has_a_moment(
+    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        prepared(store, verb, closed)
+        run = started(store, "a")
+        store.reserve(run.id, run.fence, "s", API, NOW)
+        waiting(store, "b")
+
+        def end(run: RunRecord = run) -> None:
+            commit(store, run, run=transitions.completed(run, now=NOW, output="1"))
+
+        both(pools, order, ends, verb(store), end)
+        assert (the(store, "a").state in ENDED) == (ends[1] == "COMMIT")
+        check(store, "a", "b")
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize(("verb", "closed"), VERBS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_verb_and_the_cancel_of_a_run_that_waits(
+    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        prepared(store, verb, closed)
+        waiting(store, "a")
+        waiting(store, "b")
+
+        def cancel() -> None:
+            store.change("a", lambda run, _entries: RunChange(run=CALLS["cancelled_at_once"](run)))
+
+        both(pools, order, ends, verb(store), cancel)
+        assert (the(store, "a").state in ENDED) == (ends[1] == "COMMIT")
+        check(store, "a", "b")
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("others", [(set_quick, open_), (set_quick, take_back), (open_, open_all), (close, open_)])
+def test_two_verbs(locking_store: LockingStore, pools: Pools, order: str, others: tuple[Verb, Verb]) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        prepared(store, others[0], "k")
+        waiting(store, "a")
+        waiting(store, "b")
+        both(pools, order, ends, others[0](store), others[1](store))
+        check(store, "a", "b")
+
+
+def test_a_pass_that_parks_after_its_moment_was_moved_is_due_at_once(store: Store) -> None:
+    """Between the reservation and the park an operator opens the limit: the moment that the pass was told is the old one."""
+    store.declare_rate("api", SECOND)
+    run = started(store, "a")
+    store.close_rate("api", "k", LimitClosing(until=HOUR))
+    answer = store.reserve(run.id, run.fence, "s", API, NOW)
+    assert answer.at == HOUR
+    store.open_rate("api", "k", LATER)
+    park(store, run, wake_at=answer.at)
+    parked = the(store, "a")
+    assert parked.wake_at is not None
+    assert parked.wake_at <= LATER
+    again = store.claim_run("a", now=LATER, lease_until=LATER + LEASE, worker="w")
+    assert again is not None
+    assert store.reserve(again.id, again.fence, "s", API, LATER).begins
+
+
+def test_a_rate_is_edited_while_a_hundred_attempts_wait(store: Store) -> None:
+    """The order is kept, nobody is stuck, and from each edit on no time has more than the newer rate gives."""
+    ids = [f"run-{number:03}" for number in range(100)]
+    store.declare_rate("api", SECOND)
+    begun: list[tuple[datetime, str]] = []
+
+    def attempt(run: RunRecord, now: datetime) -> None:
+        answer = store.reserve(run.id, run.fence, "s", API, now)
+        if answer.begins:
+            begun.append((now, run.id))
+            commit(store, run, run=transitions.completed(run, now=now, output="1"))
+        else:
+            park(store, run, wake_at=answer.at)
+
+    for run_id in ids:
+        attempt(started(store, run_id), NOW)
+    edits = {at(7.5): Rate.of("5/s", 3), at(12.25): Rate.of("1/2 s"), at(30): Rate.of("20/s"), at(30.5): Rate.of("2/s")}
+    coming = sorted(edits)
+    now: datetime | None = NOW
+    while now is not None and (now := store.next_deadline(["q"], now)) is not None:
+        assert now < at(200), "somebody is stuck"
+        if coming and coming[0] <= now:
+            now = coming.pop(0)
+            store.set_rate("api", edits[now], now)
+        for run in store.claim(queues=["q"], now=now, lease_until=now + LEASE, worker="w", limit=100):
+            attempt(run, now)
+    assert [run_id for _, run_id in begun] == ids
+    moments = [NOW, *sorted(edits), at(201)]
+    for since, until in pairwise(moments):
+        rate = edits.get(since, SECOND)
+        during = [(nanoseconds(moment), 1) for moment, _ in begun if since <= moment < until]
+        assert during
+        check_windows(during, rate.spacing, rate.burst)
