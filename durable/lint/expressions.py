@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from typing import Final
 
 from durable.lint import operators
+from durable.lint.acts import Acts
+from durable.lint.calls import Calls
 from durable.lint.classes import is_model, method_of
-from durable.lint.facts import Branch, Call, Comparison, Facts, Frame, Operation, Start, Step
-from durable.lint.known import acts, reads
+from durable.lint.facts import Branch, Comparison, Frame
+from durable.lint.known import reads
 from durable.lint.modules import Module, is_class_name
-from durable.lint.operations import Arguments, bodies_of, step_definition
-from durable.lint.outside import all_origins, called, in_order, shown, without_order
+from durable.lint.outside import all_origins, in_order, shown, without_order
 from durable.lint.values import (
     NOTHING,
     Child,
@@ -36,56 +36,17 @@ from durable.lint.values import (
     Queue,
     Result,
     Rows,
-    Scope,
     Starter,
     Text,
-    Value,
     WorkflowValue,
 )
+from durable.lint.walker import Walker
 
-__all__ = ["Expressions", "Walker"]
+__all__ = ["Expressions"]
 
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
 _ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_from_db", "arefresh_from_db"})
-_MUTATORS: Final = frozenset(
-    {
-        *("append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove"),
-        *("reverse", "setdefault", "sort", "update"),
-    }
-)
-_SET_METHODS: Final = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
 _NONE: Final[frozenset[Origin]] = frozenset()
-
-
-class Walker(Protocol):
-    """What reads the statements around the expressions."""
-
-    facts: Facts
-
-    def enter(
-        self,
-        function: Function,
-        args: Sequence[Result],
-        keywords: dict[str, Result],
-        caller: Frame,
-        *,
-        site: ast.AST | None = None,
-        scope: Scope | None = None,
-        step: Step | None = None,
-    ) -> Result:
-        """Read a function that is called."""
-
-    def assign(self, target: ast.expr, result: Result, frame: Frame) -> None:
-        """Note what a target holds."""
-
-    def element(self, iterated: Result) -> tuple[Result, frozenset[Origin]]:
-        """Return what an element is, and why their order differs."""
-
-    def mutate(self, target: ast.expr, node: ast.AST, frame: Frame) -> None:
-        """Note that what a target stands for is changed."""
-
-    def within(self, branch: Branch, frame: Frame) -> AbstractContextManager[None]:
-        """Read a part that is not always run, or not once."""
 
 
 class Expressions:
@@ -94,7 +55,8 @@ class Expressions:
     def __init__(self, walker: Walker) -> None:
         self._walker = walker
         self._facts = walker.facts
-        self._naming = 0
+        self._acts = Acts(walker.facts)
+        self._calls = Calls(walker, self, self._acts)
 
     def of(self, node: ast.expr, frame: Frame) -> Result:
         """Read an expression. What a name or a call means is only guessed where it is certain."""
@@ -106,10 +68,10 @@ class Expressions:
             case ast.Attribute():
                 return self._attribute(node, frame)
             case ast.Call():
-                return self._call(node, frame, is_awaited=False)
+                return self._calls.read(node, frame, is_awaited=False)
             case ast.Await():
                 if isinstance(node.value, ast.Call):
-                    return self._call(node.value, frame, is_awaited=True)
+                    return self._calls.read(node.value, frame, is_awaited=True)
                 return self.of(node.value, frame)
             case ast.Lambda():
                 return Result(Function(frame.module, node, frame.env), _NONE)
@@ -203,7 +165,7 @@ class Expressions:
                 if name in _MANAGERS:
                     return Result(Rows(), origins)
                 if (kind := reads(full)) and not _is_method_handed_on(node, frame.module):
-                    self._act(kind, full, node, frame)
+                    self._acts.note(kind, full, node, frame)
                     origins |= {Origin(kind, full, node.lineno)}
                 return Result(External(full), origins)
             case ModuleItself():
@@ -223,196 +185,7 @@ class Expressions:
                 is_class = isinstance(node.value, ast.Name | ast.Attribute) and is_class_name(_last(node.value))
                 return Result(Rows() if name in _MANAGERS and is_class else None, origins)
 
-    # -- calls
-
-    def _call(self, node: ast.Call, frame: Frame, *, is_awaited: bool) -> Result:
-        callee = self.of(node.func, frame)
-        function = callee.value
-        if isinstance(function, Operator):
-            return self._operation(function, node, frame, is_awaited=is_awaited)
-        args = [self.of(each, frame) for each in node.args]
-        keywords = {each.arg: self.of(each.value, frame) for each in node.keywords if each.arg is not None}
-        rest = [self.of(each.value, frame) for each in node.keywords if each.arg is None]
-        origins = callee.origins | all_origins([*args, *keywords.values(), *rest])
-        match function:
-            case Function():
-                if isinstance(function.node, ast.AsyncFunctionDef) and not is_awaited:
-                    self._facts.unawaited.append((frame.module, node, function))
-                return self._walker.enter(function, args, keywords, frame, site=node)
-            case WorkflowValue():
-                if function.function is not None and args and isinstance(args[0].value, Context):
-                    return self._walker.enter(function.function, args, keywords, frame, site=node)
-                return NOTHING
-            case Starter():
-                return self._starter(function, node, keywords, frame)
-            case Class():
-                instance = Instance(function)
-                if (make := method_of(instance, "__init__")) is not None:
-                    self._walker.enter(make, args, keywords, frame, site=node)
-                return Result(instance, origins)
-            case External():
-                self._call_functions([*args, *keywords.values()], frame)
-                result, kind = called(function.name, node, args, origins)
-                if kind is None and frame.step is not None and acts(function.name):
-                    kind = "service"
-                if kind is not None:
-                    self._act(kind, function.name, node, frame)
-                return result
-            case Rows():
-                if not isinstance(frame.module.parents.get(node), ast.Attribute):
-                    self._act("query", shown(node.func), node, frame)
-                return Result(function, origins | {Origin("query", shown(node.func), node.lineno)})
-        self._call_functions([*args, *keywords.values()], frame)
-        return self._method(node, origins, frame)
-
-    def _call_functions(self, given: Sequence[Result], frame: Frame) -> None:
-        """Read lambdas that are given to a function which is not known: it calls them, most often."""
-        for each in given:
-            if isinstance(each.value, Function) and isinstance(each.value.node, ast.Lambda):
-                self._walker.enter(each.value, [], {}, frame)
-
-    def _method(self, node: ast.Call, origins: frozenset[Origin], frame: Frame) -> Result:
-        """Read a call of something unknown, most often a method of a value."""
-        if not isinstance(node.func, ast.Attribute):
-            return Result(None, origins)
-        holder = self._quiet(node.func.value, frame)
-        name = node.func.attr
-        if name in _MUTATORS:
-            self._walker.mutate(node.func.value, node, frame)
-        if isinstance(holder, OwnSet):
-            if name in _SET_METHODS:
-                return Result(holder, origins)
-            if name == "pop":
-                return Result(None, origins | {Origin("set order", holder.text, holder.line)})
-        if name == "join" and node.args and isinstance(given := self._quiet(node.args[0], frame), OwnSet):
-            return Result(None, origins | {Origin("set order", given.text, given.line)})
-        if isinstance(holder, Context) and name == "now":
-            return Result(ContextMoment(), _NONE)
-        if isinstance(holder, Display) and name in ("update", "setdefault"):
-            holder.values += [each.value for each in (self.of(arg, frame) for arg in node.args[1:])]
-        return Result(None, origins)
-
-    def _quiet(self, node: ast.expr, frame: Frame) -> Value:
-        """Return what a name or an attribute stands for, without noting it again."""
-        if isinstance(node, ast.Name):
-            owner = frame.env.owner(node.id)
-            return owner.names[node.id] if owner is not None else None
-        if isinstance(node, ast.Set | ast.SetComp):
-            return OwnSet(shown(node), node.lineno)
-        return None
-
-    def _act(self, kind: str, name: str, node: ast.expr, frame: Frame) -> None:
-        """Note what is called that reads or changes the world."""
-        call = Call(kind=kind, name=name, node=node, module=frame.module, in_name=self._naming > 0)
-        if frame.step is not None:
-            frame.step.calls.append(call)
-        else:
-            self._facts.calls.append(call)
-
-    def _starter(self, starter: Starter, node: ast.Call, keywords: dict[str, Result], frame: Frame) -> Result:
-        workflow, method = starter.workflow, starter.method
-        if method == "using":
-            options = {each.arg: (each.value, keywords[each.arg]) for each in node.keywords if each.arg is not None}
-            if any(each.arg is None for each in node.keywords):
-                options["**"] = (node, NOTHING)
-            chosen = WorkflowValue(workflow.name, workflow.function, {**workflow.options, **options})
-            self._facts.usings.append((frame.module, node, chosen))
-            return Result(chosen, _NONE)
-        if method in operators.START_METHODS:
-            self._facts.starts.append(
-                Start(workflow=workflow, method=method, node=node, module=frame.module, in_step=frame.step)
-            )
-        return NOTHING
-
-    # -- operations
-
-    def _operation(self, operator: Operator, node: ast.Call, frame: Frame, *, is_awaited: bool) -> Result:
-        kind, context = operator.kind, operator.context
-        arguments = self._arguments(kind, node, frame)
-        operation = Operation(
-            kind=kind,
-            node=node,
-            module=frame.module,
-            function=frame.node,
-            context=context,
-            scope=frame.scope,
-            path=tuple(frame.path),
-            sites=frame.sites,
-            is_awaited=is_awaited,
-            in_step=frame.step,
-            args=arguments.values,
-            keywords=arguments.keywords,
-        )
-        self._facts.operations.append(operation)
-        if kind in operators.STEPS:
-            self._step(operation, arguments, frame)
-            return NOTHING
-        if kind in operators.NAMED and arguments.name is not None:
-            _name_it(operation, arguments.name, arguments.name_result)
-        if kind in operators.BODIES:
-            given = arguments.of(1, "body" if kind in ("loop", "try_block") else "branches")
-            operation.bodies = tuple(bodies_of(given))
-            for body in operation.bodies:
-                self._body(body, operation, frame)
-        if kind in ("child", "start_child", "map") and len(arguments.values) > 1:
-            found = arguments.values[1].value
-            operation.child = found if isinstance(found, WorkflowValue) else None
-        if kind == "start_child":
-            return Result(Child(context), _NONE)
-        return Result(Message(context), _NONE) if kind in ("next", "next_batch") else NOTHING
-
-    def _arguments(self, kind: str, node: ast.Call, frame: Frame) -> Arguments:
-        values: list[Result] = []
-        for index, each in enumerate(node.args):
-            is_name = index == 0 and kind in operators.NAMED
-            self._naming += is_name
-            values.append(self.of(each, frame))
-            self._naming -= is_name
-        keywords: dict[str, Result] = {}
-        for keyword in node.keywords:
-            is_name = keyword.arg == "name"
-            self._naming += is_name
-            result = self.of(keyword.value, frame)
-            self._naming -= is_name
-            if keyword.arg is not None:
-                keywords[keyword.arg] = result
-        return Arguments(node, values, keywords)
-
-    def _step(self, operation: Operation, arguments: Arguments, frame: Frame) -> None:
-        if not arguments.values:
-            return
-        first = arguments.values[0].value
-        is_unnamed = isinstance(first, Function) or len(arguments.values) == 1
-        position = 0 if is_unnamed else 1
-        function = arguments.values[position].value
-        function = function if isinstance(function, Function) else None
-        defined, options = step_definition(function)
-        option_nodes = {**options, **{each.arg: each.value for each in operation.node.keywords if each.arg}}
-        step = Step(
-            operation=operation,
-            function=function,
-            options=option_nodes,
-            option_values={**dict.fromkeys(options, NOTHING), **arguments.keywords},
-        )
-        if is_unnamed:
-            operation.name_text = defined
-        elif arguments.name is not None:
-            _name_it(operation, arguments.name, arguments.name_result)
-        self._facts.steps.append(step)
-        if function is None:
-            return
-        given = [
-            _as_given(node, result, frame)
-            for node, result in zip(operation.node.args[position + 1 :], arguments.values[position + 1 :], strict=False)
-        ]
-        self._walker.enter(function, given, {}, frame, site=operation.node, step=step)
-
-    def _body(self, body: Function, operation: Operation, frame: Frame) -> None:
-        scope = Scope(operators.BODIES[operation.kind], frame.scope)  # type: ignore[arg-type]  # one of the four kinds
-        context = Result(Context(scope, operation.context.is_async), _NONE)
-        self._walker.enter(body, [context, NOTHING], {}, frame, site=operation.node, scope=scope)
-
-    # -- the rest
+    # -- compounds
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame
@@ -486,20 +259,6 @@ class Expressions:
         one, other = arms
         kept = one.value if one.value == other.value else None
         return Result(kept, test.origins | all_origins(arms))
-
-
-def _name_it(operation: Operation, node: ast.expr, result: Result) -> None:
-    operation.name_node = node
-    operation.name_text = result.value.text if isinstance(result.value, Text) else None
-    operation.name_origins = in_order(result)
-
-
-def _as_given(node: ast.expr, result: Result, frame: Frame) -> Result:
-    """Return an argument as a step's function has it: of a local name, the name itself is known."""
-    is_own = result.value is None or isinstance(result.value, Display | OwnSet)
-    if is_own and isinstance(node, ast.Name) and (owner := frame.env.owner(node.id)) is not None:
-        return Result(Given(node.id, owner), _NONE)
-    return Result(result.value, _NONE)
 
 
 def _is_method_handed_on(node: ast.Attribute, module: Module) -> bool:
