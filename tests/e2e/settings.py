@@ -9,7 +9,12 @@ from project.settings import SHOP as BASE_SHOP
 INSTALLED_APPS = [*BASE_APPS, "tests.e2e"]
 DURABLE = {
     "LEASE": 2.0,
-    "LIMITS": {"carrier": {"rate": "5/s"}, "faults-all": {"at_once": 3}},
+    "LIMITS": {
+        "carrier": {"rate": "5/s"},
+        "faults-all": {"at_once": 3},
+        "faults-rate": {"rate": "1/s"},
+        "faults-slot": {"at_once": 1},
+    },
     "SWEEP_INTERVAL": 1.0,
     "MAX_CRASHES": int(os.environ.get("E2E_MAX_CRASHES", "5")),
 }

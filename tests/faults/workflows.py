@@ -28,12 +28,14 @@ from durable import (
     Continue,
     CriticalError,
     Limit,
+    RetryLater,
     RollbackContext,
     current_step,
     get_run,
     workflow,
 )
 from project.shop.models import Mail
+from tests.faults import dying
 
 __all__ = [
     "OVERRUNS",
@@ -49,6 +51,7 @@ __all__ = [
     "limited",
     "mapped",
     "mended",
+    "metered",
     "overrunning",
     "patient",
     "plain",
@@ -184,6 +187,22 @@ def limited(ctx: Context, url: str, tenant: str) -> list[str]:
     ctx.sleep("rest", 0.2)
     second = ctx.step("second", call, url, f"{tenant}/second", limit="faults-all", max_retries=20, retry_backoff_max=1)
     return [first, second]
+
+
+def meter(run: str, closes: bool) -> int:
+    """Note the call and its time. The first call of all closes the limit, if it is asked to."""
+    with redis() as client:
+        number = int(client.rpush("faults:metered", f"{time.time()} {run}"))
+    if closes and number == 1:
+        raise RetryLater("2 s", "busy", limit="faults-rate")
+    return number
+
+
+@workflow(name="faults.metered")
+def metered(ctx: Context, closes: bool) -> int:
+    """A step with a moment in a rate and a slot."""
+    number: int = ctx.step("call", meter, ctx.run_id, closes, limit="faults-slot", rate="faults-rate", max_retries=9)
+    return number
 
 
 @workflow(name="faults.undone")
@@ -499,3 +518,7 @@ def saving(ctx: Context, marker: str) -> Any:
 def hanging(ctx: Context, marker: str) -> Any:
     """A step whose first call does not come back."""
     return ctx.step("hang", hang, marker)
+
+
+if point := os.environ.get("FAULTS_DIE_AFTER"):
+    dying.arm(point)
