@@ -9,6 +9,7 @@ from typing import Final
 from durable.lint.facts import Facts, Start
 from durable.lint.outside import in_order
 from durable.lint.rules.base import Report, Rule
+from durable.lint.rules.ranking import problems_of_rank
 from durable.lint.values import NOTHING, Text, WorkflowValue
 
 __all__ = ["CHOICES", "STARTS"]
@@ -212,6 +213,7 @@ def _problems(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
             yield f"`{name}` is {allowed}, not {given.value!r}.", f"Write {allowed}."
     if _has(workflow, "delay") and _has(workflow, "debounce"):
         yield "`delay` and `debounce` both say when the run begins.", "Leave one of them out."
+    yield from problems_of_rank(workflow)
 
 
 STARTS: tuple[Rule, ...] = (Started(), Options(), FixedId(), Forgotten(), UnsteadyInputs())

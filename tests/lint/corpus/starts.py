@@ -1,6 +1,6 @@
 """Children, starts, keys and their options."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from durable import AsyncContext, Context, workflow
@@ -89,6 +89,38 @@ def wrong_options(ctx: Context, order_id: int):
         bill.start_or_send("queue", 1, order_id)  # expect: W161
         bill.using(key="k", if_open="error").start_or_send("queue", 1, order_id)  # expect: W161
         bill.using(deadline=datetime(2026, 5, 1)).start(order_id)  # expect: W111
+
+    ctx.step("start", start)
+
+
+@workflow(name="starts.wrong_ranks")
+def wrong_ranks(ctx: Context, order_id: int):
+    def start():
+        bill.using(priority="").start(order_id)  # expect: W161
+        bill.using(priority=86401).start(order_id)  # expect: W161
+        bill.using(priority=-1e9).start(order_id)  # expect: W161
+        bill.using(priority=True).start(order_id)  # expect: W161
+        bill.using(share="").start(order_id)  # expect: W161
+        bill.using(share="a\nb").start(order_id)  # expect: W161
+        bill.using(share=7).start(order_id)  # expect: W161
+        bill.using(share="a", weight=0).start(order_id)  # expect: W161
+        bill.using(share="a", weight=1e4).start(order_id)  # expect: W161
+        bill.using(share="a", weight="2").start(order_id)  # expect: W161
+
+    ctx.step("start", start)
+    ctx.child("urgent", bill.using(priority=-90000), order_id)  # expect: W161
+
+
+@workflow(name="starts.right_ranks")
+def right_ranks(ctx: Context, order_id: int, tenant: str):
+    def start():
+        bill.using(priority="p1").start(order_id)
+        bill.using(priority="-1 hour").start(order_id)
+        bill.using(priority=86400).start(order_id)
+        bill.using(priority=-3600.5, share=tenant, weight=0.001).start(order_id)
+        bill.using(priority=timedelta(hours=2), share=f"tenant-{tenant}", weight=1000).start(order_id)
+        bill.using(priority=None, share=None, weight=None).start(order_id)
+        bill.using(share=str(uuid4()), weight=order_id).start(order_id)
 
     ctx.step("start", start)
 
