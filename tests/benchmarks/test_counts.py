@@ -35,9 +35,12 @@ from tests.benchmarks.workflows import (
     counting,
     failing,
     fan_out,
+    keyed,
     parallel,
     querying,
+    rated,
     receiving,
+    slotted,
     steps,
 )
 from tests.support.worker import work_off
@@ -303,6 +306,27 @@ def test_a_message_is_received_by_a_pass_of_four_statements() -> None:
     assert len(statements_of(lambda: handle.send("news", 0.0))) <= 2
     record = claimed(handle)
     assert len(statements_of(lambda: one_pass(record))) <= 4  # load, look, receive, end
+
+
+@pytest.mark.parametrize(
+    ("workflow", "arguments", "most"),
+    [
+        (steps, (1,), 3),  # the load, the step, the end: what a run without limits costs
+        (keyed, ("acme",), 4),  # and the slot of the workflow, which the end gives up
+        (slotted, (), 4),  # and the slot of the step, which the step's own commit gives up
+        (rated, (), 4),  # and its moment in the rate
+    ],
+)
+def test_an_admission_is_one_statement(settings: Any, workflow: Any, arguments: tuple[str, ...], most: int) -> None:
+    limits = {"benchmarks-step": {"at_once": 1}, "benchmarks-rate": {"rate": "1000/s", "burst": 100}}
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": limits}
+    workflow.start(*arguments)  # the first one inserts the rows of the limit
+    work_off_all()
+    handle = workflow.start(*arguments)
+    record = claimed(handle)
+    statements = statements_of(lambda: one_pass(record))
+    assert handle.state == "completed"
+    assert len(statements) <= most, statements
 
 
 def counted_calls(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[str]:

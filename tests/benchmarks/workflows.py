@@ -27,8 +27,10 @@ __all__ = [
     "one_key",
     "parallel",
     "querying",
+    "rated",
     "receiving",
     "sleeping",
+    "slotted",
     "steps",
     "ticking",
     "waiting",
@@ -219,6 +221,20 @@ def one_key(ctx: Context) -> list[float]:
     """One step under a limit without keys; from when to when it worked, by the clock."""
     begins: float = ctx.step("step", time.time)
     return [begins, time.time()]
+
+
+@workflow(name="benchmarks.slotted")
+def slotted(ctx: Context) -> str:
+    """A step that holds a slot while its function runs."""
+    found: str = ctx.step("step", result, limit="benchmarks-step")
+    return found
+
+
+@workflow(name="benchmarks.rated")
+def rated(ctx: Context) -> str:
+    """A step that begins at its moment in a rate."""
+    found: str = ctx.step("step", result, rate="benchmarks-rate")
+    return found
 
 
 @workflow(name="benchmarks.keyed", limit=Limit("benchmarks-keys", at_once=1, key=lambda key: key))
