@@ -39,6 +39,7 @@ PeekKey       `Host.peek_key`: a query of the store
 PeekDeadlock  `Host.peek_deadlock`: queries of the store
 Supersede     `Host.supersede`: a change of another run, in the pass's own thread
 UndoChild     `Host.undo_child`: a change of the child, in the pass's own thread
+RecoverChild  `Host.recover_child`: the same
 Acquire       `Host.acquire`: a statement of the store of its own
 Reserve       `Host.reserve`: a statement of the store of its own; so is CloseLimit
 PeekGroup     `Host.peek_group`: a query of the store; so are PeekMembers and PeekTaken
@@ -57,7 +58,7 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -90,6 +91,7 @@ __all__ = [
     "PeekKey",
     "PeekMembers",
     "PeekTaken",
+    "RecoverChild",
     "Reserve",
     "Save",
     "ShortSleep",
@@ -323,6 +325,17 @@ class UndoChild:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoverChild:
+    """Recover a failed child of a map, with the children that made it fail. One that cannot be recovered stays as it is.
+
+    `by` is the actor of the parent's recovery, for the audit log.
+    """
+
+    run_id: str
+    by: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class PeekKey:
     """Query who has a key of a workflow. Answer: a `KeyOwner`, None for a key that is free."""
 
@@ -386,6 +399,7 @@ Effect = (
     | PeekDeadlock
     | Supersede
     | UndoChild
+    | RecoverChild
     | PeekGroup
     | PeekMembers
     | PeekTaken

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
 
 __all__ = [
+    "AGAIN",
     "ANEW",
     "CLOSED",
     "UNDONE_FROM",
@@ -22,6 +23,8 @@ __all__ = [
 
 #: Marks the entry of a map whose cancelled children the next pass starts anew.
 ANEW: Final = "anew"
+#: In the entry of a map whose failed children the next pass recovers: who has asked for it (`by`), and how far it has come.
+AGAIN: Final = "again"
 #: Marks the entry of a map none of whose children begins any more, while the open ones are cancelled with their rollback.
 CLOSED: Final = "closed"
 
@@ -51,9 +54,12 @@ def open_maps(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     ]
 
 
-def waiting_again(entry: EntryRecord) -> EntryRecord:
-    """Return the entry of a map that has failed as that of one that goes on, and starts cancelled children anew."""
+def waiting_again(entry: EntryRecord, by: Mapping[str, Any]) -> EntryRecord:
+    """Return the entry of a map that has failed as that of one that goes on: it recovers the failed children, and starts
+    the cancelled ones anew.
+    """
     data = {name: value for name, value in continued(entry).items() if name not in ("failure", "ended")}
+    data[AGAIN] = {"by": dict(by)}
     return replace(entry, status=EntryStatus.PENDING, error=None, last_attempt_at=None, data=data)
 
 

@@ -23,7 +23,8 @@ from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, PeekTa
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID, check_id
 from durable.core.limits import NewRun, RunLimits
-from durable.core.map_entries import ANEW, CLOSED, group_of
+from durable.core.map_entries import AGAIN, ANEW, CLOSED, group_of
+from durable.core.map_recovery import recover_failed
 from durable.core.map_results import MapChild, MapResult
 from durable.core.map_rollback import cancel_open
 from durable.core.records import (
@@ -77,6 +78,8 @@ def map_children(scope: Scope, name: str, request: MapRequest) -> Operation:
             if entry.data.get(ANEW):
                 yield from _check_is_own(scope, entry)
             yield from _start_all(scope, entry, request)
+            if AGAIN in entry.data:
+                yield from recover_failed(scope, entry)
             if entry.data.get(ANEW):
                 yield from _start_lost(scope, entry, request)
             yield from _wait(scope, name, entry)
@@ -131,7 +134,7 @@ def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
     """Forget a group that is not this run's: a replay has copied the entry, and starts children of its own."""
     group: GroupRecord | None = yield PeekGroup(entry.data["group"])
     if group is None or group.spec.parent_id != scope.journal.run.id:
-        gone = ("group", "generation", "created", "ids", ANEW)
+        gone = ("group", "generation", "created", "ids", ANEW, AGAIN)
         scope.journal.mark(entry, data={name: value for name, value in entry.data.items() if name not in gone})
 
 

@@ -7,8 +7,9 @@ compensated step, since everything that followed was built on what is undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from durable.core import transitions
 from durable.core.child_entries import begun_again
@@ -31,15 +32,17 @@ def recover(
     messages: Callable[[], Sequence[Message]],
     now: datetime,
     anew: Collection[str] = (),
+    by: Mapping[str, Any] | None = None,
 ) -> RunChange:
     """Return the change that lets the failed `run` continue at `now`.
 
-    The children in `anew` are started again, as new runs; the others are waited for again.
+    The children in `anew` are started again, as new runs; the others are waited for again. The next pass recovers those of
+    maps, for the actor `by`.
 
     Of its messages, those whose receipt is deleted return to the inbox, and those that it will send to itself again are
     deleted.
     """
-    history = _Recovery(entries)
+    history = _Recovery(entries, by or {})
     stuck = [entry for entry in history if entry.is_compensable]
     if run.state_after_rollback and stuck:
         for entry in stuck:
@@ -156,6 +159,10 @@ def _lost(location: str, around: EntryRecord) -> bool:
 class _Recovery(Rewind):
     """The changes of a recovery to a history."""
 
+    def __init__(self, entries: Iterable[EntryRecord], by: Mapping[str, Any]) -> None:
+        super().__init__(entries)
+        self._by = by
+
     def reset(self, location: str) -> None:
         """Reset the failure of this entry, and delete what its scopes did after it."""
         entry = self.get(location)
@@ -167,7 +174,7 @@ class _Recovery(Rewind):
         elif entry.kind == EntryKind.CHILD:
             self.put(begun_again(entry))
         elif entry.kind == EntryKind.MAP:
-            self.put(waiting_again(entry))
+            self.put(waiting_again(entry, self._by))
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
             data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
             self.put(

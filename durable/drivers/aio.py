@@ -31,6 +31,7 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    RecoverChild,
     Reserve,
     Save,
     ShortSleep,
@@ -249,6 +250,9 @@ class AsyncDriver:
     async def _undo_child(self, effect: UndoChild) -> Any:
         return await self._owner.call(self.host.undo_child, effect)
 
+    async def _recover_child(self, effect: RecoverChild) -> None:
+        await self._owner.call(self.host.recover_child, effect)
+
     async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
         if self.host.is_evicted():
@@ -361,6 +365,7 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     PeekDeadlock: AsyncDriver._peek_deadlock,
     Supersede: AsyncDriver._supersede,
     UndoChild: AsyncDriver._undo_child,
+    RecoverChild: AsyncDriver._recover_child,
     ShortSleep: AsyncDriver._short_sleep,
     Fork: AsyncDriver._fork,
 }

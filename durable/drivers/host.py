@@ -21,6 +21,7 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    RecoverChild,
     Reserve,
     Save,
     Supersede,
@@ -86,6 +87,9 @@ class Host(Protocol):
 
     def undo_child(self, effect: UndoChild) -> RunRecord | None:
         """Begin the compensation of a child; return its run then, None if it is gone."""
+
+    def recover_child(self, effect: RecoverChild) -> None:
+        """Recover a failed child, unless it is gone or cannot be recovered."""
 
     def wait(self, seconds: float) -> None:
         """Wait in memory; less if the pass is evicted meanwhile."""

@@ -29,6 +29,7 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    RecoverChild,
     Reserve,
     Save,
     ShortSleep,
@@ -145,6 +146,9 @@ class SyncDriver:
     def _undo_child(self, effect: UndoChild) -> Any:
         return self.host.undo_child(effect)
 
+    def _recover_child(self, effect: RecoverChild) -> None:
+        self.host.recover_child(effect)
+
     def _short_sleep(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
         if self.host.is_evicted():
@@ -247,6 +251,7 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     PeekDeadlock: SyncDriver._peek_deadlock,
     Supersede: SyncDriver._supersede,
     UndoChild: SyncDriver._undo_child,
+    RecoverChild: SyncDriver._recover_child,
     ShortSleep: SyncDriver._short_sleep,
     Fork: SyncDriver._fork,
 }

@@ -20,11 +20,21 @@ from durable import declared_limits
 from durable.conf import conf
 from durable.core import child_keys, child_rollback, clock
 from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
-from durable.core.effects import Acquire, Call, CloseLimit, Reserve, Save, Supersede, UndoChild
-from durable.core.errors import RateUnitsError, RunNotFoundError, UnknownLimitError
+from durable.core.effects import Acquire, Call, CloseLimit, RecoverChild, Reserve, Save, Supersede, UndoChild
+from durable.core.errors import KeyConflictError, RateUnitsError, RunNotFoundError, UnknownLimitError
 from durable.core.journal import Event, Journal
 from durable.core.rates import LimitClosing, Reservation
-from durable.core.records import ENDED, Batch, Committed, EntryRecord, RunChange, RunPatch, RunRecord, RunState
+from durable.core.records import (
+    ENDED,
+    ActionRecord,
+    Batch,
+    Committed,
+    EntryRecord,
+    RunChange,
+    RunPatch,
+    RunRecord,
+    RunState,
+)
 from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
@@ -35,6 +45,7 @@ from durable.execution.open_transactions import OpenTransactions, in_transaction
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
 from durable.store.atomic import BROKEN, kept_open
+from durable.store.families import Decide, recover_family
 
 __all__ = ["CommitSession"]
 
@@ -202,6 +213,44 @@ class CommitSession:
         self._events.other_changed(child, previous)
         return child
 
+    def recover_child(self, effect: RecoverChild) -> None:
+        """Recover a failed child, with those that made it fail, in one transaction, as long as this worker may write the
+        run. One that is gone, or whose key another run has, stays as it is.
+
+        It may be repeated: it changes no run that goes on.
+        """
+        self.rollback_leftovers(already_failing=False)
+        self._delegate.call(lambda: self._recover_child(effect))
+
+    def _recover_child(self, effect: RecoverChild) -> None:
+        now = self._journal.environment.now()
+        changed: list[tuple[RunRecord, str]] = []
+
+        def change(run_id: str, decide: Decide, _is_consequence: bool) -> None:
+            previous = ""
+
+            def deciding(child: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
+                nonlocal previous
+                previous = child.state
+                self._check_is_ours()
+                if child.state != RunState.FAILED:
+                    return RunChange(run={"change_seq": child.change_seq})
+                decided = decide(child, entries)
+                after = str(decided.run.get("state", child.state))
+                row = {"action": "recover", "outcome": "done", "created_at": now, "source": "", **effect.by}
+                decided.action = ActionRecord(run_id=run_id, before=str(previous), after=after, **row)
+                return decided
+
+            changed.append((self._store.change(run_id, deciding), previous))
+
+        try:
+            self._changed(lambda: recover_family(self._store, effect.run_id, now, effect.by, change))
+        except (RunNotFoundError, KeyConflictError):
+            return
+        self._notify({child.queue for child, _ in changed if child.wake_at is not None and child.wake_at <= now})
+        for child, previous in changed:
+            self._events.other_changed(child, previous)
+
     def supersede(self, effect: Supersede) -> bool:
         """Cancel the run that has a key, and free the key, in a transaction of its own, as long as this worker may write
         the run. Return False if that run is being compensated.
@@ -248,7 +297,7 @@ class CommitSession:
         try:
             sessions.prepare_commit(conf.DATABASE)
             return change()
-        except RunNotFoundError:
+        except (RunNotFoundError, KeyConflictError):
             raise
         except LeaseLost:
             self._eviction.request(LEASE_LOST)

@@ -30,6 +30,7 @@ from durable.core.effects import (
     PeekKey,
     PeekMembers,
     PeekTaken,
+    RecoverChild,
     Reserve,
     Save,
     Supersede,
@@ -146,6 +147,10 @@ class PassHost:
     def undo_child(self, effect: UndoChild) -> RunRecord | None:
         self._origin.end_forked_child()
         return self._commits.undo_child(effect)
+
+    def recover_child(self, effect: RecoverChild) -> None:
+        self._origin.end_forked_child()
+        self._commits.recover_child(effect)
 
     # -- time
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from django.utils.translation import gettext as _
 
 from durable.conf import conf
+from durable.core.records import EntryKind, RunState
 from durable.inspection.humanize import thousands
+from durable.inspection.map_note import recovered_note
 from durable.inspection.wording import display_location
-from durable.models import ChildGroup, Run, Turn
+from durable.models import ChildGroup, Entry, Run, Turn
 
-__all__ = ["turn_note", "waiting_for_map"]
+__all__ = ["recovering_note", "turn_note", "waiting_for_map"]
 
 
 def waiting_for_map(awaited: Sequence[str]) -> str | None:
@@ -34,6 +36,21 @@ def waiting_for_map(awaited: Sequence[str]) -> str | None:
     if tally.failed:
         note += "; " + _("failed so far: %(failed)s") % {"failed": thousands(tally.failed)}
     return note
+
+
+def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
+    """Return how far the recovery of the failed children of a map has come, "" for none; a query if a map is open.
+
+    `entries` are the open entries of the run.
+    """
+    if run.state not in (RunState.RUNNING, RunState.PENDING):
+        return ""
+    maps = [each.pk for each in entries if each.kind == EntryKind.MAP]
+    found = Entry.objects.using(conf.DATABASE).filter(pk__in=maps).order_by("ordinal") if maps else ()
+    for entry in found:
+        if note := recovered_note(entry.data):
+            return _('Map "%(map)s": %(note)s') % {"map": display_location(entry.location), "note": note}
+    return ""
 
 
 def turn_note(run: Run) -> str | None:

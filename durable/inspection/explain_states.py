@@ -21,6 +21,7 @@ from durable.core.summary import SummaryKind
 from durable.inspection import explain_ends, explain_waits
 from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.children_left import children_left_note
+from durable.inspection.explain_maps import recovering_note
 from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
 from durable.inspection.fork_outcomes import innermost_failures
@@ -91,7 +92,10 @@ def _explained_fully(run: Run, now: datetime, open_keys: Sequence[int] | None) -
     running = activities_of(run, now)
     paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
     unread = unreceived[:_MOST_MESSAGES].count()
-    return explain(run, now, open_entries(run.id, open_keys), unread, running=running, paused=paused)
+    entries = open_entries(run.id, open_keys)
+    found = explain(run, now, entries, unread, running=running, paused=paused)
+    note = recovering_note(run, entries)
+    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), note]))) if note else found
 
 
 def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[Entry]:

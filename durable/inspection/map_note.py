@@ -8,9 +8,10 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from durable.core.map_entries import AGAIN
 from durable.inspection.humanize import thousands
 
-__all__ = ["map_note"]
+__all__ = ["map_note", "recovered_note"]
 
 
 def map_note(data: Mapping[str, Any]) -> str:
@@ -22,4 +23,17 @@ def map_note(data: Mapping[str, Any]) -> str:
         note += ", " + ngettext("%(number)s failed", "%(number)s failed", failed) % {"number": thousands(failed)}
     if cancelled := ended.get("cancelled", 0):
         note += ", " + _("%(number)s cancelled") % {"number": thousands(cancelled)}
+    if recovered := recovered_note(data):
+        note += ", " + recovered
     return note
+
+
+def recovered_note(data: Mapping[str, Any]) -> str:
+    """Return how many of the failed children a recovery has recovered so far, "" if none is under way."""
+    again: Mapping[str, Any] = data.get(AGAIN, {})
+    if not again.get("of"):
+        return ""
+    return _("%(number)s of %(total)s failed children recovered") % {
+        "number": thousands(again["done"]),
+        "total": thousands(again["of"]),
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
@@ -14,11 +14,10 @@ from django.db import connections
 from durable import runtime, signals
 from durable.conf import conf
 from durable.core.bulk_runs import BULK
-from durable.core.child_entries import unread_children
 from durable.core.current import is_in_step, running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
-from durable.core.records import ENDED, EntryRecord, Request, RunRecord, RunState
+from durable.core.records import ENDED, RunRecord, RunState
 from durable.instrumentation import observers
 from durable.operations.async_calls import run_sync
 from durable.runtime import Runtime
@@ -29,13 +28,10 @@ __all__ = [
     "announce",
     "announce_parent",
     "await_for",
-    "cancelled_children",
     "check_not_an_order",
     "check_state",
-    "members",
     "require_step",
     "send_run_changed",
-    "stopped_members",
     "wait_for",
     "waiting",
 ]
@@ -51,8 +47,6 @@ IN_TRANSACTION = (
     "this waits inside transaction.atomic() (or ATOMIC_REQUESTS), and no worker sees what is started or sent there before "
     "that commits: wait after it"
 )
-_CANCELLING = (Request.CANCEL, Request.CANCEL_ROLLBACK)
-_BATCH = 500  # children of a group that one query reads
 UNENDED = tuple(each for each in RunState if each not in ENDED)
 _LOOK_EVERY = (0.01, 0.5)  # seconds between two looks for a result: the first interval, the longest one
 
@@ -78,34 +72,6 @@ def announce_parent(at: Runtime, run: RunRecord) -> None:
     if run.state in ENDED and run.parent_id is not None and (parent := at.store.get(run.parent_id)) is not None:
         announce(at, parent.queue, parent.wake_at)
         at.notify({run.queue})
-
-
-def cancelled_children(at: Runtime, entries: Iterable[EntryRecord]) -> set[str]:
-    """Return the children whose ends these entries have not recorded, and which are cancelled or about to be.
-
-    The end of their parent has cancelled them; one that goes on has to start them anew.
-    """
-    unread = unread_children(entries)
-    rows = at.store.get_many(unread) if unread else {}
-    gone = {run.id for run in rows.values() if run.state == RunState.CANCELLED or run.pending_request in _CANCELLING}
-    return gone | (set(unread) - rows.keys())
-
-
-def members(at: Runtime, groups: Iterable[str], state: RunState | None = None) -> list[str]:
-    """Return the children of these groups, with `state` those in that state."""
-    found: list[str] = []
-    for group in groups:
-        after = -1
-        while batch := at.store.members(group, after, _BATCH):
-            found += [each.run_id for each in batch if state is None or each.state == state]
-            after = batch[-1].position
-    return found
-
-
-def stopped_members(at: Runtime, groups: Iterable[str]) -> list[str]:
-    """Return the children of these groups whose own compensations have stopped."""
-    rows = at.store.get_many(members(at, groups, RunState.FAILED))
-    return sorted(each.id for each in rows.values() if each.state_after_rollback)
 
 
 def check_state(run: RunRecord, action: str, allowed: Sequence[RunState]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from durable import runtime
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
-from durable.core.recovery import failed_children, failed_groups, stopped_groups
-from durable.core.recovery import recover as recovery_of
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
 from durable.core.words import Sentence, gettext_noop
@@ -22,13 +20,11 @@ from durable.operations.audited import audited
 from durable.operations.common import (
     announce,
     announce_parent,
-    cancelled_children,
     check_state,
-    members,
     send_run_changed,
-    stopped_members,
 )
 from durable.runtime import Runtime
+from durable.store.families import Decide, recover_family
 
 __all__ = ["ALLOWED", "abandon", "cancel", "pause", "recover", "resume", "take_stack", "wake"]
 
@@ -178,68 +174,31 @@ def recover(run_id: str) -> None:
     """Continue a failed run: the failed operation is tried again, and compensated steps are executed again.
 
     Children whose failures made it fail are recovered with it, in the same transaction; cancelled ones are started anew.
+    Of a map with more than a hundred failed children, the run's next pass recovers the others, in batches.
     """
     at = runtime.current()
-    try:
-        _recover(at, run_id)
-    except _ChildrenFirst as first:
-        with at.store.transaction():
-            _recover_after(at, run_id, first)
+
+    def change(each: str, decide: Decide, is_consequence: bool) -> None:
+        def decided(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
+            check_state(run, "recover", ALLOWED["recover"])
+            return decide(run, entries)
+
+        _changed(at, "recover", each, decided, is_consequence=is_consequence)
+
+    recover_family(at.store, run_id, at.now(), _acting(), change)
 
 
-class _ChildrenFirst(Exception):
-    """Raised, with nothing changed, where children are to be recovered first: a child's row is locked before its parent's."""
-
-    def __init__(self, children: Sequence[str], groups: Sequence[str]) -> None:
-        self.children = children
-        self.groups = groups
-        super().__init__()
-
-
-def _recover(
-    at: Runtime,
-    run_id: str,
-    known: Collection[str] = (),
-    anew: Collection[str] = (),
-    *,
-    is_consequence: bool = False,
-) -> None:
-    """Recover the run. Raises _ChildrenFirst if it has failed because of other children than the known ones."""
-
-    def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
-        check_state(run, "recover", ALLOWED["recover"])
-        history = entries()
-        groups = failed_groups(run, history)
-        children = [*failed_children(run, history), *members(at, groups, RunState.FAILED)]
-        children += stopped_members(at, stopped_groups(run, history))
-        if not set(children) <= set(known):
-            raise _ChildrenFirst(children, groups)
-        lost = {*anew, *cancelled_children(at, history)}
-        return recovery_of(run, history, lambda: at.store.messages(run.id), at.now(), lost)
-
-    _changed(at, "recover", run_id, decide, is_consequence=is_consequence)
-
-
-def _recover_after(at: Runtime, run_id: str, first: _ChildrenFirst, *, is_consequence: bool = False) -> None:
-    """Recover the failed ones of these children and then the run, which starts cancelled and deleted ones anew.
-
-    A replay has copied children of its original: their ends do not wake it, so it starts its own.
-    """
-    anew = []
-    children = first.children
-    for group in first.groups:
-        at.store.reopen_group(group, run_id)  # so that its children have their turns
-    rows = at.store.get_many(children)
-    for child in sorted(rows, key=lambda each: rows[each].created_at, reverse=True):  # as rows are locked
-        found = rows[child]
-        if found.parent_id != run_id or found.state == RunState.CANCELLED:
-            anew.append(child)
-        elif found.state == RunState.FAILED:
-            try:
-                _recover(at, child, is_consequence=True)
-            except _ChildrenFirst as theirs:
-                _recover_after(at, child, theirs, is_consequence=True)
-    _recover(at, run_id, children, [*anew, *set(children).difference(rows)], is_consequence=is_consequence)
+def _acting() -> dict[str, Any]:
+    """Return what a pass writes into the audit log of children that it recovers for the current actor."""
+    acting = audit.acting()
+    actor = audit.code_actor() if acting is None else acting.actor
+    return {
+        "source": str(actor.source),
+        "actor_id": actor.user_key if isinstance(actor.user_key, int | str) else None,
+        "actor_label": actor.name,
+        "reason": audit.reason(),
+        "bulk_id": audit.bulk_id(),
+    }
 
 
 def _changed(

@@ -15,12 +15,13 @@ from durable.core.places import Place
 from durable.core.records import EntryKind, EntryRecord, RunChange, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
-from durable.operations.common import announce, check_not_an_order, members, require_step, send_run_changed
+from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
 from durable.operations.replay_plan import hash_of, in_place_refusals_of, of_unread_maps, refusals_of, running_steps
 from durable.operations.replay_preview import family_of
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
+from durable.store.families import members
 from durable.store.surveys import mark_of
 
 __all__ = ["give_output", "replay", "replay_failed"]
@@ -242,7 +243,7 @@ def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
     unread = unread_children(replay.history)
     undoable = [each.data["child"] for each in replay.history if each.kind == EntryKind.CHILD and each.is_compensable]
     maps = (each for each in replay.history if each.kind == EntryKind.MAP and each.is_compensable)
-    undoable += members(at, [each.data["group"] for each in maps])
+    undoable += members(at.store, [each.data["group"] for each in maps])
     needed = list(dict.fromkeys([*unread, *undoable]))
     if needed and not set(unread).issubset(at.store.note_reader(new.id, needed)):
         raise StalePlanError(replay.run.id, replay.target)

@@ -17,7 +17,6 @@ from durable.core.location import parent
 from durable.core.map_entries import group_of, open_maps
 from durable.core.records import ENDED, EntryRecord, Message, RunRecord, RunState
 from durable.core.replay import Replay, nearest
-from durable.operations.common import cancelled_children
 from durable.operations.queries import record
 from durable.operations.replay_plan import (
     SHOWN,
@@ -30,6 +29,7 @@ from durable.operations.replay_plan import (
     outlook_of,
 )
 from durable.runtime import Runtime
+from durable.store.families import cancelled_children
 
 __all__ = ["family_of", "plan_replay"]
 
@@ -57,7 +57,7 @@ def family_of(at: Runtime, replay: Replay) -> Family:
     if places:
         dropped = list(dict.fromkeys([*dropped, *at.store.open_children_below(run.id, places)]))
     states = at.store.states([*staying, *dropped]) if staying or dropped else {}
-    lost = cancelled_children(at, history)
+    lost = cancelled_children(at.store, history)
     parent = at.store.get(run.parent_id) if run.parent_id is not None and run.state == RunState.COMPLETED else None
     is_awaited = parent is not None and parent.state not in ENDED and run.id in at.store.children([run.id])
     # replays of the parent read it too, and are known when the parent is gone

@@ -17,6 +17,7 @@ __all__ = [
     "after_end",
     "after_turns",
     "begins_at",
+    "continued",
     "counted_again",
     "is_counted_out",
     "places",
@@ -35,6 +36,14 @@ def room(group: GroupRecord, parent: RunRecord | None) -> int:
     if (parent is None or parent.state in ENDED) and group.spec.when_parent_ends == WhenParentEnds.CANCEL:
         return 0
     return places(group)
+
+
+def continued(group: GroupRecord) -> GroupRecord:
+    """Return the group after a recovery of its parent: one that stops at a failure is stopped as long as it has a failed
+    child, which is not recovered yet, or has failed again.
+    """
+    is_stopped = group.spec.on_failure == OnFailure.STOP and group.failed > 0
+    return replace(group, is_over=False, is_dropped=False, is_stopped=is_stopped)
 
 
 def places(group: GroupRecord) -> int:

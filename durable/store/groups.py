@@ -164,7 +164,7 @@ def apply(alias: str, parent_id: str, change: GroupChange, create: Create, now: 
     starts, group = _to_start(alias, before, change)
     mark(alias, parent_id, change)
     if change.is_continued:
-        group = replace(group, is_stopped=False, is_over=False)
+        group = group_rules.continued(group)
     group, queues = _started(alias, group, starts, create)
     if not change.is_read:
         group, released = _turned(alias, group, now)

@@ -138,7 +138,7 @@ class MemoryGroups:
     def go_on(self, runs: Runs, change: GroupChange, now: datetime) -> None:
         """Let children begin after a commit of the parent, which may let a stopped group go on."""
         if change.is_continued:
-            self._groups[change.id] = replace(self._groups[change.id], is_stopped=False)
+            self._groups[change.id] = group_rules.continued(self._groups[change.id])
         self.next_turns(runs, change.id, now)
 
     def held_back(self, child: ChildRecord | None, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:

@@ -1,0 +1,134 @@
+"""Children of a run as the verbs see them, and the recovery of a run after those that made it fail.
+
+Shared by the verbs, which an operator calls, and by a pass, which recovers the children of a map. Each gives the function
+that changes a run's row: one writes the audit log for its actor, the other for whoever has recovered the parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from durable.core.child_entries import unread_children
+from durable.core.records import EntryRecord, Request, RunChange, RunRecord, RunState
+from durable.core.recovery import failed_children, failed_groups, stopped_groups
+from durable.core.recovery import recover as recovery_of
+from durable.store.base import Store
+
+__all__ = ["Change", "Decide", "cancelled_children", "members", "recover_family"]
+
+Decide = Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
+#: Changes a run; True for one that is recovered because of its parent.
+Change = Callable[[str, Decide, bool], None]
+
+_CANCELLING: Final = (Request.CANCEL, Request.CANCEL_ROLLBACK)
+_BATCH: Final = 500  # children of a group that one query reads
+_AT_ONCE: Final = 100  # children of maps that are recovered in the transaction of their parent
+
+
+def cancelled_children(store: Store, entries: Iterable[EntryRecord]) -> set[str]:
+    """Return the children whose ends these entries have not recorded, and which are cancelled or about to be.
+
+    The end of their parent has cancelled them; one that goes on has to start them anew.
+    """
+    unread = unread_children(entries)
+    rows = store.get_many(unread) if unread else {}
+    gone = {run.id for run in rows.values() if run.state == RunState.CANCELLED or run.pending_request in _CANCELLING}
+    return gone | (set(unread) - rows.keys())
+
+
+def members(store: Store, groups: Iterable[str], state: RunState | None = None, most: int | None = None) -> list[str]:
+    """Return the children of these groups, with `state` those in that state; at most `most`, None for all."""
+    found: list[str] = []
+    for group in groups:
+        after = -1
+        while batch := store.members(group, after, _BATCH):
+            found += [each.run_id for each in batch if state is None or each.state == state]
+            after = batch[-1].position
+            if most is not None and len(found) >= most:
+                return found[:most]
+    return found
+
+
+def _stopped_members(store: Store, groups: Iterable[str]) -> list[str]:
+    """Return the children of these groups whose own compensations have stopped."""
+    rows = store.get_many(members(store, groups, RunState.FAILED))
+    return sorted(each.id for each in rows.values() if each.state_after_rollback)
+
+
+# -- recovery
+
+
+class _ChildrenFirst(Exception):
+    """Raised, with nothing changed, where children are to be recovered first: a child's row is locked before its parent's."""
+
+    def __init__(self, children: Sequence[str], groups: Sequence[str]) -> None:
+        self.children = children
+        self.groups = groups
+        super().__init__()
+
+
+def recover_family(
+    store: Store, run_id: str, now: datetime, by: Mapping[str, Any], change: Change, *, is_consequence: bool = False
+) -> None:
+    """Recover a failed run, and before it the children whose failures made it fail, in the same transaction.
+
+    Of the children of maps the first hundred; the next pass of the run recovers the others in batches, and `by` is what it
+    notes of the actor. Raises what `change` raises.
+    """
+    family = _Family(store, now, by, change)
+    try:
+        family.recover(run_id, is_consequence=is_consequence)
+    except _ChildrenFirst as first:
+        with store.transaction():
+            family.recover_after(run_id, first, is_consequence=is_consequence)
+
+
+class _Family:
+    def __init__(self, store: Store, now: datetime, by: Mapping[str, Any], change: Change) -> None:
+        self._store = store
+        self._now = now
+        self._by = by
+        self._change = change
+
+    def recover(
+        self, run_id: str, known: Collection[str] = (), anew: Collection[str] = (), *, is_consequence: bool
+    ) -> None:
+        """Recover the run. Raises _ChildrenFirst if it has failed because of other children than the known ones."""
+
+        def decide(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
+            history = entries()
+            children = [
+                *failed_children(run, history),
+                *_stopped_members(self._store, stopped_groups(run, history)),
+            ]
+            groups = [] if known else failed_groups(run, history)
+            children += members(self._store, groups, RunState.FAILED, _AT_ONCE)
+            if not set(children) <= set(known):
+                raise _ChildrenFirst(children, groups)
+            lost = {*anew, *cancelled_children(self._store, history)}
+            return recovery_of(run, history, lambda: self._store.messages(run.id), self._now, lost, self._by)
+
+        self._change(run_id, decide, is_consequence)
+
+    def recover_after(self, run_id: str, first: _ChildrenFirst, *, is_consequence: bool) -> None:
+        """Recover the failed ones of these children and then the run, which starts cancelled and deleted ones anew.
+
+        A replay has copied children of its original: their ends do not wake it, so it starts its own.
+        """
+        anew = []
+        children = first.children
+        for group in first.groups:
+            self._store.reopen_group(group, run_id)  # so that its children have their turns
+        rows = self._store.get_many(children)
+        for child in sorted(rows, key=lambda each: rows[each].created_at, reverse=True):  # as rows are locked
+            found = rows[child]
+            if found.parent_id != run_id or found.state == RunState.CANCELLED:
+                anew.append(child)
+            elif found.state == RunState.FAILED:
+                try:
+                    self.recover(child, is_consequence=True)
+                except _ChildrenFirst as theirs:
+                    self.recover_after(child, theirs, is_consequence=True)
+        self.recover(run_id, children, [*anew, *set(children).difference(rows)], is_consequence=is_consequence)
