@@ -61,6 +61,17 @@ def calls(ctx: Context, name: str) -> str:
     return ctx.step("call", limited, name, rate="rates-api", max_retries=5)
 
 
+@workflow(name="rates.child", limit=Limit("rates-child", at_once=2))
+def child(ctx: Context, name: str) -> str:
+    return ctx.step("call", work, name, rate="rates-api", limit="rates-child/step")
+
+
+@workflow(name="rates.family")
+def family(ctx: Context, names: list[str]) -> list[str]:
+    first = ctx.child("first", child, "first")
+    return [first, *ctx.map("rest", child, [(name,) for name in names]).outputs]
+
+
 def limited(name: str) -> str:
     CALLS.append(name)
     if len(CALLS) == 1:
@@ -195,6 +206,25 @@ def test_the_rate_comes_first_and_then_the_slot(h: Harness) -> None:
         h.settle()
     assert CALLS == ["a", "b"]
     assert h._store.slots(["a", "b"]) == []
+
+
+@pytest.mark.parametrize("hours", [0, -1, 1])
+def test_children_keep_the_rates_and_slots_of_their_steps(h: Harness, hours: int) -> None:
+    """Also if the clock is set back or forward while they wait."""
+    names = [f"n{number}" for number in range(6)]
+    handle = h.start(family, names, id="family")
+    for _ in range(3):
+        h.advance(1)
+        h.settle()
+    assert 0 < len(CALLS) < len(names), "some wait"
+    h._now += timedelta(hours=hours)
+    assert h.finish(handle).state == "completed"
+    assert get_run("family").output == [f"done {name}" for name in ("first", *names)]
+    assert sorted(CALLS) == sorted([*names, "first"])
+    children = ["family:first", *(f"family:rest:{number}" for number in range(len(names)))]
+    moments = sorted(begun(each) for each in children)
+    assert len(moments) == len(names) + 1
+    assert all(later - earlier >= timedelta(seconds=1) for earlier, later in pairwise(moments))
 
 
 def test_more_units_take_more_time(h: Harness) -> None:
