@@ -259,7 +259,7 @@ def many(ctx: Context, count: int) -> int:
 
 
 def save_half() -> None:
-    current_step().save({"row": 500})
+    current_step().save({"row": "row-five-hundred"})
     raise RetryLater("1 hour")
 
 

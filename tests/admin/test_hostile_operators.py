@@ -182,7 +182,7 @@ def test_hostile_texts_break_no_action(stage: Stage, operator: Client, text: str
 
 @workflow(name="tests.secret")
 def secret(ctx: Context) -> None:
-    ctx.queue.send("out/side", "4242", to="other")
+    ctx.queue.send("out/side", "card-number-of-ada", to="other")
 
 
 def hide_messages(workflow: str, field: str, value: Any) -> Any:
@@ -194,7 +194,7 @@ def test_a_message_is_redacted_where_it_is_sent_too(stage: Stage, operator: Clie
     with override_settings(DURABLE={"REDACT": f"{__name__}.hide_messages"}):
         stage.start(secret, id="run")
         for address in (url("step", "run") + "?at=send~0", url("export", "run"), url("change", "other")):
-            assert "4242" not in text_of(operator.get(address)), address
+            assert "card-number-of-ada" not in text_of(operator.get(address)), address
 
 
 @pytest.mark.parametrize("lookup", ["reason__regex=(a%2B)%2B$", "detail__contains=x", "actor__password__startswith=p"])

@@ -181,7 +181,7 @@ class TestAddresses:
 
     def test_what_a_step_has_saved_for_its_next_attempt(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.saving, id="run")
-        assert downloaded(operator, "run", of="saved", at="import") == {"row": 500}
+        assert downloaded(operator, "run", of="saved", at="import") == {"row": "row-five-hundred"}
         page = text_of(operator.get(url("step", "run"), {"at": "import"}))
         assert "saved for the next attempt" in page.lower()
         assert "RetryLater" in page
@@ -225,20 +225,22 @@ class TestSaves:
     def test_the_page_of_a_running_step_has_it(self, stage: Stage, operator: Client, log_in: Any) -> None:
         stage.start(flows.saving, id="run")
         running(stage, "run", "import")
-        assert "&quot;row&quot;: 500" in text_of(operator.get(url("running_step", "run"), {"at": "import"}))
+        assert "&quot;row&quot;: &quot;row-five-hundred&quot;" in text_of(
+            operator.get(url("running_step", "run"), {"at": "import"})
+        )
         viewer = log_in("view_run", name="eve")
-        assert "500" not in text_of(viewer.get(url("running_step", "run"), {"at": "import"}))
+        assert "row-five-hundred" not in text_of(viewer.get(url("running_step", "run"), {"at": "import"}))
 
     def test_the_command_line_has_it_with_payloads(self, stage: Stage) -> None:
         stage.start(flows.saving, id="run")
-        assert '"row": 500' in shown("run", "-p")
-        assert "500" not in shown("run")
-        assert json.loads(shown("run", "-p", "-o", "json"))["saved"] == {"import": {"row": 500}}
+        assert '"row": "row-five-hundred"' in shown("run", "-p")
+        assert "row-five-hundred" not in shown("run")
+        assert json.loads(shown("run", "-p", "-o", "json"))["saved"] == {"import": {"row": "row-five-hundred"}}
 
     def test_the_redaction_hook_decides(self, stage: Stage, operator: Client, settings: Settings) -> None:
         stage.start(flows.saving, id="run")
         settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.broken"}
-        assert "500" not in shown("run", "-p")
+        assert "row-five-hundred" not in shown("run", "-p")
 
 
 def running(stage: Stage, run_id: str, location: str) -> None:

@@ -194,8 +194,8 @@ class TestVerbs:
         assert "cannot be read" in wrong.content.decode()
 
     def test_arguments_are_hidden_without_the_permission_to_see_payloads(self, log_in: LogIn) -> None:
-        make(args=[4711])
-        assert "4711" not in page(log_in(*ALL), "schedule_act", "nightly", "edit")
+        make(args=["north-team"])
+        assert "north-team" not in page(log_in(*ALL), "schedule_act", "nightly", "edit")
 
     def test_override_and_take_back(self, log_in: LogIn) -> None:
         make(origin="code")

@@ -46,11 +46,11 @@ def test_a_rate_is_set_and_a_limit_closed_and_opened(shell: Shell, stage: Stage)
     assert RateLimit.objects.get(name="cli-api").now.burst == 2
     assert "(the code says 1/hour)" in shell("rates").out
     assert shell("take-back-rate", "cli-api").status == 0
-    assert shell("close-limit", "cli-api", "1 day", "--key", "acme", "--reason", "429").status == 0
-    assert "429" in shell("why", "third").out
-    assert shell("rates", "-o", "json").json["keys"][0]["closed_why"] == "429"
+    assert shell("close-limit", "cli-api", "1 day", "--key", "acme", "--reason", "too many requests").status == 0
+    assert "too many requests" in shell("why", "third").out
+    assert shell("rates", "-o", "json").json["keys"][0]["closed_why"] == "too many requests"
     assert shell("open-limit", "cli-api", "--key", "acme").status == 0
-    assert "429" not in shell("why", "third").out
+    assert "too many requests" not in shell("why", "third").out
     assert shell("set-rate", "cli-api", "often").status == 1
     assert shell("open-limit", "none").status == 1
     actions = OperatorAction.objects.filter(outcome="done").order_by("id").values_list("action", flat=True)
