@@ -165,7 +165,7 @@ class _Fork:
             self._completed(name, output)
 
     def _place(self, name: str) -> Node:
-        segment = self.segments[name]
+        segment = self.segments.get(name) or escape(name)  # the code may lack a branch of a fork that has ended
         node = self.node.child(segment)
         if node is None:
             with self.journal.lock:

@@ -402,6 +402,31 @@ def test_what_lies_inside_something_completed_counts_as_visited(h: Harness, flav
     assert h.finish(run).output == "done"
 
 
+@pytest.mark.parametrize("after", [["c", "b"], ["b"], ["b", "a", "c"]], ids=["renamed", "removed", "added"])
+def test_what_has_ended_keeps_the_branches_that_it_was_begun_with(
+    h: Harness, flavour: Flavour, after: list[str]
+) -> None:
+    names = ["a", "b"]
+
+    def named(name: str) -> Body:
+        async def body(ctx: Any) -> Any:
+            return await ctx.step("work", lambda: name)
+
+        return body
+
+    async def ship(ctx: Any) -> Any:
+        branches = {name: named(name) for name in names}
+        joined = await ctx.join("join", branches)
+        raced = await ctx.race("race", branches)
+        await ctx.sleep("rest", 60)
+        return [sorted(joined.items()), raced.winner, raced.value]
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    names[:] = after
+    assert h.finish(run).output == [[("a", "a"), ("b", "b")], "a", "a"]
+
+
 # -- the grace period
 
 
