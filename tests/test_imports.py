@@ -33,10 +33,11 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "lint": (("lint",), ()),
     "codec": (("codec", "crypto"), ("settings", "core")),
     "models": (("models",), ("schedules", "codec", "settings", "core")),
-    "store": (("store", "migrations"), ("guard", "models", "settings", "core")),
+    "store": (("store",), ("guard", "models", "settings", "core")),
     "notifier": (("notifier",), ("settings", "core")),
     "guard": (("guard",), ("lint", "notifier", "codec", "settings", "core")),
     "runtime": (("runtime",), ("store", "notifier", "codec", "settings", "core")),
+    "renames": (("renames", "migrations"), ("runtime", "store", "models", "codec", "settings", "core")),
     "instrumentation": (("instrumentation",), ("settings", "core")),
     "context": (("context",), ("drivers", "core")),
     "retention": (("retention",), ("models", "settings", "core")),
@@ -67,8 +68,8 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "replay_check": (
         ("replay_check",),
         (
-            *("inspection", "execution", "runtime", "context", "drivers", "guard", "store", "models", "codec"),
-            *("settings", "core"),
+            *("inspection", "execution", "renames", "runtime", "context", "drivers", "guard", "store", "models"),
+            *("codec", "settings", "core"),
         ),
     ),
     "histories": (

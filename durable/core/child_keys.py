@@ -15,6 +15,7 @@ from durable.core import transitions
 from durable.core.effects import KeyOwner, Operation, PeekKey, Supersede
 from durable.core.errors import KeyConflictError
 from durable.core.records import ENDED, Request, RunChange, RunRecord, RunState
+from durable.core.renames import is_same
 from durable.core.summary import Summary, SummaryKind
 
 __all__ = ["ChildKey", "KeyRefusal", "change_of", "freed"]
@@ -52,7 +53,7 @@ class KeyRefusal:
         return KeyConflictError(self.owner, self.key, is_child=True, chain=self.chain)
 
 
-def freed(run_id: str, location: str, workflow: str, wanted: ChildKey, child_id: str) -> Operation:
+def freed(run: RunRecord, location: str, workflow: str, wanted: ChildKey, child_id: str) -> Operation:
     """Let the key be free for the child that the run is about to start here, or return a `KeyRefusal`.
 
     An earlier child of the same operation, which was taken back and has not ended yet, gives its key up.
@@ -61,7 +62,8 @@ def freed(run_id: str, location: str, workflow: str, wanted: ChildKey, child_id:
         owner: KeyOwner | None = yield PeekKey(workflow, wanted.key)
         if owner is None:
             return None
-        is_own = owner.child is not None and (owner.child.parent_id, owner.child.location) == (run_id, location)
+        child = owner.child
+        is_own = child is not None and child.parent_id == run.id and is_same(run.workflow, child.location, location)
         refusal = KeyRefusal(wanted.key, owner.run_id, owner.chain)
         if owner.chain or not (is_own or wanted.replaces):
             return refusal

@@ -45,6 +45,7 @@ from durable.core.records import (
     RunState,
     WhenParentEnds,
 )
+from durable.core.renames import canonical, is_same
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.slot_records import SlotKind, SlotWant
@@ -169,7 +170,7 @@ def _ended(scope: Scope, name: str, entry: EntryRecord) -> Any:
 def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation:
     """Let the next commit start the child, under the first id that is free; or note why it is refused."""
     run = scope.journal.run
-    chosen = [request.run_id] if request.run_id is not None else list(ids_at(run.id, entry.location))
+    chosen = [request.run_id] if request.run_id is not None else list(ids_at(run, entry.location))
     for base in chosen:
         generation = 0
         while True:
@@ -177,7 +178,7 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
             found, child = yield PeekChild(child_id, with_origin=True)
             if found is None:
                 if request.key is not None:
-                    refusal = yield from freed(run.id, entry.location, request.workflow, request.key, child_id)
+                    refusal = yield from freed(run, entry.location, request.workflow, request.key, child_id)
                     if refusal is not None:
                         _refuse_key(scope, entry, child_id, refusal)
                         return
@@ -190,7 +191,7 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
                 taken_by = other.run.workflow
                 break  # a branch beside this one has just taken it
             taken_by = found.workflow
-            if child is None or (child.parent_id, child.location) != (run.id, entry.location):
+            if child is None or child.parent_id != run.id or not is_same(run.workflow, child.location, entry.location):
                 break  # another run's
             generation += 1  # this operation has started that one before it was taken back
     _refuse(scope, entry, child_id, f'as a run of "{taken_by}", and is not this child')
@@ -251,8 +252,9 @@ def created_at(parent: RunRecord, now: datetime) -> datetime:
     return now if now >= parent.created_at else parent.created_at + timedelta(microseconds=1)
 
 
-def ids_at(parent_id: str, location: str) -> Iterator[str]:
+def ids_at(parent: RunRecord, location: str) -> Iterator[str]:
     """Yield the ids that the child of a location may have: a readable one if it is unambiguous and short, and a hashed one."""
+    parent_id, location = parent.id, canonical(parent.workflow, location)
     readable = f"{parent_id}:{location.replace('/', ':')}"
     if ":" not in location and len(readable) <= MAX_ID - 8 and readable.isprintable():
         yield readable

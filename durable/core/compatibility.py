@@ -13,7 +13,7 @@ from durable.core.errors import HistoryDivergedError
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
-__all__ = ["FORMAT", "cannot_read", "is_readable", "unreadable"]
+__all__ = ["FORMAT", "cannot_read", "is_readable", "named_twice", "unreadable"]
 
 #: The newest format of an entry's data that this release reads; an entry without one has the first.
 FORMAT: Final = 1
@@ -46,6 +46,14 @@ def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:
         f'"{unescape(first.location)}" was recorded as {found}, which this release of durable does not know (it knows '
         f"format {FORMAT}, the kinds {', '.join(EntryKind)}): a newer release has passed this run",
         [each.location for each in entries],
+    )
+
+
+def named_twice(location: str, other: str) -> HistoryDivergedError:
+    """Return the error for two records that a rename takes for those of one operation."""
+    return _error(
+        f'"{location}" and "{other}" are both recorded, and a migration has made them two names of one operation',
+        [location, other],
     )
 
 

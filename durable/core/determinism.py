@@ -7,6 +7,7 @@ import uuid
 from datetime import datetime
 
 from durable.core.records import EntryRecord, RunRecord
+from durable.core.renames import canonical
 
 __all__ = ["Determinism"]
 
@@ -32,7 +33,8 @@ class Determinism:
     def random(self) -> random.Random:
         """A generator seeded by run and location: it draws the same numbers in each pass."""
         if self._random is None:
-            self._random = random.Random(f"{self._run.seed or self._run.id}/{self._location}")  # noqa: S311  # not for secrets
+            oldest = canonical(self._run.workflow, self._location)
+            self._random = random.Random(f"{self._run.seed or self._run.id}/{oldest}")  # noqa: S311  # not for secrets
         return self._random
 
     def uuid4(self) -> uuid.UUID:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 from durable.core.records import RunRecord
+from durable.core.renames import canonical, names_of
 
 __all__ = ["generation", "idempotency_key"]
 
@@ -16,17 +17,26 @@ def idempotency_key(run: RunRecord, location: str, purpose: str = "step") -> str
     A step that is executed again after a compensation or a replay gets a new key: the external system must not answer
     with the earlier result.
     """
-    text = f"{run.id}\0{location}\0{generation(run.generations, location)}\0{purpose}"
+    oldest = canonical(run.workflow, location)  # a rename must not make another effect of it
+    text = f"{run.id}\0{oldest}\0{generation(run, location)}\0{purpose}"
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def generation(generations: Mapping[str, int], location: str) -> int:
-    """Return how often `location` was begun again, by itself or with something around it.
+def generation(run: RunRecord, location: str) -> int:
+    """Return how often `location` of the run was begun again, by itself or with something around it.
 
     Locations around it count too, because a loop's pruned iterations have left no entries that could be counted.
     """
+    generations: Mapping[str, int] = run.generations
     if not generations:  # the usual case
         return 0
+    if (names := names_of(run.workflow)) is not None:
+        location = names.canonical(location)
+        found: dict[str, int] = {}
+        for each, number in generations.items():
+            oldest = names.canonical(each)
+            found[oldest] = found.get(oldest, 0) + number
+        generations = found
     count = generations.get(location, 0) + generations.get("", 0)
     end = location.rfind("/")
     while end > 0:

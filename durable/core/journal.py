@@ -39,6 +39,7 @@ from durable.core.records import (
     SavedDetails,
     Uncommitted,
 )
+from durable.core.renames import names_of
 from durable.core.slot_records import LIMIT, SlotChange
 from durable.core.transitions import progressed
 
@@ -179,6 +180,8 @@ class Journal:
         saved: Mapping[str, SavedDetails] | None = None,
     ) -> None:
         self.run = run
+        #: The renamed operations of the workflow, None for none.
+        self.names = names_of(run.workflow)
         #: By location, what earlier attempts have saved.
         self.saved: Mapping[str, SavedDetails] = saved or {}
         #: None for a run without a deadline or a work limit.
@@ -211,11 +214,16 @@ class Journal:
         self.scheduled_for: str | None = None
         #: Entries of a newer release of durable, which this one cannot read.
         self.unreadable: list[EntryRecord] = []
+        #: Locations of entries that a rename takes for those of one operation.
+        self.doubled: list[tuple[str, str]] = []
         newest = -1
         for entry in entries:
             if not is_readable(entry):
                 self.unreadable.append(entry)
-            self._place(entry.location).entry = entry
+            node = self._place(entry.location)
+            if node.entry is not None:  # of two names, of which a rename has made one
+                self.doubled.append((node.entry.location, entry.location))
+            node.entry = entry
             newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
         self._counter = itertools.count(newest + 1)
 
@@ -225,9 +233,10 @@ class Journal:
             children = node.children
             if children is None:
                 children = node.children = {}
-            child = children.get(segment)
+            key = segment if self.names is None else self.names.segment(node.location, segment)
+            child = children.get(key)
             if child is None:
-                child = children[segment] = Node(f"{node.location}/{segment}" if node.location else segment)
+                child = children[key] = Node(f"{node.location}/{segment}" if node.location else segment)
                 node.unvisited += 1
             node = child
         return node
@@ -289,7 +298,8 @@ class Journal:
         """Put a node that is new in this pass below `scope`."""
         if scope.children is None:
             scope.children = {}
-        return scope.children.setdefault(segment, node)
+        key = segment if self.names is None else self.names.segment(scope.location, segment)
+        return scope.children.setdefault(key, node)
 
     def mark(self, entry: EntryRecord, **columns: Any) -> None:
         """Change `entry`, to be written by the next commit."""
@@ -560,6 +570,14 @@ class Journal:
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
 
+    def saved_at(self, location: str) -> SavedDetails | None:
+        """Return what earlier attempts of the step at this location have saved, None for nothing."""
+        found = self.saved.get(location)
+        if found is not None or self.names is None:
+            return found
+        oldest = self.names.canonical(location)
+        return next((each for at, each in self.saved.items() if self.names.canonical(at) == oldest), None)
+
     def entry_at(self, location: str) -> EntryRecord | None:
         """Return the entry at this location, None if there is none."""
         node = self._find(location)
@@ -567,6 +585,6 @@ class Journal:
 
     def _find(self, location: str) -> Node | None:
         node: Node | None = self.root
-        for segment in location.split("/"):
+        for segment in location.split("/") if self.names is None else self.names.segments(location):
             node = node.child(segment) if node is not None else None
         return node

@@ -15,6 +15,7 @@ from durable.core.words import ENGLISH, Words, gettext_noop
 
 __all__ = [
     "ANY_QUEUE",
+    "ITERATION_PATTERN",
     "MAX_LOCATION",
     "MAX_NAME",
     "awaited_children",
@@ -36,6 +37,8 @@ __all__ = [
 
 ANY_QUEUE = "*"
 ITERATION = gettext_noop("iteration {number}")
+#: In a pattern of locations, any iteration of a loop.
+ITERATION_PATTERN = "~"
 _CHILD = "~"
 
 MAX_NAME = 128  # characters of one name, before escaping

@@ -40,6 +40,7 @@ from durable.core.records import (
     OnFailure,
     RunState,
 )
+from durable.core.renames import is_same
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.summary import awaiting_group
@@ -141,7 +142,7 @@ def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
 def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
     """Note the first free id of a group, not committed yet."""
     run = scope.journal.run
-    for base in ids_at(run.id, entry.location):
+    for base in ids_at(run, entry.location):
         if len(base) > _LONGEST:
             continue
         generation = 0
@@ -152,7 +153,7 @@ def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
                 data = {**entry.data, "group": group_id, "generation": generation, "created": 0}
                 scope.journal.mark(entry, data=data)
                 return
-            if (found.spec.parent_id, found.spec.location) != (run.id, entry.location):
+            if found.spec.parent_id != run.id or not is_same(run.workflow, found.spec.location, entry.location):
                 break  # another run's, or that of another place
             generation += 1  # this operation has made that one before it was taken back
     raise AssertionError("a hashed id is free")

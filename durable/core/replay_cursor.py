@@ -62,8 +62,7 @@ class ReplayCursor:
         It has no entry of its own, so a block that recorded nothing is new each time.
         """
         segment = escape(name)
-        self._use(segment)
-        node = self.node.child(segment)
+        node = self.recorded(segment)
         if node is None:
             return self._journal.attach(self.node, segment, Node(join(self.location, segment)))
         if node.entry is not None:
@@ -77,8 +76,7 @@ class ReplayCursor:
         return node
 
     def _match(self, kind: EntryKind, segment: str) -> Node:
-        self._use(segment)
-        node = self.node.child(segment)
+        node = self.recorded(segment)
         if node is None:
             if kind not in _MAY_PRECEDE and (left := self.unvisited()):
                 self.diverged(
@@ -117,8 +115,19 @@ class ReplayCursor:
             )
         return node
 
-    def _use(self, segment: str) -> None:
-        if segment in self._used:
+    def recorded(self, segment: str) -> Node | None:
+        """Return the recorded node of an operation that the code comes to, under any of its names; None for a new one."""
+        key = self.key(segment)
+        self._use(key, segment)
+        return self.node.child(key)
+
+    def key(self, segment: str) -> str:
+        """Return under which segment the nodes of this scope have the operation: the oldest, if it was renamed."""
+        names = self._journal.names
+        return segment if names is None else names.segment(self.location, segment)
+
+    def _use(self, key: str, segment: str) -> None:
+        if key in self._used:
             where = join(self.location, segment)
             error = HistoryDivergedError(
                 f'"{where}" is used twice; a name is unique within its scope. Give each operation a name of its own; '
@@ -133,7 +142,7 @@ class ReplayCursor:
                 recorded=(),
             )
             self._journal.stop(error)
-        self._used.add(segment)
+        self._used.add(key)
 
     # -- code against history
 

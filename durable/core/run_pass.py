@@ -13,7 +13,7 @@ from typing import Any
 
 from durable.core import transitions
 from durable.core.bodies import run_body
-from durable.core.compatibility import cannot_read
+from durable.core.compatibility import cannot_read, named_twice
 from durable.core.control_flow import Evicted, LeaseLost, Park, PassAborted
 from durable.core.effects import Operation, Save
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OpenTransactionError, RunCrashedError
@@ -81,6 +81,8 @@ def run_pass(
     is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history
     if journal.unreadable and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
         return (yield from _diverged(journal, cannot_read(journal.unreadable), policy))
+    if journal.doubled and not (is_to_stop and journal.run.state != RunState.ROLLING_BACK):
+        return (yield from _diverged(journal, named_twice(*journal.doubled[0]), policy))
     if journal.run.state == RunState.ROLLING_BACK:
         if journal.run.crashes >= policy.max_crashes:
             return (yield from _stop_after_crashes(journal))

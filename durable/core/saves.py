@@ -53,7 +53,7 @@ class StepProgress:
             self._newest = SavedDetails(
                 run_id=run.id,
                 location=self._location,
-                generation=generation(run.generations, self._location),
+                generation=generation(run, self._location),
                 fence=run.fence,
                 attempt=self._attempt,
                 number=number,
@@ -64,10 +64,10 @@ class StepProgress:
 
     def before(self) -> Any:
         """Return what the attempt before has saved, None for nothing."""
-        found = self._journal.saved.get(self._location)
-        if found is None or found.generation != generation(self._journal.run.generations, self._location):
+        found = self._journal.saved_at(self._location)
+        if found is None or found.generation != generation(self._journal.run, self._location):
             return None
-        return self._journal.environment.decode(found.details, "saved", self._location)
+        return self._journal.environment.decode(found.details, "saved", found.location)
 
     def newest(self) -> SavedDetails | None:
         """Return the newest save of this attempt, for a commit of the pass."""

@@ -324,8 +324,11 @@ class _Attempt:
         if self.options.limit is not None:
             self.journal.release_slots(self.entry.location)
         progress = self.info.begun_progress if self.info is not None else None
-        if self.entry.location in self.journal.saved or (progress is not None and progress.may_be_stored):
+        saved = self.journal.saved_at(self.entry.location)
+        if saved is not None or (progress is not None and progress.may_be_stored):
             self.journal.forget_saved(self.entry.location)
+        if saved is not None and saved.location != self.entry.location:
+            self.journal.forget_saved(saved.location)
 
     # -- after a failure
 

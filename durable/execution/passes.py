@@ -11,12 +11,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from django.db import Error
+
 from durable import guard, runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.compatibility import unreadable
 from durable.core.current import leave_code_around, running_workflow
-from durable.core.errors import PayloadError
+from durable.core.errors import HistoryDivergedError, PayloadError
 from durable.core.records import RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, PassWants, Slots, run_pass
@@ -58,9 +60,19 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
     # in a context of its own: context variables of a workflow reach no other run, and the caller's context does not
     # grow
     outcome = contextvars.copy_context().run(drive)
+    if isinstance(host.journal.poison, HistoryDivergedError):
+        _learn_names(store)
     if outcome.due_now:
         at.notify({record.queue})
     return outcome
+
+
+def _learn_names(store: Store) -> None:
+    """Look whether a migration has renamed what did not fit, for the next try."""
+    try:
+        store.learn_names()
+    except Error as error:
+        logger.warning("cannot read which operations were renamed: %s: %s", type(error).__name__, error)
 
 
 def _definition(record: RunRecord, at: Runtime) -> WorkflowDefinition | None:

@@ -19,6 +19,7 @@ from durable.models.limits import RunLimit
 from durable.models.log_lines import LogLine
 from durable.models.ranks import Lane, RunRank, Share
 from durable.models.rates import RateKey, RateLimit, Reservation
+from durable.models.renames import RenamedStep
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
 from durable.models.saved_views import SavedView
@@ -53,6 +54,7 @@ __all__ = [
     "QueueMessage",
     "RateKey",
     "RateLimit",
+    "RenamedStep",
     "Reservation",
     "Rollup",
     "RollupProgress",

@@ -154,6 +154,15 @@ class _Replay:
                 "cannot read it",
                 "deploy the release of durable that wrote it",
             )
+        if host.journal.doubled:
+            one, other = host.journal.doubled[0]
+            return self._made(
+                FindingKind.USED_TWICE,
+                one,
+                f'both "{one}" and "{other}"',
+                "takes them for one operation, which a migration renames",
+                "choose a name that no history has",
+            )
         try:
             given = host.environment.decode_input()
             args, kwargs = list(given["args"]), dict(given["kwargs"])
@@ -191,7 +200,7 @@ class _Replay:
         if frame is not None and frame.f_code is get_version.__code__:
             given = frame.f_locals
             name, latest = given["name"], given["latest"]
-            node = scope.cursor.node.child(escape(name))
+            node = scope.cursor.node.child(scope.cursor.key(escape(name)))
             entry = None if node is None else node.entry
             if entry is None or entry.kind != EntryKind.VERSION_CHECK or not isinstance(latest, int):
                 return

@@ -305,6 +305,9 @@ class Store(Protocol):
         Return that group, and the queues to notify; None if no child waits in a group behind it.
         """
 
+    def learn_names(self) -> None:
+        """Have this process know the operations that migrations have renamed (`durable.core.renames`)."""
+
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""
 

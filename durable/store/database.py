@@ -43,6 +43,7 @@ from durable.core.records import (
     SavedDetails,
 )
 from durable.core.records import Hold as HoldRecord
+from durable.core.renames import Rename, put_in_force
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import moved, paused_at_once, resumed
@@ -57,6 +58,7 @@ from durable.models import (
     Hold,
     OperatorAction,
     QueueMessage,
+    RenamedStep,
     Run,
     RunLimit,
 )
@@ -474,6 +476,10 @@ class DatabaseStore(ABC):
 
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
         return ranks.of_runs(self.alias, run_ids) if run_ids else {}
+
+    def learn_names(self) -> None:
+        rows = RenamedStep.objects.using(self.alias).order_by("id")
+        put_in_force(Rename(*each) for each in rows.values_list("workflow", "old", "new"))
 
     # -- the audit log
 

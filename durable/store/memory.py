@@ -397,6 +397,9 @@ class MemoryStore:
         with self._lock:
             return {run_id: found for run_id in run_ids if (found := self._ranks.rankings.get(run_id)) is not None}
 
+    def learn_names(self) -> None:
+        """Leave the names as they are: no migration has renamed what is in memory."""
+
     # -- the audit log
 
     def log(self, actions: Sequence[ActionRecord]) -> None:

@@ -71,7 +71,10 @@ class Execute(Protocol):
 
 
 class RunExecutor:
-    """Claims runs, adds their leases to `leases`, and executes them with `execute` until `stop` is requested."""
+    """Claims runs, adds their leases to `leases`, and executes them with `execute` until `stop` is requested.
+
+    With `learns_names`, it reads before the first claim which operations migrations have renamed.
+    """
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class RunExecutor:
         leases: LeaseManager,
         stop: ShutdownFlag,
         bounds: ClaimBounds = bounds,
+        learns_names: bool = False,
     ) -> None:
         self.store = store
         self.bounds = bounds
@@ -88,6 +92,7 @@ class RunExecutor:
         self.leases = leases
         self.stop = stop
         self._lock = threading.Lock()
+        self._learns_names = learns_names
         self._abandoned: dict[str, float] = {}
         self._histories: dict[tuple[str, int], History] = {}  # by run and fence, of runs claimed and not begun
 
@@ -99,6 +104,9 @@ class RunExecutor:
         return self._retry_until("claim runs", lambda: self._claim_once(queue, limit), until)
 
     def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
+        if self._learns_names:
+            self.store.learn_names()
+            self._learns_names = False
         now, claimed_at = clock.now(), time.monotonic()
         since = self.bounds.since(queue, now)
         batch = self.store.claim(

@@ -46,7 +46,8 @@ class WorkerLoop:
     """Executes due runs, up to `pool.size` at once, while its `with` block lasts.
 
     `execute` executes the pass of one run. `pulse` is called twice a second in the thread of the LeaseManager.
-    A process that serves `queues` (with `serves_all`, others too) has a row in the table of workers.
+    A process that serves `queues` (with `serves_all`, others too) has a row in the table of workers. With `learns_names` it
+    reads before its first claim which operations migrations have renamed.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class WorkerLoop:
         pulse: Callable[[], object] | None = None,
         queues: Sequence[str] | None = None,
         serves_all: bool = False,
+        learns_names: bool = False,
     ) -> None:
         self.stop = stop
         self._pool = pool
@@ -67,7 +69,9 @@ class WorkerLoop:
         if queues is not None:
             presence = Presence(queues=queues, slots=pool.size, stop=stop, serves_all=serves_all)
         self.leases = LeaseManager(store=store, stop=stop, scheduler=self._scheduler, pulse=pulse, presence=presence)
-        self._executor = RunExecutor(store=store, execute=execute, leases=self.leases, stop=stop)
+        self._executor = RunExecutor(
+            store=store, execute=execute, leases=self.leases, stop=stop, learns_names=learns_names
+        )
 
     def __enter__(self) -> Self:
         self.stop.listen(self._pool.changes)

@@ -53,7 +53,7 @@ def run_worker(
     _tell_that_it_is_ready()
     pool = ThreadPool(concurrency) if concurrency > 1 else InlinePool()
     is_open = serves_all and not conf.REDIS
-    with WorkerLoop(pool, store=store_for(conf.DATABASE), queues=queues, serves_all=is_open) as loop:
+    with WorkerLoop(pool, store=store_for(conf.DATABASE), queues=queues, serves_all=is_open, learns_names=True) as loop:
         if conf.REDIS:
             rq_serve.serve(loop, queues, say=say, logging_level=logging_level)
         else:

@@ -75,7 +75,9 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
         try:
             queues = self.queue_names()
-            with WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), queues=queues) as self.loop:
+            with WorkerLoop(
+                InlinePool(), store=store_for(conf.DATABASE), queues=queues, learns_names=True
+            ) as self.loop:
                 return self._work_with(self.loop, *args, **kwargs)
         finally:
             self.loop = None

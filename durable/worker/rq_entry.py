@@ -38,7 +38,10 @@ def work(queue: str) -> None:
         return
     rq_worker = job.worker_name if job is not None else None
     pulse = partial(stop_if_requested, queue, rq_worker, stop) if rq_worker else None
-    with _terminated_softly(stop), WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), pulse=pulse) as loop:
+    with (
+        _terminated_softly(stop),
+        WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), pulse=pulse, learns_names=True) as loop,
+    ):
         loop.serve(queue)
 
 

@@ -1,0 +1,165 @@
+"""Renamed operations: locations of a workflow that stand for one operation, because a migration has renamed it.
+
+Owns the canonical location, which is the oldest of them: operations are matched, idempotency keys made and random numbers
+seeded by it, so that code of both names goes on with a run. A process knows the renames that were put in force in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from durable.core.location import ITERATION_PATTERN, parent
+
+__all__ = [
+    "Names",
+    "Rename",
+    "canonical",
+    "check_pattern",
+    "in_force",
+    "is_same",
+    "names_of",
+    "put_in_force",
+    "taken_together",
+]
+
+_ITERATION: Final = re.compile("~[0-9]+")
+_NUMBERED: Final = re.compile("(?:send|compensate)~[0-9]+")
+
+
+class Rename(NamedTuple):
+    """A workflow's operation that was at `old` and is at `new`: locations, in which "~" is any iteration of a loop."""
+
+    workflow: str
+    old: str
+    new: str
+
+
+class Names:
+    """The renames of one workflow, the oldest first. Raises ValueError for a name that stands for two operations."""
+
+    __slots__ = ("_roots", "_scopes")
+
+    def __init__(self, renames: Iterable[Rename]) -> None:
+        #: By scope (canonical, "~" for an iteration) and segment, the oldest segment.
+        self._roots: dict[str, dict[str, str]] = {}
+        self._scopes: dict[str, str] = {}
+        for each in renames:
+            self._add(each)
+
+    def _add(self, rename: Rename) -> None:
+        roots = self._roots.setdefault(self._scope(parent(rename.old)), {})
+        old, new = rename.old.rpartition("/")[2], rename.new.rpartition("/")[2]
+        root = roots.get(old, old)
+        if new in (*roots, *roots.values()) and roots.get(new, new) != root:
+            raise ValueError(
+                f'"{rename.new}" of {rename.workflow} was the name of another operation, "{roots.get(new, new)}", which '
+                "was renamed: old records may still be of that one; choose another name"
+            )
+        roots.setdefault(old, root)
+        roots[new] = root
+        self._scopes.clear()
+
+    def canonical(self, location: str) -> str:
+        """Return the oldest form of a location."""
+        return "/".join(self._segments(location.split("/")))
+
+    def segments(self, location: str) -> list[str]:
+        """Return the segments of the oldest form of a location."""
+        return list(self._segments(location.split("/")))
+
+    def segment(self, scope: str, segment: str) -> str:
+        """Return the oldest form of a segment in the scope at this location."""
+        roots = self._roots.get(self._scope(scope))
+        return segment if roots is None else roots.get(segment, segment)
+
+    def _segments(self, segments: list[str]) -> Iterator[str]:
+        scope = ""
+        for each in segments:
+            roots = self._roots.get(scope)
+            found = each if roots is None else roots.get(each, each)
+            yield found
+            general = ITERATION_PATTERN if _ITERATION.fullmatch(found) else found
+            scope = f"{scope}/{general}" if scope else general
+
+    def _scope(self, location: str) -> str:
+        """Return the canonical pattern of a scope's location."""
+        if not location:
+            return ""
+        found = self._scopes.get(location)
+        if found is None:
+            segments = self._segments(location.split("/"))
+            found = "/".join(ITERATION_PATTERN if _ITERATION.fullmatch(each) else each for each in segments)
+            if len(self._scopes) < _MOST_SCOPES:
+                self._scopes[location] = found
+        return found
+
+
+_MOST_SCOPES: Final = 1_000
+_names: Mapping[str, Names] = {}
+
+
+def names_of(workflow: str) -> Names | None:
+    """Return the renames in force of a workflow, None if there are none."""
+    return _names.get(workflow)
+
+
+def canonical(workflow: str, location: str) -> str:
+    """Return the oldest form of a location in runs of the workflow."""
+    names = _names.get(workflow)
+    return location if names is None or not location else names.canonical(location)
+
+
+def is_same(workflow: str, location: str, other: str) -> bool:
+    """Return True if the two locations are of one operation in runs of the workflow."""
+    return location == other or canonical(workflow, location) == canonical(workflow, other)
+
+
+def taken_together(renames: Iterable[Rename]) -> dict[str, Names]:
+    """Return the renames, the oldest first, by workflow. Raises ValueError for a name that stands for two operations."""
+    by_workflow: dict[str, list[Rename]] = {}
+    for each in renames:
+        by_workflow.setdefault(each.workflow, []).append(each)
+    return {workflow: Names(each) for workflow, each in by_workflow.items()}
+
+
+def put_in_force(renames: Iterable[Rename]) -> None:
+    """Have this process take these renames, the oldest first, as in force, instead of those before."""
+    global _names  # one value, replaced whole, that threads of passes read without a lock
+    _names = taken_together(renames)
+
+
+@contextmanager
+def in_force(renames: Iterable[Rename]) -> Iterator[None]:
+    """Take these renames as in force within the block."""
+    global _names  # see `put_in_force`
+    before = _names
+    put_in_force(renames)
+    try:
+        yield
+    finally:
+        _names = before
+
+
+def check_pattern(old: str, new: str) -> None:
+    """Raise TypeError or ValueError unless these are locations that differ in the last name alone."""
+    for each in (old, new):
+        if not isinstance(each, str):
+            raise TypeError(f"a location is text, as handle.history() shows it, not {each!r}")
+        if not each or not all(each.split("/")):
+            raise ValueError(f'"{each}" is no location: write the names from the root to the operation, joined by "/"')
+        for segment in each.split("/"):
+            if "~" in segment and segment != ITERATION_PATTERN:
+                what = "a number" if _NUMBERED.fullmatch(segment) else "one iteration"
+                raise ValueError(f'"{segment}" of "{each}" names {what}: "~" stands for any iteration of a loop')
+    if parent(old) != parent(new):
+        raise ValueError(
+            f'"{old}" and "{new}" are in different scopes: an operation is renamed within its scope, so that the '
+            "locations differ in the last name alone"
+        )
+    if ITERATION_PATTERN in (old.rpartition("/")[2], new.rpartition("/")[2]):
+        raise ValueError(f'"{old}" ends with an iteration, which has no name: rename the loop')
+    if old == new:
+        raise ValueError(f'"{old}" is the name already')
