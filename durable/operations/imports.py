@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+
+from django.core.exceptions import ValidationError
+from django.db import DataError, IntegrityError
+from django.db.models import IntegerField, Model
 
 from durable import runtime
 from durable.conf import conf
@@ -11,7 +16,8 @@ from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue
 from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
-from durable.models import OperatorAction
+from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, Run
+from durable.models.fields import NameField
 from durable.operations.audit import Outcome
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step
@@ -50,7 +56,7 @@ def import_run(
         wanted = _at_rest(run)
         check_not_an_order(run.workflow, _ACTION)
         _check(wanted, entries, messages)
-        with at.store.transaction():
+        with _refusing(run.id), at.store.transaction():
             found = at.store.get(wanted.id)
             if found is not None:
                 return _there_already(attribution, digest)
@@ -64,6 +70,16 @@ def import_run(
             detail = f"{origin[:_ORIGIN]}, {_named(digest)}"
             at.store.log([attribution.done(before=str(run.state), after=str(stored.state), detail=detail)])
     return Started(wanted.id, is_new=True)
+
+
+@contextmanager
+def _refusing(run_id: str) -> Iterator[None]:
+    """Raise ValueError where the database refuses the records for one of its constraints."""
+    try:
+        yield
+    except (IntegrityError, DataError) as error:
+        problem = str(error).partition("\n")[0]
+        raise ValueError(f'the records of run "{run_id}" cannot be stored, the database says: {problem}') from error
 
 
 def _at_rest(run: RunRecord) -> RunRecord:
@@ -90,7 +106,14 @@ def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Me
     """Raise ValueError or TypeError for records that the tables do not take."""
     check_id(run.id)
     check_queue(run.queue)
+    if not run.workflow.isprintable():
+        raise ValueError(f"the name of the workflow is made of printable characters: {run.workflow[:64]!r}")
+    _check_fits(run, Run)
+    for message in messages:
+        _check_fits(message, QueueMessage)
     for each in entries:
+        _check_fits(each, Entry)
+        _check_fits(each, EntryMetadata)
         if each.kind not in _KINDS:
             raise ValueError(
                 f'the entry "{each.location}" is of the kind {each.kind!r}, which this release does not know'
@@ -99,6 +122,17 @@ def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Me
         raise ValueError("two entries have the same location")
     if len({each.order for each in messages}) < len(messages) or any(each.run_id != run.id for each in messages):
         raise ValueError("two messages have the same place in the inbox, or one is another run's")
+
+
+def _check_fits(record: object, model: type[Model]) -> None:
+    """Raise ValueError for a name, a number or a time that its column does not hold."""
+    for field in model._meta.fields:
+        if isinstance(field, NameField | IntegerField) and hasattr(record, field.name):
+            value = getattr(record, field.name)
+            try:
+                field.clean(field.get_prep_value(value), None)
+            except ValidationError as error:
+                raise ValueError(f"the {field.name} {str(value)[:64]!r}: {' '.join(error.messages)}") from error
 
 
 def _there_already(attribution: Attribution, digest: str) -> Started:

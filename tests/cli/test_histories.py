@@ -224,6 +224,41 @@ class TestWhatIsRefused:
     ) -> None:
         assert text in self.refusal(kept(shell, tmp_path / "h.jsonl"), change)
 
+    @pytest.mark.parametrize(
+        ("kind", "field", "value"),
+        [
+            ("run", "input", None),
+            ("run", "workflow", 7),
+            ("run", "created_at", None),
+            ("run", "created_at", "0001-01-01T00:00:00+14:00"),
+            ("run", "created_at", "9999-12-31T23:59:59-12:00"),
+            ("run", "created_at", "2026-01-01T00:00:00"),
+            ("run", "fence", True),
+            ("run", "fence", "1"),
+            ("run", "change_seq", 2**63),
+            ("run", "origins", ["a", 1]),
+            ("run", "generations", {"a": "b"}),
+            ("run", "summary", {"kind": "paused"}),
+            ("run", "error", {"type": "ValueError", "message": None, "traceback": ""}),
+            ("entry", "location", ["pay"]),
+            ("entry", "ordinal", None),
+            ("entry", "data", []),
+            ("entry", "data", "{}"),
+        ],
+    )
+    def test_a_value_that_its_field_cannot_have(
+        self, shell: Shell, started: Run, tmp_path: Path, kind: str, field: str, value: Any
+    ) -> None:
+        def change(lines: list[str]) -> list[str]:
+            number = next(number for number, line in enumerate(lines) if kind in json.loads(line))
+            data = json.loads(lines[number])
+            data[kind][field] = value
+            return [*lines[:number], json.dumps(data), *lines[number + 1 :]]
+
+        text = self.refusal(kept(shell, tmp_path / "h.jsonl"), change)
+        assert "not a line of a history" in text
+        assert re.search(rf"\((?:{field}|message) is ", text)
+
     def test_an_export_for_reading(self, shell: Shell, started: Run, tmp_path: Path) -> None:
         (tmp_path / "e.jsonl").write_text(shell("export", "order-7").out, encoding="utf-8")
         with pytest.raises(HistoryFileError, match="Export the run with --history"):

@@ -167,7 +167,15 @@ def test_it_needs_a_permission(shell: Shell, file: Path) -> None:
         ("run", lambda run: run.update(state="completed", finished_at=None)),
         ("run", lambda run: run.update(state="dreaming")),
         ("run", lambda run: run.update(id="a/b")),
+        ("run", lambda run: run.update(workflow="")),
+        ("run", lambda run: run.update(workflow="\ud800")),
+        ("run", lambda run: run.update(seed="x" * 201)),
         ("entry", lambda entry: entry.update(kind="dream")),
+        ("entry", lambda entry: entry.update(location="x" * 1025)),
+        ("entry", lambda entry: entry.update(status="dreaming")),
+        ("entry", lambda entry: entry.update(attempts=-1)),
+        ("message", lambda message: message.update(order=-1)),
+        ("message", lambda message: message.update(received_by="")),
     ],
 )
 def test_what_cannot_be_stored_is_refused_whole(
