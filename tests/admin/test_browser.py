@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
 from django.urls import reverse
 
@@ -20,6 +19,7 @@ from project.shop.models import Fault, Order, Product
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
+from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of, working
 from tests.support.rollups import settle
 
@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mar
 
 PASSWORD = "correct horse"
 WAIT = 120_000  # milliseconds
-RULES = ["wcag2a", "wcag2aa", "best-practice"]
 NARROW = {"width": 390, "height": 844}
 
 LogIn = Callable[..., "Page"]
@@ -179,7 +178,7 @@ def test_many_runs_are_cancelled_after_their_number_is_typed(
     page.get_by_label("all 101 that the filter finds").check()
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("Cancel 101 runs").wait_for()
-    found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+    found = barriers(page)
     assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
     complaints.clear()  # of the styles that axe tries to set
     page.get_by_role("textbox", name="Number of runs").fill("100")
@@ -245,7 +244,7 @@ def test_a_timeline_is_opened_followed_and_shown_in_real_time(
     for width in (1440, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+        found = barriers(page)
         assert [each["id"] for each in found if each["impact"] in {"serious", "critical"}] == []
     complaints.clear()  # of the styles that axe tries to set
     table.get_by_role("link", name="image 28", exact=True).click()
@@ -513,20 +512,19 @@ def test_pages_have_no_barriers_light_and_dark_wide_and_narrow(
         url("send", "waiting"),
         f"{url('replay', 'branches')}?at=ship/label/buy",
     ]
-    barriers = []
+    found = []
     for scheme, seen in (("light", addresses), ("dark", addresses[:6])):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of the two words
         for address in seen:
             page.goto(live_server.url + address)
             # the frame around our pages is the admin's own
-            found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
-            barriers += [
+            found += [
                 (address, scheme, each["id"], node["html"][:160], node["any"][:1])
-                for each in found
+                for each in barriers(page)
                 if each["impact"] in {"serious", "critical"}
                 for node in each["nodes"]
             ]
-    assert barriers == [], "\n".join(map(str, barriers))
+    assert found == [], "\n".join(map(str, found))
     complaints.clear()  # of the styles that axe tries to set
     page.set_viewport_size(NARROW)  # type: ignore[arg-type]  # a dict like it
     for address in addresses:

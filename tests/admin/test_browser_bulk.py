@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from durable import get_run
 from durable.models import Cause, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
+from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mar
 
 PASSWORD = "correct horse"
 WAIT = 60_000  # milliseconds
-RULES = ["wcag2a", "wcag2aa", "best-practice"]
 ALL = (*OPERATOR, "give_output", "edit_input")
 
 LogIn = Callable[..., "Page"]
@@ -62,8 +61,7 @@ def check(page: Page, complaints: list[str], name: str) -> None:
         if folder := os.environ.get("DURABLE_SHOTS"):
             page.screenshot(path=f"{folder}/{name}-{width}.png", full_page=True)
         # The search of the log is Django's own.
-        context = {"include": ["#content"], "exclude": ["#toolbar"]}
-        found = Axe().run(page, context=context, options={"runOnly": RULES}).response["violations"]
+        found = barriers(page, but="#toolbar")
         assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] != "minor"] == [], name
     page.set_viewport_size({"width": 1440, "height": 900})
     complaints.clear()

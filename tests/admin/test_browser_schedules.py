@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.conf import settings
 from django.test import Client
 
@@ -15,6 +14,7 @@ from durable.admin.url_keys import as_key
 from durable.operations.schedules.verbs import override, pause, run_now
 from tests.admin.conftest import MakeUser
 from tests.admin.pages import url
+from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 WAIT = 60_000  # milliseconds
-RULES = ["wcag2a", "wcag2aa", "best-practice"]
 LONG = "x" * 170
 
 
@@ -74,7 +73,7 @@ def look(page: Page, name: str) -> None:
             if folder := os.environ.get("DURABLE_SHOTS"):
                 page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, width)
-            found = Axe().run(page, context="#content", options={"runOnly": RULES}).response["violations"]
+            found = barriers(page)
             assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (name, width, scheme)
 
 
