@@ -59,7 +59,9 @@ class PassPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
-    """How a pass ended. `due_now`: the run can continue at once."""
+    """How a pass ended. `due_now`: the run can continue at once. `queues_to_notify`: those of the runs that the commit
+    which ended the pass has made due.
+    """
 
     state: str
     output: Any = None
@@ -67,6 +69,7 @@ class PassOutcome:
     wake_at: datetime | None = None
     waiting_for: frozenset[str] | None = None
     due_now: bool = False
+    queues_to_notify: frozenset[str] = frozenset()
 
 
 def run_pass(

@@ -82,12 +82,15 @@ class CommitSession:
         self._notify = notify
         self._lock = threading.Lock()
         self._generation = 0  # the journal's count of taken changes that are committed
+        #: The queues of the runs that the commit which has ended the pass has made due.
+        self.left_to_notify: frozenset[str] = frozenset()
 
     def save(self, effect: Save) -> None:
         """Commit what the journal holds; return when it is committed."""
         self.rollback_leftovers(already_failing=effect.is_failure or _ends_unfinished(effect.run))
         due = self._journal.generation_due()
-        self._answered(self._delegate.call(lambda: self._save(effect, due)))
+        is_over = effect.run is not None and "lease_expires_at" in effect.run
+        self._answered(self._delegate.call(lambda: self._save(effect, due)), is_over=is_over)
 
     def _save(self, effect: Save, due: int) -> Committed | None:
         with self._lock:
@@ -396,12 +399,17 @@ class CommitSession:
             self._journal.is_lost = True
             raise pass_aborted(run, error) from error
 
-    def _answered(self, committed: Committed | None) -> None:
-        """Note the operator's request that a commit has returned, and notify the queues it has made due."""
+    def _answered(self, committed: Committed | None, *, is_over: bool = False) -> None:
+        """Note the operator's request that a commit has returned, and notify the queues it has made due.
+
+        Those of the commit that ends the pass (`is_over`) are left to the pass, which does nothing else after it.
+        """
         if committed is None:
             return
         self._journal.request = self._eviction.asked = committed.request
-        if committed.queues_to_notify:
+        if is_over:
+            self.left_to_notify = committed.queues_to_notify
+        elif committed.queues_to_notify:
             self._notify(committed.queues_to_notify)
 
 

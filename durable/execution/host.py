@@ -97,6 +97,11 @@ class PassHost:
 
     # -- the store
 
+    @property
+    def left_to_notify(self) -> frozenset[str]:
+        """The queues of the runs that the commit which has ended the pass has made due."""
+        return self._commits.left_to_notify
+
     def save(self, effect: Save) -> None:
         self._origin.end_forked_child()
         self._commits.save(effect)

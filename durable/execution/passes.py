@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.db import Error
@@ -37,7 +38,10 @@ logger = logging.getLogger("durable.pass")
 
 
 def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Runtime | None = None) -> PassOutcome:
-    """Execute one pass of a claimed run. Raises LeaseLost or PassAborted if nothing more may or can be written."""
+    """Execute one pass of a claimed run. Raises LeaseLost or PassAborted if nothing more may or can be written.
+
+    The caller notifies the queues that the outcome names: a worker may claim their runs itself.
+    """
     at = at or runtime.current()
     definition = _definition(record, at)
     host = PassHost(record, store, eviction, at, mistakes_of(definition))
@@ -59,12 +63,15 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
 
     # in a context of its own: context variables of a workflow reach no other run, and the caller's context does not
     # grow
-    outcome = contextvars.copy_context().run(drive)
+    try:
+        outcome = contextvars.copy_context().run(drive)
+    except BaseException:
+        at.notify(host.left_to_notify)
+        raise
     if isinstance(host.journal.poison, HistoryDivergedError):
         _learn_names(store)
-    if outcome.due_now:
-        at.notify({record.queue})
-    return outcome
+    queues = host.left_to_notify | {record.queue} if outcome.due_now else host.left_to_notify
+    return replace(outcome, queues_to_notify=queues) if queues else outcome
 
 
 def _learn_names(store: Store) -> None:

@@ -84,6 +84,7 @@ class Migration(migrations.Migration):
                 "durable_lock_limit_1",
                 "durable_tell_of_slot_1",
                 "durable_hand_on_1",
+                "durable_line_1",
                 "durable_acquire_1",
                 "durable_change_slots_1",
                 "durable_sweep_slots_1",

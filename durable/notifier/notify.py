@@ -21,6 +21,8 @@ query the database, and nothing more is needed. The job deletes the key *before*
 - Redis is flushed, or evicts the key: the next notification enqueues a job. If Redis loses the job alone, see above.
 - Redis refuses (its user lacks a permission, it is full, it is a replica): the notification is dropped, and the log
   says what to do.
+- The end of a pass makes a run of the same queue due: its worker claims the run itself and notifies nobody, unless it has
+  no room, is to stop, or cannot (`durable.worker.loop`). If it is killed between, the sweep notifies.
 - There is no Redis (`DURABLE["REDIS"] = False`): listeners in this process are notified (`durable.notifier.wakeups`),
   and workers poll.
 - Redis is down: the notification is dropped, and the sweep notifies once Redis is back. If Redis goes down just when a

@@ -240,9 +240,9 @@ class PostgresStore(DatabaseStore):
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         given = json.dumps([[pack(w.limit), pack(w.key), w.kind.value, w.at_once] for w in wants])
-        is_ours, undefined, line, queues = sql_functions.ACQUIRE(
-            self.alias, [pack(run_id), str(fence), pack(location), given, text(now)], uninterrupted=True
-        )
+        is_alone = not connections[self.alias].in_atomic_block
+        parameters = [pack(run_id), str(fence), pack(location), given, text(now), str(is_alone)]
+        is_ours, undefined, line, queues = sql_functions.ACQUIRE(self.alias, parameters, uninterrupted=True)
         if not is_ours:
             raise LeaseLost
         if undefined is not None:

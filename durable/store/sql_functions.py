@@ -111,11 +111,12 @@ CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_
 #: The columns of a run that a patch may have; the function of COMMIT names each.
 PATCHED: Final = frozenset(RunPatch.__annotations__) - {"message_count"}
 
-#: Parameters: run, fence, location, slots (JSON), now. Returns whether the fence is the run's, a limit that is not defined,
-#: the line in which the run waits (JSON) or None, and the queues to notify (JSON).
+#: Parameters: run, fence, location, slots (JSON), now, whether the transaction is about nothing else. Returns whether the
+#: fence is the run's, a limit that is not defined, the line in which the run waits (JSON) or None, and the queues to notify
+#: (JSON).
 ACQUIRE: Final = SQLFunction(
     "durable_acquire_1",
-    ["text", "bigint", "text", "json", "timestamptz"],
+    ["text", "bigint", "text", "json", "timestamptz", "boolean"],
     ["is_ours", "undefined", "line", "queues_to_notify"],
 )
 

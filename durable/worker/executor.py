@@ -150,18 +150,19 @@ class RunExecutor:
             history = self._histories.pop((record.id, record.fence), None)
         return self.store if history is None else prefetched(self.store, record.id, history)
 
-    def execute(self, record: RunRecord) -> None:
+    def execute(self, record: RunRecord) -> bool:
         """Execute the pass of a run, unless a stop is requested or this worker no longer has the run's lease.
 
-        Raises only what is not an Exception, KeyboardInterrupt for example.
+        Return True if the end of the pass has made runs of the same queue due, which nobody has been notified of. Raises
+        only what is not an Exception, KeyboardInterrupt for example.
         """
         if self.stop.requested:
-            return
+            return False
         eviction, store, origin = Eviction(), self._store_for(record), Origin(record.id)
         if self.leases.waited(record) >= RECHECK_AFTER:
             self._look_again(record)
         if not self.leases.pass_started(record, eviction):
-            return
+            return False
         about = {"run_id": record.id, "workflow": record.workflow}
         try:
             with guarded_sessions():
@@ -179,11 +180,12 @@ class RunExecutor:
             logger.exception(text, record.id, extra=about)
             close_connections()
         else:
-            self._announce(record, outcome)
+            return self._announce(record, outcome)
         finally:
             origin.end_forked_child()
             self.leases.pass_ended(record)
             close_stale_connections(all_connections=False)
+        return False
 
     def _look_again(self, record: RunRecord) -> None:
         """Renew the lease of a run that has waited, and read what was requested of the run meanwhile.
@@ -201,9 +203,13 @@ class RunExecutor:
         elif record.id not in busy:  # a busy one may begin: its first commit waits for the lock and checks the fence
             self.leases.drop([record])
 
-    def _announce(self, record: RunRecord, outcome: PassOutcome) -> None:
+    def _announce(self, record: RunRecord, outcome: PassOutcome) -> bool:
+        """Notify other queues of their due runs. Return True if runs of this one are due."""
         if outcome.wake_at is not None and not outcome.due_now:
             notify.notify_at(record.queue, outcome.wake_at)
+        for queue in outcome.queues_to_notify - {record.queue}:
+            notify.notify(queue)
+        return record.queue in outcome.queues_to_notify
 
     def _abandon(self, record: RunRecord) -> None:
         """Release a run whose pass a database failure ended, or a child that another start was faster than, once the

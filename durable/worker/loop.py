@@ -6,14 +6,16 @@ does (`durable.execution.passes`), nor which runs are due (the store).
 
 A job names a queue. It ends after a few seconds, so that a worker which serves other queues too gets to them; if more
 runs may be due, the job notifies the queue before it ends. With threads a job does not wait for the passes it begins:
-the worker receives the next notification while they are under way, and takes no job while no thread is free. No work is
-lost here: on any failure the runs stay in the database, due or leased for a while, and the sweep finds them.
+the worker receives the next notification while they are under way, and takes no job while no thread is free. What the end
+of a pass makes due in the same queue, its own thread claims. No work is lost here: on any failure the runs stay in the
+database, due or leased for a while, and the sweep finds them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty
@@ -69,6 +71,8 @@ class WorkerLoop:
         if queues is not None:
             presence = Presence(queues=queues, slots=pool.size, stop=stop, serves_all=serves_all)
         self.leases = LeaseManager(store=store, stop=stop, scheduler=self._scheduler, pulse=pulse, presence=presence)
+        self._claiming = threading.Lock()
+        self._waits_for_room = False
         self._executor = RunExecutor(
             store=store, execute=execute, leases=self.leases, stop=stop, learns_names=learns_names
         )
@@ -126,36 +130,67 @@ class WorkerLoop:
         """Wait until a run could begin at once or a stop is requested. Return False if neither happens in time."""
         return self._await(self._scheduler.free_slots, seconds) > 0 or self.stop.requested
 
+    def _claim_more(self, queue: str) -> None:
+        """Claim the runs of `queue` that the end of a pass has made due, in the thread of this pass, or have others do so.
+
+        A slot that is handed on, the parent of a child that has ended: a notification and its job would cost more than
+        most of these passes. Without a thread for them they are for another worker. So they are while this worker waits for room: a queue
+        whose passes make others due again and again must not keep it from its other queues.
+        """
+        if self._pool.is_inline:
+            if self._scheduler.startable():  # otherwise the job claims again at once
+                notify.notify(queue)
+            return
+        batch: list[RunRecord] | None = None
+        limit = 0
+        is_free = not self.stop.requested and not self._waits_for_room
+        if is_free and self._claiming.acquire(timeout=TICK):
+            try:
+                if limit := self._scheduler.claim_limit(conf.CLAIM_BATCH):
+                    batch = self._executor.claim(queue, limit, -math.inf)
+                    self.leases.release(*self._scheduler.add(batch or ()))
+            finally:
+                self._claiming.release()
+        if batch is None or len(batch) >= limit:
+            notify.notify(queue)
+        if batch is not None and len(batch) > 1:
+            self._fill()
+
     def _begin_due(self, queue: str, until: float) -> bool:
         """Claim runs and have the pool begin them, batch after batch. Return True if no more runs were due."""
         while not self.stop.requested and time.monotonic() < until:
-            limit = self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), TICK)
-            if not limit:
+            if not self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), TICK):
                 return False
-            batch = self._executor.claim(queue, limit, until)
+            with self._claiming:  # no thread claims meanwhile for the same places
+                limit = self._scheduler.claim_limit(conf.CLAIM_BATCH)
+                batch = self._executor.claim(queue, limit, until) if limit else None
+                self.leases.release(*self._scheduler.add(batch or ()))
             if batch is None:
                 return False
             if len(batch) >= limit:
                 notify.notify(queue)  # there may be more, for other workers
-            self.leases.release(*self._scheduler.add(batch))
             has_executed = self._fill(until)
             if len(batch) < limit and not has_executed:  # otherwise more runs may be due by now
                 return True
         return False
 
     def _fill(self, until: float = math.inf) -> bool:
-        return self._pool.fill(self._scheduler, self._executor.execute, until)
+        return self._pool.fill(self._scheduler, self._executor.execute, self._claim_more, until)
 
     def _await(self, count: Callable[[], int], seconds: float) -> int:
         """Return `count()` as soon as it is not 0; return 0 after `seconds` or when a stop is requested."""
         until = time.monotonic() + seconds
-        while not (counted := count()) and not self.stop.requested:
-            left = until - time.monotonic()
-            if left <= 0:
-                break
-            self._wait(min(TICK, left))
-            self._fill()
-        return counted
+        try:
+            while not (counted := count()) and not self.stop.requested:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._waits_for_room = True
+                self._wait(min(TICK, left))
+                self._fill()
+            return counted
+        finally:
+            self._waits_for_room = False
 
     def _wait(self, seconds: float) -> None:
         """Wait until the pool reports a change or a stop is requested."""
@@ -170,3 +205,4 @@ class WorkerLoop:
         while not self._scheduler.is_empty:
             self._wait(TICK)
         self._pool.end()
+        self.leases.release(self.leases.unstarted())  # what a thread has claimed meanwhile

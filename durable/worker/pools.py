@@ -33,7 +33,10 @@ FIRST_CHECK: Final = 1.0
 LATER_CHECKS: Final = 60.0
 
 Work = Callable[[], object]
-ExecuteRun = Callable[[RunRecord], object]
+#: Executes the pass of a run. Returns True if its end has made runs of the same queue due.
+ExecuteRun = Callable[[RunRecord], bool]
+#: Is called then, with the queue, in the thread of the pass. It claims them, or has another worker do so.
+MadeDue = Callable[[str], object]
 
 
 class Pool(Protocol):
@@ -47,7 +50,7 @@ class Pool(Protocol):
     is_inline: bool
     changes: SimpleQueue[str]
 
-    def fill(self, scheduler: Scheduler, execute: ExecuteRun, until: float) -> bool:
+    def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, until: float) -> bool:
         """Begin the runs that may begin now, in the order of the Scheduler. Return True if their passes are over."""
 
     def end(self) -> None:
@@ -63,15 +66,17 @@ class InlinePool:
     def __init__(self) -> None:
         self.changes: SimpleQueue[str] = SimpleQueue()
 
-    def fill(self, scheduler: Scheduler, execute: ExecuteRun, until: float) -> bool:
+    def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, until: float) -> bool:
         """Execute the waiting runs. Return True if there was one. Raises what `execute` raises."""
         has_executed = False
         while time.monotonic() < until and (turn := scheduler.next()) is not None:
             has_executed = True
             try:
-                execute(turn.record)
+                has_made_due = execute(turn.record)
             finally:
                 scheduler.end(turn)
+            if has_made_due:
+                made_due(turn.record.queue)
         return has_executed
 
     def end(self) -> None:
@@ -90,10 +95,10 @@ class ThreadPool:
         self._threads: set[_WorkerThread] = set()
         self._free: list[_WorkerThread] = []
 
-    def fill(self, scheduler: Scheduler, execute: ExecuteRun, _until: float) -> bool:
+    def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, _until: float) -> bool:
         """Wake a thread for each run that may begin now. Return False: their passes have only begun."""
         for _ in range(scheduler.startable()):
-            if not self.submit(lambda: self._execute_waiting(scheduler, execute)):
+            if not self.submit(lambda: self._execute_waiting(scheduler, execute, made_due)):
                 break
         return False
 
@@ -117,13 +122,13 @@ class ThreadPool:
         for thread in threads:
             thread.end()
 
-    def _execute_waiting(self, scheduler: Scheduler, execute: ExecuteRun) -> None:
+    def _execute_waiting(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue) -> None:
         with branch_threads.keep(), loop_threads.keep():
             while (turn := scheduler.next()) is not None:
                 record = turn.record
-                was_suspect = bool(record.crashes)
+                was_suspect, has_made_due = bool(record.crashes), False
                 try:
-                    execute(record)
+                    has_made_due = execute(record)
                 except BaseException as error:  # it would end the thread, and no caller could act on it
                     text = "the pass of run %s raised %s; it is tried again when its lease runs out"
                     logger.exception(text, record.id, type(error).__name__, extra={"run_id": record.id})
@@ -132,6 +137,8 @@ class ThreadPool:
                     scheduler.end(turn)
                 if was_suspect:
                     self._report()  # other runs may begin again
+                if has_made_due:
+                    made_due(record.queue)
 
     def _report(self) -> None:
         if self.changes.empty():  # otherwise a change is already reported and not yet read

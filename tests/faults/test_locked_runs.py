@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -222,12 +222,12 @@ def test_a_run_whose_row_is_locked_when_its_turn_comes_begins(monkeypatch: pytes
     store = store_for(conf.DATABASE)
     handle = other.start()
     with WorkerLoop(ThreadPool(2), store=store, execute=execute_pass, stop=ShutdownFlag()) as loop:
-        execute: Callable[[Any], None] = loop._executor.execute
+        execute = loop._executor.execute
         first = threading.Event()
 
-        def late(record: Any) -> None:
+        def late(record: Any) -> bool:
             assert first.wait(LIMIT)
-            execute(record)
+            return execute(record)
 
         loop._executor.execute = late  # type: ignore[method-assign]
         loop.work("default")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from django.db import connections, transaction
 
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
@@ -12,7 +13,9 @@ from durable.core.errors import UnknownLimitError
 from durable.core.records import RunChange, RunRecord, RunState
 from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
-from durable.store import Store
+from durable.store import Store, sql_functions
+from durable.store.postgres import PostgresStore
+from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, at, commit, finished, park, started, the
 
 GPU = SlotWant("gpu", "", SlotKind.STEP, 2)
@@ -284,3 +287,47 @@ def test_the_code_declares_another_number(store: Store) -> None:
     assert store.set_limit("x", None) == 7, "an operator's number is above the code's"
     assert store.set_limit("x", None) == 3
     assert store.declare_limit("new", 0)
+
+
+@pytest.mark.postgres
+class TestOnPostgres:
+    """What an admission writes, and what its commit waits for."""
+
+    def test_what_was_handed_on_is_found_without_writing(self, postgres_store: PostgresStore) -> None:
+        one, two, three = runs(postgres_store, "abc")
+        for each in (one, two):
+            take(postgres_store, each)
+        wait(postgres_store, three)
+        give_up(postgres_store, one)
+        three = claimed(postgres_store, "c")
+        with transaction.atomic(using=POSTGRES), connections[POSTGRES].cursor() as cursor:
+            assert take(postgres_store, three).is_granted
+            cursor.execute("SELECT pg_current_xact_id_if_assigned()")
+            assert cursor.fetchone() == (None,)
+        with pytest.raises(LeaseLost):
+            postgres_store.acquire("c", three.fence - 1, "a", [GPU], NOW)
+
+    @pytest.mark.parametrize("is_alone", [True, False])
+    @pytest.mark.parametrize("before", [2, 3], ids=["first in line", "behind another"])
+    def test_a_place_in_line_waits_for_the_disk_in_the_transaction_of_others_only(
+        self, postgres_store: PostgresStore, is_alone: bool, before: int
+    ) -> None:
+        *others, last = runs(postgres_store, "abcd"[: before + 1])
+        for each in others:
+            take(postgres_store, each)
+        given = [last.id, str(last.fence), "a", '[["gpu", "", "step", 2]]', NOW.isoformat(), str(is_alone)]
+        with transaction.atomic(using=POSTGRES), connections[POSTGRES].cursor() as cursor:
+            cursor.execute("SET LOCAL synchronous_commit TO on")
+            _, _, line, _ = sql_functions.ACQUIRE(POSTGRES, given)
+            assert line is not None
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("off" if is_alone else "on",)
+
+    def test_a_slot_waits_for_the_disk(self, postgres_store: PostgresStore) -> None:
+        (one,) = runs(postgres_store, "a")
+        with transaction.atomic(using=POSTGRES), connections[POSTGRES].cursor() as cursor:
+            cursor.execute("SET LOCAL synchronous_commit TO on")
+            given = [one.id, str(one.fence), "a", '[["gpu", "", "step", 2]]', NOW.isoformat(), "true"]
+            assert sql_functions.ACQUIRE(POSTGRES, given)[2] is None
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("on",)

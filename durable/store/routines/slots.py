@@ -135,40 +135,78 @@ BEGIN
   RETURN array_remove(queues, NULL);
 END $$
 """),
+    # Return the line in which a run has a place. A transaction that is about nothing else (`is_alone`) does not wait for the
+    # disk while it has the key locked: the commit that parks the run is behind it in the log, and waits for both. If the
+    # server dies before, the run has neither its place nor parked, and asks again.
+    Function.of(f"""
+CREATE FUNCTION durable_line_1(
+  of_limit text, of_key text, own_place bigint, held bigint, most integer, is_alone boolean
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+DECLARE
+  found text;
+BEGIN
+  IF is_alone THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+  END IF;
+  SELECT json_build_array(of_limit, of_key, 1 + count(*), held, most)::text INTO found FROM (
+    SELECT 1 FROM durable_slot WHERE "limit" = of_limit AND key = of_key AND NOT is_held AND place < own_place
+    LIMIT {MOST_IN_LINE}) AS before;
+  RETURN found;
+END $$
+"""),
     # Take slots for an operation of a run: all of them, or a place in the line of the first that is full. `slots` is a
     # JSON array of limit, key, kind and the number of a limit that is not defined yet, in the order of limits and keys.
     # `is_ours` is NULL for an older fence. `undefined` is a limit that nobody has defined. Otherwise `line` is NULL where the
-    # run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits.
+    # run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits. `is_alone`:
+    # the transaction is about nothing else.
     Function.of(f"""
 CREATE FUNCTION durable_acquire_1(
-  of_run text, with_fence bigint, at_location text, slots json, at timestamptz,
+  of_run text, with_fence bigint, at_location text, slots json, at timestamptz, is_alone boolean,
   OUT is_ours boolean, OUT undefined text, OUT line text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
 DECLARE
   w record;
   mine record;
   most integer;
+  own bigint;
   number bigint;
   new_place bigint;
   queues text[] := '{{}}';
 BEGIN
+  SELECT count(*), count(*) FILTER (WHERE s.is_held
+    AND EXISTS (SELECT 1 FROM json_array_elements(slots) AS x WHERE (x ->> 0, x ->> 1) = (s."limit", s.key)))
+  INTO own, number FROM durable_slot AS s WHERE s.run_id = of_run AND s.location = at_location;
+  IF own = json_array_length(slots) AND number = own THEN
+    -- it was handed all that it wants: nothing is written or locked. Nobody else takes them away while the fence is this one
+    SELECT true INTO is_ours FROM durable_run WHERE id = of_run AND fence = with_fence;
+    RETURN;
+  END IF;
   PERFORM 1 FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN;
   END IF;
   is_ours := true;
-  IF json_array_length(slots) = 1 THEN
-    -- mostly there is one limit, and nobody waits for it: the rest of this function would do the same
-    PERFORM 1 FROM durable_limitkey WHERE "limit" = slots -> 0 ->> 0 AND key = slots -> 0 ->> 1 FOR UPDATE;
-    INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
-    SELECT of_run, at_location, k."limit", k.key, slots -> 0 ->> 2, true, 0, at, '[]' FROM durable_limitkey AS k
-    WHERE k."limit" = slots -> 0 ->> 0 AND k.key = slots -> 0 ->> 1
-      AND NOT EXISTS (SELECT 1 FROM durable_slot WHERE run_id = of_run AND location = at_location)
-      AND NOT EXISTS (SELECT 1 FROM durable_slot WHERE "limit" = k."limit" AND key = k.key AND NOT is_held)
-      AND (SELECT count(*) FROM durable_slot WHERE "limit" = k."limit" AND key = k.key AND is_held)
-        < (SELECT COALESCE(override, at_once) FROM durable_limit WHERE name = k."limit");
+  IF own = 0 AND json_array_length(slots) = 1 THEN
+    -- mostly there is one limit. The rest of this function would do the same for a free slot that nobody waits for, and
+    -- for a full limit with a line
+    SELECT k."limit", k.key, slots -> 0 ->> 2 AS kind INTO w FROM durable_limitkey AS k
+    WHERE k."limit" = slots -> 0 ->> 0 AND k.key = slots -> 0 ->> 1 FOR UPDATE;
     IF FOUND THEN
-      RETURN;
+      SELECT COALESCE(override, at_once) INTO most FROM durable_limit WHERE name = w."limit";
+      SELECT count(*) INTO number FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND is_held;
+      SELECT 1 + max(place) INTO new_place FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND NOT is_held;
+      IF new_place IS NULL AND number < most THEN
+        INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+        VALUES (of_run, at_location, w."limit", w.key, w.kind, true, 0, at, '[]');
+        RETURN;
+      END IF;
+      IF new_place IS NOT NULL AND number >= most THEN
+        -- an operator who changes the number notes this key: the line is there, and was seen before or with the new number
+        INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+        VALUES (of_run, at_location, w."limit", w.key, w.kind, false, new_place, at, slots::text);
+        line := durable_line_1(w."limit", w.key, new_place, number, most, is_alone);
+        RETURN;
+      END IF;
     END IF;
   END IF;
   FOR w IN SELECT x ->> 0 AS "limit", x ->> 1 AS key, (x ->> 3)::integer AS at_once
@@ -224,9 +262,7 @@ BEGIN
       ELSE
         new_place := mine.place;
       END IF;
-      SELECT json_build_array(w."limit", w.key, 1 + count(*), number, most)::text INTO line FROM (
-        SELECT 1 FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND NOT is_held AND place < new_place
-        LIMIT {MOST_IN_LINE}) AS before;
+      line := durable_line_1(w."limit", w.key, new_place, number, most, is_alone);
       RETURN;
     END IF;
   END LOOP;
