@@ -112,13 +112,22 @@ def _counted(number: int) -> str:
     return "1 run" if number == 1 else f"{number:,} runs"
 
 
+def _copied(text: str, old: Place, new: Place) -> str:
+    """Return the text bound to the new place. Raises PayloadError, for text that no key of this process opens too."""
+    at = runtime.current()
+    moved = at.copied(text, old, new)
+    if moved == text:  # it was bound to no place, or it stays as it is because it cannot be read
+        at.decode(text, old)
+    return moved
+
+
 class _Rewriting:
     def __init__(self, alias: str, renaming: Renaming, say: Callable[[str], object]) -> None:
         self.alias = alias
         self.renaming = renaming
         self.say = say
-        at = runtime.current()
-        self.copied: Copied | None = at.copied if hasattr(at.codec, "rebind") else None
+        #: None for a codec that binds no value to its place.
+        self.copied: Copied | None = _copied if hasattr(runtime.current().codec, "rebind") else None
         self.looked_at = 0
         self.rewritten = 0
         self._said = time.monotonic()

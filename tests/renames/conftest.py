@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+from django.utils import timezone
 
 from durable import runtime
 from durable.core.renames import put_in_force
-from tests.replay_check.conftest import deploys
+from durable.models import Entry, EntryMetadata, Run
+from tests.replay_check.conftest import Deploys, deploys
 
-__all__ = ["apply", "deploys", "unapply"]
+__all__ = ["apply", "deploys", "go_on", "locations", "unapply"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +37,25 @@ def unapply(operation: Operation) -> None:
     """Reverse the operation."""
     operation.database_backwards("shop", connection.SchemaEditorClass(connection), ProjectState(), ProjectState())
     runtime.current().store.learn_names()
+
+
+def locations(run_id: str = "order-1") -> list[str]:
+    return list(Entry.objects.filter(run=run_id).order_by("ordinal").values_list("location", flat=True))
+
+
+def due(run_id: str = "order-1") -> None:
+    """Have the time come for which the run waits."""
+    past = timezone.now() - timedelta(days=2)
+    Run.objects.filter(pk=run_id).update(wake_at=past)
+    for each in Entry.objects.filter(run=run_id, kind="sleep"):
+        for name, value in each.data.items():
+            if isinstance(value, str) and value.startswith("20"):
+                each.data[name] = past.isoformat()
+        each.save()
+    EntryMetadata.objects.filter(entry__run=run_id, next_attempt_at__isnull=False).update(next_attempt_at=past)
+
+
+def go_on(deploys: Deploys, run_id: str = "order-1") -> str:
+    due(run_id)
+    deploys.settle(run_id)
+    return str(Run.objects.get(pk=run_id).state)

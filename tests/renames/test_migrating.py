@@ -106,7 +106,7 @@ def test_a_history_of_a_file_fits_under_the_names_of_all_migrations(deploys: Dep
     assert check_history(recorded).finding is None
 
 
-@pytest.mark.usefixtures("project", "db")
+@pytest.mark.usefixtures("project", "transactional_db")  # for the schema editor of SQLite
 def test_django_shows_and_writes_the_operation() -> None:
     out = io.StringIO()
     call_command("sqlmigrate", "shop", "0001_rename_charge", stdout=out)

@@ -26,7 +26,7 @@ from durable.models import (
     StepSave,
 )
 from durable.renames.checking import RenameRefused
-from tests.renames.conftest import apply, unapply
+from tests.renames.conftest import apply, go_on, locations, unapply
 from tests.replay_check.conftest import NAME, Deploys
 
 RENAME = RenameStep(NAME, "charge", "charge card", wait=0)
@@ -57,31 +57,6 @@ class Shop:
 @pytest.fixture
 def shop() -> Shop:
     return Shop()
-
-
-def locations(run_id: str = "order-1") -> list[str]:
-    return list(Entry.objects.filter(run=run_id).order_by("ordinal").values_list("location", flat=True))
-
-
-def due(run_id: str = "order-1") -> None:
-    """Have the time come for which the run waits."""
-    past = timezone.now() - timedelta(days=2)
-    Run.objects.filter(pk=run_id).update(wake_at=past)
-    for each in Entry.objects.filter(run=run_id, kind="sleep"):
-        for name, value in each.data.items():
-            if isinstance(value, str) and value.startswith("20"):
-                each.data[name] = past.isoformat()
-        each.save()
-    Entry.objects.filter(run=run_id)
-    from durable.models import EntryMetadata
-
-    EntryMetadata.objects.filter(entry__run=run_id, next_attempt_at__isnull=False).update(next_attempt_at=past)
-
-
-def go_on(deploys: Deploys, run_id: str = "order-1") -> str:
-    due(run_id)
-    deploys.settle(run_id)
-    return str(Run.objects.get(pk=run_id).state)
 
 
 def test_new_code_goes_on_with_a_rewritten_run(deploys: Deploys, shop: Shop) -> None:
