@@ -93,7 +93,7 @@ def _read(value: Duration, what: str) -> timedelta:
 
 
 def _from_seconds(value: float, what: str) -> timedelta:
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{what} must be finite: {value!r}")
     try:
         return timedelta(seconds=value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -56,7 +55,7 @@ def check_weight(weight: float) -> float:
     """Return the weight of a share's run if it is a number from 0.001 to 1,000; else raise TypeError or ValueError."""
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise TypeError(f"a weight is a number, not {weight!r}")
-    if not (math.isfinite(weight) and 0.001 <= weight <= 1000):
+    if not 0.001 <= weight <= 1000:
         raise ValueError(f"a weight is a number from 0.001 to 1000, 1 by default, not {weight!r}")
     return float(weight)
 
