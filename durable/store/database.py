@@ -126,7 +126,7 @@ class DatabaseStore(ABC):
         with transaction.atomic(using=self.alias) if ranked else nullcontext():
             taken, held = self._insert([first[run_id] for run_id in sorted(first)])
             for ranking, group in ranks.grouped([run for run in ranked if run.id not in taken]):
-                self._rank(group, ranking, group[0].created_at)
+                self._rank(group, ranking, max(run.created_at for run in group))  # of many, each has its own
         new = first.keys() - taken.keys()
         for run_id, summary in held.items():
             first[run_id] = self._as_held(first[run_id], summary)

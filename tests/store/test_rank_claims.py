@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from django.db import connections, transaction
 
-from durable.core.ranks import Ranking
+from durable.core.ranks import UNTAGGED, Ranking
 from durable.core.records import RunRecord, RunState
+from durable.models import Run
 from durable.store.base import Claimed
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
@@ -308,3 +309,13 @@ def test_a_run_that_was_claimed_so_is_not_due_while_it_sleeps(postgres_store: Po
     assert claim(store, now=at(59)) == []
     assert [run.id for run in claim(store, now=at(60))] == ["a"]
     assert timedelta(0) < LEASE
+
+
+def test_runs_of_one_start_have_their_turns_at_once(locking_store: OrmStore | PostgresStore) -> None:
+    """Each of many has a moment of its own, the last a millisecond after the first."""
+    store = locking_store
+    for prefix, ranking in (("a", A), ("b", B)):
+        moments = {name: at(number / 20_000) for number, name in enumerate(names(prefix, 20))}
+        store.create([a_new_run(each, wake_at=t, created_at=t, ranking=ranking) for each, t in moments.items()])
+    assert not Run.objects.using(POSTGRES).filter(start_tag=UNTAGGED).exists()
+    assert [run.id[0] for run in claim(store, limit=12, now=at(1))].count("a") in (5, 6, 7)
