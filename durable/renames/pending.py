@@ -10,7 +10,6 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.migration import Migration
 
 from durable.core.renames import Rename
-from durable.models import RenamedStep
 from durable.renames.operations import RenameStep
 
 __all__ = ["every_rename", "expected_renames"]
@@ -18,6 +17,9 @@ __all__ = ["every_rename", "expected_renames"]
 
 def expected_renames(alias: str) -> list[Rename]:
     """Return the renames in force in the database, and those of migrations that are still to be applied, in their order."""
+    # imported here, because a process of the replay check imports this module before it sets Django up
+    from durable.models import RenamedStep
+
     connection = connections[alias]
     found: list[Rename] = []
     if RenamedStep._meta.db_table in connection.introspection.table_names():
