@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from durable.context import AsyncContext, Context
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape, join
 from durable.core.records import EntryRecord, EntryStatus
+from durable.core.replay_logger import SILENT
 from durable.core.scope import Scope
 from durable.execution.recorded import RecordedHost, RefusingJournal
 
 __all__ = ["RecordsHost", "RecordsJournal"]
 
 T = TypeVar("T")
-
-_SILENT: Final = logging.getLogger("silent")
-_SILENT.disabled = True
 
 
 class RecordsJournal(RefusingJournal):
@@ -56,5 +53,5 @@ class RecordsHost(RecordedHost):
 
 def _silent(context: T) -> T:
     logged: Any = context
-    logged.logger.logger = _SILENT
+    logged.logger.logger = SILENT
     return context

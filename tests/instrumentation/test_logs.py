@@ -80,6 +80,18 @@ def test_a_record_has_run_workflow_and_location(records: list[tuple[Any, ...]]) 
     ]
 
 
+def test_the_second_replay_logs_nothing_when_all_loggers_are_enabled(
+    records: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`logging.config` enables each logger that has a name, unless it is told to disable them."""
+    for each in logging.root.manager.loggerDict.values():
+        if isinstance(each, logging.Logger):
+            monkeypatch.setattr(each, "disabled", False)
+    with Harness() as h:
+        h.finish(h.start(logging_workflow, id="one"))
+    assert [record[0] for record in records] == ["between", "working", "own"]
+
+
 def test_in_an_async_workflow_too(records: list[tuple[Any, ...]]) -> None:
     with Harness() as h:
         h.finish(h.start(logging_async, id="one"))

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
+from durable.core.replay_logger import SILENT
 from durable.testing.replays.orders import NAME, reordered, with_other_orders
 
 __all__ = ["SHIFT", "Counterparts"]
@@ -31,8 +32,6 @@ SHIFT: Final = datetime.timedelta(days=200, hours=12, minutes=31, seconds=17)
 _COPIED: Final = frozenset({list, dict, set, deque, Counter, OrderedDict, defaultdict, bytearray})
 _READ_THE_CLOCK: Final = frozenset({"now", "utcnow", "today"})
 _PYTHON: Final = sysconfig.get_paths()["stdlib"]
-_SILENT: Final = logging.getLogger("silent")
-_SILENT.disabled = True
 
 
 class Counterparts:
@@ -69,7 +68,7 @@ class Counterparts:
         if kind is ModuleType:
             return self._module(value)
         if kind is logging.Logger:
-            return _SILENT
+            return SILENT
         if kind is type:
             return _CLASSES.get(value, value) if names & _READ_THE_CLOCK else value
         if kind is _BUILTIN and value.__module__ == "time":

@@ -6,7 +6,6 @@ Owns the host of such a pass: whatever is not in the records ends it.
 from __future__ import annotations
 
 import contextvars
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.limits import History
 from durable.core.records import Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
+from durable.core.replay_logger import SILENT
 from durable.core.run_pass import PassOutcome
 from durable.core.scope import Scope
 from durable.drivers.aio import AsyncDriver
@@ -34,9 +34,6 @@ from durable.testing.replays.traces import Trace, compare, written
 __all__ = ["Replay", "different", "replay"]
 
 T = TypeVar("T")
-
-_SILENT = logging.getLogger("silent")
-_SILENT.disabled = True
 
 
 @dataclass(slots=True)
@@ -114,7 +111,7 @@ class _Host(RecordedHost):
 
     def _prepared(self, context: T) -> T:
         logged: Any = context
-        logged.logger.logger = _SILENT
+        logged.logger.logger = SILENT
         for name in ("step", "try_step"):
             setattr(logged, name, self.counterparts.with_own_handlers(getattr(logged, name)))
         return context
