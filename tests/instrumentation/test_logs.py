@@ -24,15 +24,14 @@ logger = logging.getLogger("somebody.else")
 def records() -> Iterator[list[tuple[Any, ...]]]:
     """What went through a handler with the filter, by message.
 
-    Left out is what threads of other tests log meanwhile, and what the collector of garbage makes other loggers say.
+    Left out is what threads of other tests log meanwhile, and what the collector of garbage makes asyncio say.
     """
     seen: list[tuple[Any, ...]] = []
     own = threading.get_ident()
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            is_durable = record.thread == own and record.name.startswith("durable")
-            if record.name != logger.name and not is_durable:
+            if record.name == "asyncio" or (record.thread != own and record.name != logger.name):
                 return
             values: Any = record
             seen.append((record.getMessage().partition(":")[0], values.run_id, values.workflow, values.location))
