@@ -99,9 +99,9 @@ def late(facts: Facts) -> Explanation | None:
         return None
     known = redis_clients.queue_names()
     if run.queue in known or not conf.REDIS:
-        detail = _("See that a worker serves it: %(command)s") % {
-            "command": f"python manage.py durable_worker {run.queue}"
-        }
+        detail = _(
+            "See that a worker serves it: %(command)s. A worker that does is busy with runs that were due before this one"
+        ) % {"command": f"python manage.py durable_worker {run.queue}"}
     elif known:
         detail = _("RQ_QUEUES lacks this queue, and has %(queues)s: add it, or start the run on another")
         detail %= {"queues": ", ".join(known)}

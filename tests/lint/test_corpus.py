@@ -41,3 +41,15 @@ def test_rules_have_an_id_of_their_own_and_texts() -> None:
         assert rule.why.endswith(".")
         assert rule.fix.endswith((".", "....")) or "..." in rule.fix
         assert rule.level in ("error", "warning", "hint")
+
+
+def test_the_fix_of_a_captured_variable_names_it(tmp_path: Path) -> None:
+    (tmp_path / "flows.py").write_text(
+        "from durable import Context, workflow\n\n\n"
+        '@workflow(name="tests.pages")\n'
+        "def pages(ctx: Context) -> None:\n"
+        '    ctx.join("all", {str(page): lambda c: c.step("read", print, page) for page in range(3)})\n',
+        encoding="utf-8",
+    )
+    (found,) = [each for each in lint([tmp_path]) if each.id == "W135"]
+    assert "lambda c, page=page: ..., or functools.partial(body, page)." in found.fix

@@ -215,7 +215,10 @@ class Captured(Rule):
             for loop in _own_nodes(function, (*_LOOPS, *_COMPREHENSIONS)):
                 for node, name in _captures(loop, module):
                     yield Report(
-                        module, node.lineno, f"The function captures `{name}`, which the loop goes on to change."
+                        module,
+                        node.lineno,
+                        f"The function captures `{name}`, which the loop goes on to change.",
+                        fix=self.fix.replace("order", name),
                     )
 
 
