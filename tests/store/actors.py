@@ -38,6 +38,7 @@ class Actor:
         self._atomic = transaction.atomic(using=POSTGRES)
         self.pid: int = self._pool.submit(self._begin).result(PATIENCE)
         self._step: Future[None] | None = None
+        self._has_ended = False
 
     def _begin(self) -> int:
         self._atomic.__enter__()
@@ -52,6 +53,7 @@ class Actor:
             self.outcome = "refused"
 
     def _end(self) -> None:
+        self._has_ended = True
         transaction.set_rollback(self.end == "ROLLBACK", using=POSTGRES)
         self._atomic.__exit__(None, None, None)
 
@@ -74,6 +76,12 @@ class Actor:
                     return "waits"
         raise AssertionError(f"{self.name} neither ends nor waits")
 
+    def abandon(self) -> None:
+        """Roll back what a failed test has left open: the next test would wait for its locks for ever."""
+        if not self._has_ended:
+            self.end = "ROLLBACK"
+            self._pool.submit(self._end)
+
     def finish(self) -> None:
         """Wait until the step is done."""
         assert self._step is not None
@@ -82,6 +90,15 @@ class Actor:
 
 def play(order: str, actors: dict[str, Actor]) -> list[str]:
     """Do the steps in this order, but for those of an actor that waits: they come when it goes on. What happened."""
+    try:
+        return _play(order, actors)
+    except BaseException:
+        for each in actors.values():
+            each.abandon()
+        raise
+
+
+def _play(order: str, actors: dict[str, Actor]) -> list[str]:
     events: list[str] = []
     waiting: set[str] = set()
     left = list(order)
