@@ -21,6 +21,7 @@ import pytest
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.division import number_of_this_process, tests_run_elsewhere
+from tests.support.forkserver import client as forkserver
 
 REDIS_DATABASE: Final = 15
 DATABASE_FIXTURES: Final = frozenset({"db", "transactional_db", "django_db_serialized_rollback", "live_server"})
@@ -48,6 +49,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if tests_run_elsewhere(early_config):
         return
+    forkserver.install()
     if not os.environ.get("DATABASE_URL"):
         postgres = EmbeddedPostgres(fsync=False, settings={"max_prepared_transactions": "2"})
         early_config.stash[POSTGRES] = postgres
@@ -63,6 +65,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
+    forkserver.remove()
     while _started:
         _started.pop().close()
 

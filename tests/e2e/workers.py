@@ -13,6 +13,8 @@ from typing import Self
 
 import psutil
 
+from tests.support.forkserver.client import STANDBY
+
 __all__ = ["Workers"]
 
 HAND_OVER = 30.0  # seconds that a worker has to end in after SIGTERM
@@ -105,7 +107,15 @@ class Workers:
 
 
 def _children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = psutil.Process(process.pid).children(recursive=True)
+    return [each for each in found if not _is_standby(each)]
+
+
+def _is_standby(process: psutil.Process) -> bool:
+    """Whether it only waits to fork workers for a `durable_worker` that a test has started."""
     try:
-        return psutil.Process(process.pid).children(recursive=True)
+        return process.name() == STANDBY
     except psutil.NoSuchProcess:
-        return []
+        return False

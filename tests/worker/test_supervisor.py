@@ -60,7 +60,7 @@ class TestDurableWorker:
     def test_runs_are_finished_by_several_processes(
         self, store: Store, run: Run, redis_connection: redis.Redis
     ) -> None:
-        program = run("durable_worker", "--processes", "2")
+        program = run("durable_worker", "--processes", "2", PYTHONPATH=str(ROOT))  # executed, as its workers are
         program.pids(2)
         ids = [start_run(store, "flows.one", f"n{number}") for number in range(20)]
         eventually(lambda: is_completed(store, *ids))
