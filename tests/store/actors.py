@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 from django.db import connections, transaction
@@ -12,12 +12,15 @@ from django.db import connections, transaction
 from durable.core.control_flow import LeaseLost
 from tests.store.conftest import POSTGRES
 
-__all__ = ["ENDS", "ORDERS", "PATIENCE", "Actor", "Pools", "play"]
+__all__ = ["ENDS", "ORDERS", "PATIENCE", "Actor", "Pools", "both", "play"]
 
 #: The orders of the statements and ends of two transactions, `A` and `a`, `B` and `b`.
 ORDERS: Final = ["AaBb", "ABab", "ABba", "BAab", "BAba", "BbAa"]
 ENDS: Final = ["COMMIT", "ROLLBACK"]
 PATIENCE: Final = 120.0
+
+#: Seconds in which a statement that waits for nobody is mostly done, before the database is asked whether it waits.
+SHORT: Final = 0.005
 
 #: How many sessions keep this one waiting. Autovacuum is none of them: it gives way.
 _BLOCKING: Final = """SELECT count(*) FROM unnest(pg_blocking_pids(%s)) AS b(pid) JOIN pg_stat_activity AS a ON a.pid = b.pid
@@ -67,7 +70,7 @@ class Actor:
         assert self._step is not None
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            if self._step.done():
+            if wait([self._step], SHORT).done:
                 self._step.result()
                 return "done"
             with connections[POSTGRES].cursor() as cursor:
@@ -86,6 +89,16 @@ class Actor:
         """Wait until the step is done."""
         assert self._step is not None
         self._step.result(PATIENCE)
+
+
+def both(
+    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
+) -> dict[str, Actor]:
+    """Do two transactions in this order, which is printed with what has waited."""
+    a, b = pools
+    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
+    print(", ".join(play(order, actors)))
+    return actors
 
 
 def play(order: str, actors: dict[str, Actor]) -> list[str]:

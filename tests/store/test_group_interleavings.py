@@ -6,7 +6,6 @@ while a child waits, miscount, or deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,7 +19,7 @@ from durable.core.records import ENDED, OnFailure, OutgoingMessage, RunChange, R
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
 from tests.store.making import LEASE, NOW, park, started, the
@@ -35,13 +34,6 @@ def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
         for table in _TABLES:
             cursor.execute(f"DELETE FROM durable_{table}")
-
-
-def both(pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]) -> None:
-    """Do two transactions in this order."""
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
 
 
 def claimed(store: Store, *numbers: int) -> None:

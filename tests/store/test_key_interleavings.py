@@ -6,17 +6,20 @@ although it is free, lose a message or a move, or deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 from django.db import connections
 
+from durable import Context, runtime, workflow
 from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_run, at, the
 from tests.support.transitions import CALLS
@@ -30,16 +33,6 @@ def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
         for table in ("durable_runkey", "durable_queuemessage", "durable_run"):
             cursor.execute(f"DELETE FROM {table}")
-
-
-def both(
-    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
-) -> dict[str, Actor]:
-    """Do two transactions in this order."""
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
-    return actors
 
 
 def open_holders(store: LockingStore) -> list[str]:
@@ -173,3 +166,45 @@ def test_a_run_continues_while_another_starts(locking_store: LockingStore, pools
         if actors["A"].outcome == "reopened" and ends[0] == "COMMIT":
             assert held == ["old"]
             assert found.id == "old" or ends[1] == "ROLLBACK"
+
+
+@workflow(name="key_interleavings.cart")
+def cart(ctx: Context) -> None:
+    ctx.queue.next("item")
+
+
+@contextmanager
+def in_force(store: LockingStore) -> Iterator[None]:
+    """Let verbs use this store; they tell no worker."""
+    at = replace(runtime.production(), store=store, now=lambda: NOW, notify=lambda _: None, notify_at=lambda *_: None)
+    runtime.activate(at)
+    try:
+        yield
+    finally:
+        runtime.deactivate(at)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_start_or_send_while_the_open_run_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    """The message goes to the run that is open, before its end, or to a new one: never to one that has ended."""
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        store.start_keyed(a_run("old", workflow=cart.name), "k")
+        with in_force(store):
+            actors = both(
+                pools, order, ends, end(store, "old"), lambda: cart.using(key="k", id="new").start_or_send("item", 1)
+            )
+        sent_to = actors["B"].outcome.id
+        has_ended = the(store, "old").state in ENDED
+        assert has_ended == (ends[0] == "COMMIT")
+        if ends[1] == "ROLLBACK":
+            assert open_holders(store) == ([] if has_ended else ["old"])
+            assert (store.get("new"), store.messages("old")) == (None, [])
+        else:
+            assert [len(store.messages(run_id)) for run_id in ("old", "new")] == [sent_to == "old", sent_to == "new"]
+            assert open_holders(store) == (["new"] if sent_to == "new" else [] if has_ended else ["old"])
+            if sent_to == "new":
+                assert has_ended
+            elif has_ended:
+                assert not order.startswith("Aa"), "it was sent to before its end"

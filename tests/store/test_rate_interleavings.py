@@ -23,7 +23,7 @@ from durable.models import Reservation
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, at, commit, park, started, the
 from tests.store.windows import check as check_windows
@@ -50,16 +50,6 @@ def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
         for table in TABLES:
             cursor.execute(f"DELETE FROM {table}")
-
-
-def both(
-    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
-) -> dict[str, Actor]:
-    """Do two transactions in this order."""
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
-    return actors
 
 
 def reserve(store: LockingStore, run: RunRecord) -> Callable[[], Any]:

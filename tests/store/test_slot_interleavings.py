@@ -21,7 +21,7 @@ from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, commit, park, started, the
 from tests.support.transitions import CALLS
@@ -44,16 +44,6 @@ def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
         for table in TABLES:
             cursor.execute(f"DELETE FROM {table}")
-
-
-def both(
-    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
-) -> dict[str, Actor]:
-    """Do two transactions in this order."""
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
-    return actors
 
 
 def acquire(store: LockingStore, run: RunRecord, *wants: SlotWant) -> Callable[[], Any]:

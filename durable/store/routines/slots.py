@@ -192,9 +192,11 @@ BEGIN
     SELECT k."limit", k.key, slots -> 0 ->> 2 AS kind INTO w FROM durable_limitkey AS k
     WHERE k."limit" = slots -> 0 ->> 0 AND k.key = slots -> 0 ->> 1 FOR UPDATE;
     IF FOUND THEN
-      SELECT COALESCE(override, at_once) INTO most FROM durable_limit WHERE name = w."limit";
-      SELECT count(*) INTO number FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND is_held;
-      SELECT 1 + max(place) INTO new_place FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND NOT is_held;
+      -- one statement instead of three: this is what a run with a limit pays for
+      SELECT COALESCE(override, at_once),
+        (SELECT count(*) FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND is_held),
+        (SELECT 1 + max(place) FROM durable_slot WHERE "limit" = w."limit" AND key = w.key AND NOT is_held)
+      INTO most, number, new_place FROM durable_limit WHERE name = w."limit";
       IF new_place IS NULL AND number < most THEN
         INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
         VALUES (of_run, at_location, w."limit", w.key, w.kind, true, 0, at, '[]');
