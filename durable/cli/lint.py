@@ -10,6 +10,7 @@ from typing import Final
 
 from django.core.management.base import CommandError
 
+from durable.cli.arguments import add_report_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
@@ -27,9 +28,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="files, or directories of them (default: the files of all workflows)"
     )
-    parser.add_argument(
-        "--format", choices=("text", "json", "sarif"), default="text", metavar="FORMAT", help="what to print"
-    )
+    add_report_format(parser, "text", "json", "sarif")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="ID", help="leave this finding out; may be given again"
     )
@@ -37,9 +36,9 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _lint(options: Namespace, output: Output) -> int:
     findings = [each for each in lint(_paths(options.paths)) if each.id not in options.ignore]
-    if options.format == "json":
+    if output.format == "json":
         output.json([each.as_data() for each in findings])
-    elif options.format == "sarif":
+    elif output.format == "sarif":
         output.json(as_sarif(findings))
     else:
         _print(findings, output)

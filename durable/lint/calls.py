@@ -9,7 +9,7 @@ from typing import Final
 from durable.lint import operators
 from durable.lint.acts import Acts
 from durable.lint.classes import method_of
-from durable.lint.facts import Frame, Start
+from durable.lint.facts import Branch, Frame, Start
 from durable.lint.known import acts
 from durable.lint.operation_calls import OperationCalls
 from durable.lint.outside import all_origins, called, shown
@@ -22,6 +22,7 @@ from durable.lint.values import (
     External,
     Function,
     Instance,
+    OneOf,
     Operator,
     Origin,
     OwnSet,
@@ -70,6 +71,12 @@ class Calls:
                 if isinstance(function.node, ast.AsyncFunctionDef) and not is_awaited:
                     self._facts.unawaited.append((frame.module, node, function))
                 return self._walker.enter(function, args, keywords, frame, site=node)
+            case OneOf():
+                results = []
+                for index, each in enumerate(function.functions):
+                    with self._walker.within(Branch("arm", node, index), frame):
+                        results.append(self._walker.enter(each, args, keywords, frame, site=node))
+                return Result(None, origins | all_origins(results))
             case WorkflowValue():
                 if function.function is not None and args and isinstance(args[0].value, Context):
                     return self._walker.enter(function.function, args, keywords, frame, site=node)

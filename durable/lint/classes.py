@@ -12,9 +12,12 @@ __all__ = ["is_model", "method_of"]
 _MAX_BASES: Final = 5
 
 
-def method_of(holder: Class | Instance, name: str, depth: int = 0) -> Function | None:
+def method_of(holder: Class | Instance, name: str) -> Function | None:
     """Return a method of a class or instance of the project, None if it is written nowhere in the project."""
-    owner = holder if isinstance(holder, Class) else holder.of
+    return _method_of(holder if isinstance(holder, Class) else holder.of, name, holder, 0)
+
+
+def _method_of(owner: Class, name: str, holder: Class | Instance, depth: int) -> Function | None:
     for each in owner.node.body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
             decorators = {ast.unparse(decorator) for decorator in each.decorator_list}
@@ -27,10 +30,9 @@ def method_of(holder: Class | Instance, name: str, depth: int = 0) -> Function |
     if depth < _MAX_BASES:
         for base in owner.node.bases:
             parent = owner.module.dotted(base)
-            if isinstance(parent, Class) and parent is not owner:
-                inherited = Instance(parent) if isinstance(holder, Instance) else parent
-                if (found := method_of(inherited, name, depth + 1)) is not None:
-                    return found
+            found = _method_of(parent, name, holder, depth + 1) if isinstance(parent, Class) else None
+            if found is not None:
+                return found
     return None
 
 

@@ -13,6 +13,7 @@ from durable.lint.classes import is_model, method_of
 from durable.lint.facts import Branch, Comparison, Frame
 from durable.lint.known import reads
 from durable.lint.modules import Module, is_class_name
+from durable.lint.operations import bodies_of
 from durable.lint.outside import all_origins, in_order, shown, without_order
 from durable.lint.values import (
     NOTHING,
@@ -30,6 +31,7 @@ from durable.lint.values import (
     Message,
     ModuleItself,
     NaiveMoment,
+    OneOf,
     Operator,
     Origin,
     OwnSet,
@@ -111,6 +113,8 @@ class Expressions:
                 index = self.of(node.slice, frame)
                 if isinstance(holder.value, Display) and isinstance(node.slice, ast.Constant):
                     return Result(None, holder.value.by_key.get(node.slice.value, _NONE))
+                if isinstance(holder.value, Display) and (functions := tuple(bodies_of(holder))):
+                    return Result(OneOf(functions), holder.origins | index.origins)
                 kept = holder.value if isinstance(holder.value, Input | Given) else None
                 return Result(kept, holder.origins | index.origins)
             case ast.BinOp():
@@ -177,6 +181,8 @@ class Expressions:
             case Class() | Instance():
                 if (method := method_of(holder, name)) is not None:
                     return Result(method, origins)
+                if isinstance(holder, Instance) and (held := holder.holds.get(name)) is not None:
+                    return Result(held, _NONE)
                 owner = holder if isinstance(holder, Class) else holder.of
                 if name in _MANAGERS or (name in _ROW_METHODS and isinstance(holder, Instance) and is_model(owner)):
                     return Result(Rows(), origins)

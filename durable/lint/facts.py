@@ -92,7 +92,8 @@ class Call:
 class Mutation:
     """A change of something that a name holds. `env` are the names it is one of, None for a global of `module`.
 
-    `value` is what the name was known to hold; `how`: "changed" or "rebound".
+    `value` is what the name was known to hold; `how`: "changed" or "rebound". `attribute`: which attribute of it, "" for
+    all of it.
     """
 
     name: str
@@ -103,17 +104,22 @@ class Mutation:
     value: object
     how: Literal["changed", "rebound"]
     receiver: ast.AST | None = None
+    attribute: str = ""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Step:
-    """A step: its function, if that is of the project, its options, and what the function was seen to do."""
+    """A step: its function, if that is of the project, its options, and what the function was seen to do.
+
+    `holder` is there if the function is a method of what a local name holds: the name, and the names it is one of.
+    """
 
     operation: Operation
     function: Function | None
     options: Mapping[str, ast.expr]
     option_values: Mapping[str, Result]
     calls: list[Call] = field(default_factory=list)
+    holder: tuple[str, Env] | None = None
     mutations: list[Mutation] = field(default_factory=list)
     functions: list[tuple[Module, FunctionNode]] = field(default_factory=list)
 

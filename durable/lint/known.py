@@ -96,7 +96,7 @@ _READS: Final = {"os.environ": "environment", "sys.argv": "environment"}
 SERVICES: Final = frozenset({"network", "process"})
 KINDS: Final = tuple(_CALLS)
 
-_WRITES: Final = frozenset({"post", "put", "patch", "send_mail", "send_mass_mail", "mail_admins", "mail_managers"})
+_WRITES: Final = frozenset({"post", "patch", "send_mail", "send_mass_mail", "mail_admins", "mail_managers"})
 _MONEY: Final = frozenset({"charge", "refund", "payout", "capture_payment", "create_charge", "create_payment"})
 _LAST_WRITES: Final = frozenset(
     {"create", "send", "capture", "confirm", "refund", "send_message", "sendmail", "publish"}

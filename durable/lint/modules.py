@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from durable.lint.files import UnreadableError, parsed, text_of
-from durable.lint.values import Class, External, Function, ModuleItself, Text, Value, WorkflowValue
+from durable.lint.values import Class, Display, External, Function, ModuleItself, Text, Value, WorkflowValue
 
 __all__ = ["Module", "Project", "is_class_name", "statements", "workflow_decorator", "workflow_name"]
 
@@ -157,6 +157,11 @@ class Module:
             return self._called(expression, hops)
         if isinstance(expression, ast.Name | ast.Attribute):
             return self.dotted(expression, hops + 1)
+        if isinstance(expression, ast.Dict):  # a table of functions
+            functions = [
+                each for each in (self.dotted(value, hops + 1) for value in expression.values) if each is not None
+            ]
+            return Display(functions) if all(isinstance(each, Function) for each in functions) else None
         return None
 
     def _called(self, call: ast.Call, hops: int) -> Value:

@@ -15,8 +15,10 @@ from durable.lint.values import (
     Child,
     Context,
     Display,
+    Env,
     Function,
     Given,
+    Instance,
     Message,
     Operator,
     Origin,
@@ -108,6 +110,7 @@ class OperationCalls:
             function=function,
             options=option_nodes,
             option_values={**dict.fromkeys(options, NOTHING), **arguments.keywords},
+            holder=_holder(operation.node.args[position], frame) if position < len(operation.node.args) else None,
         )
         if is_unnamed:
             operation.name_text = defined
@@ -132,6 +135,14 @@ def _name_it(operation: Operation, node: ast.expr, result: Result) -> None:
     operation.name_node = node
     operation.name_text = result.value.text if isinstance(result.value, Text) else None
     operation.name_origins = in_order(result)
+
+
+def _holder(node: ast.expr, frame: Frame) -> tuple[str, Env] | None:
+    """Return the local name whose method is the step's function, with the names it is one of."""
+    if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+        return None
+    owner = frame.env.owner(node.value.id)
+    return None if owner is None or not isinstance(owner.names[node.value.id], Instance) else (node.value.id, owner)
 
 
 def _as_given(node: ast.expr, result: Result, frame: Frame) -> Result:

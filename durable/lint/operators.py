@@ -13,7 +13,9 @@ __all__ = [
     "PLAIN",
     "QUEUE_METHODS",
     "START_METHODS",
+    "START_OPTIONS",
     "STEPS",
+    "STEP_OPTIONS",
 ]
 
 CONTEXT_METHODS: Final = frozenset(
@@ -36,3 +38,29 @@ BODIES: Final = {"loop": "iteration", "try_block": "block", "join": "branch", "r
 NAMED: Final = (CONTEXT_METHODS - {"compensate"}) | {"next", "next_batch", "result"}
 
 START_METHODS: Final = frozenset({"start", "astart", "start_many", "astart_many", "start_or_send", "astart_or_send"})
+#: What `using` takes.
+START_OPTIONS: Final = frozenset(
+    {
+        *(
+            "id",
+            "queue",
+            "delay",
+            "on_conflict",
+            "deadline",
+            "work_limit",
+            "key",
+            "if_open",
+            "debounce",
+            "at_most",
+            "keep",
+        ),
+        *("rate", "when_full", "when_parent_ends", "rollback", "priority", "share", "weight"),
+    }
+)
+#: What a step takes.
+STEP_OPTIONS: Final = frozenset(
+    {
+        *("atomic", "backoff", "ephemeral", "heartbeat", "limit", "max_retries", "rate", "retry_backoff_base"),
+        *("retry_backoff_max", "retry_if", "retry_jitter", "retry_on_timeout", "rollback", "timeout", "units"),
+    }
+)

@@ -25,6 +25,7 @@ from durable.lint.values import (
     Function,
     Given,
     Input,
+    Instance,
     Message,
     NaiveMoment,
     Origin,
@@ -214,12 +215,16 @@ class Reader:
 
     @contextmanager
     def within(self, branch: Branch, frame: Frame) -> Iterator[None]:
-        """Read a part of the code that is not always run, or not once."""
+        """Read a part of the code that is not always run, or not once: afterwards a name may hold what it held before."""
+        env = frame.env
+        before = dict(env.origins) if branch.kind in ("arm", "loop", "try") else {}
         frame.path.append(branch)
         try:
             yield
         finally:
             frame.path.pop()
+            for name, origins in before.items():
+                env.origins[name] = env.origins.get(name, frozenset()) | origins
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: Frame) -> None:
         function = Function(frame.module, node, frame.env)
@@ -308,6 +313,8 @@ class Reader:
                 holder = self.expressions.of(target.value, frame).value
                 if isinstance(target, ast.Subscript):
                     self.expressions.of(target.slice, frame)
+                if isinstance(holder, Instance) and isinstance(target, ast.Attribute):
+                    holder.give(target.attr, result.value)
                 if isinstance(holder, Display):
                     holder.values.append(result.value)
                     if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
@@ -338,8 +345,6 @@ class Reader:
             return
         if isinstance(value, Text | OwnSet | NaiveMoment) and self._bindings(frame).get(name, 1) > 1:
             value = None
-        if any(each.kind in ("arm", "loop", "try") for each in frame.path):
-            origins |= frame.env.origins.get(name, frozenset())
         frame.env.names[name] = value
         frame.env.origins[name] = origins
 
@@ -366,7 +371,10 @@ class Reader:
         if owner is None and (root.id not in frame.module.definitions or not _is_data(frame.module, root.id)):
             return
         if root is not target and not isinstance(value, Input | Given) and isinstance(target, ast.Attribute):
-            return  # an object's own state: what it means is not known
+            self._mutate_holder(target, node, frame)
+            return
+        if root is target and isinstance(node, ast.Attribute):
+            self._mutate_holder(node, node, frame)
         self._note(
             Mutation(
                 name=root.id,
@@ -377,6 +385,30 @@ class Reader:
                 value=value,
                 how="changed",
                 receiver=root,
+            ),
+            frame,
+        )
+
+    def _mutate_holder(self, target: ast.Attribute, node: ast.AST, frame: Frame) -> None:
+        """Note that a step changes an attribute of the object whose method it is; what it means for others is not known."""
+        step = frame.step
+        if step is None or step.holder is None or step.function is None or not isinstance(target.value, ast.Name):
+            return
+        owner = frame.env.owner(target.value.id)
+        held = owner.names[target.value.id] if owner is not None else None
+        if held is None or held is not next(iter(step.function.given), None):
+            return
+        name, env = step.holder
+        self._note(
+            Mutation(
+                name=name,
+                env=env,
+                module=frame.module,
+                function=frame.node,
+                node=node,
+                value=held,
+                how="changed",
+                attribute=target.attr,
             ),
             frame,
         )

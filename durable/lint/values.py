@@ -27,6 +27,7 @@ __all__ = [
     "Message",
     "ModuleItself",
     "NaiveMoment",
+    "OneOf",
     "Operator",
     "Origin",
     "OwnSet",
@@ -147,6 +148,13 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OneOf:
+    """One of these functions: which one is not known."""
+
+    functions: tuple[Function, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Class:
     """A class of the project."""
 
@@ -156,9 +164,15 @@ class Class:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """An instance of a class of the project."""
+    """An instance of a class of the project. `holds` has the contexts and instances that its attributes were given."""
 
     of: Class
+    holds: dict[str, Context | Instance | None] = field(default_factory=dict)
+
+    def give(self, name: str, value: Value) -> None:
+        """Note what an attribute is given; None for one that is given two things."""
+        known = value if isinstance(value, Context | Instance) else None
+        self.holds[name] = known if self.holds.get(name, known) == known else None
 
 
 @dataclass(frozen=True, slots=True)

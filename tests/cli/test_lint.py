@@ -49,6 +49,13 @@ def test_findings_for_people(shell: Shell, bad: str) -> None:
     assert done.err == "1 error, 1 warning\n"
 
 
+def test_the_format_has_the_name_that_it_has_elsewhere(shell: Shell, bad: str) -> None:
+    for format in ("json", "sarif", "text"):
+        done = shell("lint", bad, "--format", format)
+        for option in ("-o", "--output"):
+            assert shell("lint", bad, option, format) == done
+
+
 def test_findings_for_programs(shell: Shell, bad: str) -> None:
     done = shell("lint", bad, "--format", "json")
     assert done.status == 1

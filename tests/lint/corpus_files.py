@@ -8,7 +8,7 @@ import tokenize
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CORPUS", "FOREIGN", "Place", "expected", "workflows_in"]
+__all__ = ["CORPUS", "FOREIGN", "Place", "expected", "missed", "workflows_in"]
 
 HERE: Final = Path(__file__).resolve().parent
 CORPUS: Final = HERE / "corpus"
@@ -17,16 +17,26 @@ FOREIGN: Final = HERE / "foreign"
 Place = tuple[str, int, str]  # the file below its corpus, the line, the finding's id
 
 _EXPECTED: Final = re.compile(r"# expect: (?P<ids>W\d+(?:, W\d+)*)\s*$")
+_MISSED: Final = re.compile(r"# missed: (?P<ids>W\d+(?:, W\d+)*)\s*$")
 _WORKFLOW: Final = re.compile(r"^\s*@(?:durable\.)?(?:workflow|flow)\b", re.MULTILINE)
 
 
 def expected(corpus: Path) -> list[Place]:
     """What the comments of all files say."""
+    return _marked(corpus, _EXPECTED)
+
+
+def missed(corpus: Path) -> list[Place]:
+    """What a reader has found that the linter does not find."""
+    return _marked(corpus, _MISSED)
+
+
+def _marked(corpus: Path, mark: re.Pattern[str]) -> list[Place]:
     return sorted(
         (str(path.relative_to(corpus)), token.start[0], each)
         for path in corpus.rglob("*.py")
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
-        if token.type == tokenize.COMMENT and (found := _EXPECTED.search(token.string))
+        if token.type == tokenize.COMMENT and (found := mark.search(token.string))
         for each in found["ids"].split(", ")
     )
 

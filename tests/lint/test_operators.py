@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import get_args
 
 from durable import AsyncContext, Child, Context, Workflow
 from durable.context import Queue
+from durable.core.options import StepPolicy
 from durable.core.records import WhenParentEnds
 from durable.core.results import QueueMessage
 from durable.lint import operators
@@ -29,9 +31,14 @@ def test_the_operations_are_those_of_the_contexts() -> None:
     assert public(QueueMessage) >= operators.MESSAGE_METHODS
 
 
+def test_the_options_are_those_of_steps() -> None:
+    assert {each.name for each in fields(StepPolicy)} == operators.STEP_OPTIONS
+
+
 def test_the_options_are_those_of_starts() -> None:
     parameters = inspect.signature(Workflow.using).parameters
     assert set(CHOICES) <= set(parameters)
+    assert set(parameters) - {"self"} == operators.START_OPTIONS
     assert set(CHOICES["if_open"]) == set(get_args(IfOpen))
     assert set(CHOICES["keep"]) == set(get_args(Keep))
     assert set(CHOICES["when_full"]) == set(get_args(WhenFull))

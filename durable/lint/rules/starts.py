@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from durable.lint.facts import Facts, Start
+from durable.lint.operators import START_OPTIONS, STEP_OPTIONS
 from durable.lint.outside import in_order
 from durable.lint.rules.base import Report, Rule
 from durable.lint.rules.ranking import problems_of_rank
@@ -64,14 +65,24 @@ class Options(Rule):
 
     id = "W161"
     level = "error"
-    title = "An option does not fit what is started"
+    title = "An option is refused"
     why = "durable refuses it when the line runs."
     fix = "See the docstring of using(...)."
 
     def check(self, facts: Facts) -> Iterator[Report]:
         for module, node, workflow in facts.usings:
+            for name in _unknown(node, START_OPTIONS):
+                yield Report(module, node.lineno, f"`using` has no option `{name}`.")
             for message, fix in _problems(workflow):
                 yield Report(module, node.lineno, message, fix)
+        for step in facts.steps:
+            for name in _unknown(step.operation.node, STEP_OPTIONS):
+                yield Report(
+                    step.operation.module,
+                    step.operation.line,
+                    f"A step has no option `{name}`.",
+                    "See the options of a step. Arguments of its function are passed by position.",
+                )
         yield from self._starts(facts)
         yield from self._children(facts)
 
@@ -198,6 +209,10 @@ def _problems_of_key(child: WorkflowValue, *, is_map: bool) -> Iterator[tuple[st
             'A child cannot have if_open="return": the open run is not a child of this one.',
             'Leave it out, which raises KeyConflictError, or write if_open="replace".',
         )
+
+
+def _unknown(call: ast.Call, options: frozenset[str]) -> Iterator[str]:
+    return (each.arg for each in call.keywords if each.arg is not None and each.arg not in options)
 
 
 def _is(workflow: WorkflowValue, option: str, value: str) -> bool:

@@ -38,6 +38,15 @@ class OutsideSteps(Rule):
                     or _is_within(env, step.functions)
                 ):
                     continue
+                if mutation.attribute:
+                    if _reads_attribute(env.node, name, mutation.attribute):
+                        yield Report(
+                            mutation.module,
+                            _line(mutation.node),
+                            f"This runs within a step and changes `{name}.{mutation.attribute}`, which the code outside of the "
+                            "step reads.",
+                        )
+                    continue
                 if env.node not in read:
                     read[env.node] = _read_names(env.node, receivers)
                 if name in read[env.node]:
@@ -64,7 +73,10 @@ class Globals(Rule):
             if each.env is None
         ]
         names = {(each.module, each.name) for each in changed}
-        by_itself = {(each.module, each.name, each.function) for each in changed}
+        with_operations = {each.function for each in facts.own()}
+        by_itself = {
+            (each.module, each.name, each.function) for each in changed if each.function not in with_operations
+        }
         seen: set[tuple[Module, str]] = set()
         for module, function, node in facts.globals_read:
             key = (module, node.id)
@@ -118,10 +130,24 @@ def _read_names(function: ast.AST, receivers: set[ast.AST | None]) -> set[str]:
     }
 
 
+def _reads_attribute(function: ast.AST, name: str, attribute: str) -> bool:
+    """Return True if a function reads an attribute of what a name holds."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == attribute
+        and isinstance(node.ctx, ast.Load)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+        for node in ast.walk(function)
+    )
+
+
 def _only_adds(node: ast.Name, module: Module) -> bool:
     """Return True if a name is read only to add to what it holds: nothing follows from it."""
-    method = module.parents.get(node)
-    return isinstance(method, ast.Attribute) and method.attr in ("append", "add", "extend", "update", "clear")
+    user = module.parents.get(node)
+    if isinstance(user, ast.Subscript):
+        return isinstance(user.ctx, ast.Store) and user.value is node
+    return isinstance(user, ast.Attribute) and user.attr in ("append", "add", "extend", "update", "clear")
 
 
 STATE: tuple[Rule, ...] = (OutsideSteps(), Globals(), ChangedInput())

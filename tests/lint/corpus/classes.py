@@ -143,3 +143,95 @@ def walrus(ctx: Context):
         ctx.step(f"use {found['x']}", work)
     if (now := time.time()) > 5:  # expect: W101
         ctx.step(f"at {now}", work)  # expect: W131
+
+
+class Mails:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    def send(self, name):
+        self.ctx.step("send", work, name)
+
+
+class Orders(Base):
+    def __init__(self, ctx: Context, orders: list):
+        self.ctx = ctx
+        self.orders = orders
+        self.mails = Mails(ctx)
+
+    def run(self):
+        for order in self.orders:
+            self.ctx.step(f"buy {order}", work, order)
+            self.ctx.step("pack", work, order)  # expect: W133
+        self.mails.send("customer")
+
+    def in_a_body(self):
+        self.ctx.loop("days", self.day)
+
+    def day(self, c):
+        self.ctx.sleep("night", "8 hours")  # expect: W143
+        return Break()
+
+
+@workflow(name="classes.with_a_context")
+def with_a_context(ctx: Context, orders: list):
+    Orders(ctx, orders).run()
+
+
+@workflow(name="classes.in_a_body")
+def in_a_body(ctx: Context):
+    Orders(ctx, []).in_a_body()
+
+
+class Switching:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    def use(self, c):
+        self.ctx = c
+        self.ctx.step("work", work)
+
+
+@workflow(name="classes.an_attribute_of_two_contexts")
+def an_attribute_of_two_contexts(ctx: Context):
+    switching = Switching(ctx)
+    ctx.join("both", {"a": lambda c: switching.use(c), "b": lambda c: switching.use(c)})
+
+
+class Basket:
+    def __init__(self):
+        self.items = []
+        self.count = 0
+        self._token = None
+
+    def token(self):
+        if self._token is None:
+            self._token = work("token")
+        return self._token
+
+    def add(self, item):
+        self.items.append(item)  # expect: W121
+        self.count += 1  # expect: W121
+        return self.token()
+
+
+class SmallBasket(Basket):
+    pass
+
+
+@workflow(name="classes.step_of_an_object")
+def step_of_an_object(ctx: Context, item: str):
+    basket = SmallBasket()
+    ctx.step("add", basket.add, item)
+    if basket.count > 1:
+        ctx.step("many", work, basket.items)
+
+
+@workflow(name="classes.client_that_remembers")
+def client_that_remembers(ctx: Context, item: str):
+    client = Basket()
+    ctx.step("token", client.token)
+    ctx.step("again", client.token)
+    basket = Basket()
+    basket.add(item)
+    ctx.step("count", work, basket.count)

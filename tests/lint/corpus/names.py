@@ -315,3 +315,29 @@ def named(ctx, name, order_id):
 
 def shared(ctx, order_id):
     ctx.step("shared", work, order_id)  # expect: W133
+
+
+@workflow(name="names.after_a_loop_over_a_set")
+def after_a_loop_over_a_set(ctx: Context, names: list, is_all: bool):
+    chosen = set(names)
+    if is_all:
+        for name in list(chosen)[:2]:  # expect: W108
+            ctx.step(f"some {name}", work)  # expect: W131
+    else:
+        for name in sorted(chosen):
+            ctx.step(f"each {name}", work)
+    for name in sorted(chosen):
+        ctx.step(f"last {name}", work)
+
+
+@workflow(name="names.bound_in_one_arm")
+def bound_in_one_arm(ctx: Context, names: list, is_first: bool):
+    name = sorted(names)[0]
+    if is_first:
+        for name in set(names):
+            print(name)
+        name = names[-1]
+        ctx.step(f"first {name}", work)
+    for other in set(names):
+        name = other
+    ctx.step(f"unknown {name}", work)  # expect: W131

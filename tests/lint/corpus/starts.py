@@ -145,3 +145,12 @@ def child_names(ctx: Context, orders: list):
         ctx.child("bill", bill, order)  # expect: W133
     runs = [ctx.start_child(f"bill {order}", bill, order) for order in orders]
     return [run.result(f"done {number}") for number, run in enumerate(runs)]
+
+
+@workflow(name="starts.unknown_options")
+def unknown_options(ctx: Context, order_id: int):
+    ctx.child("a", bill.using(limit="slow"), order_id)  # expect: W161
+    ctx.step("b", work, order_id, retries=3)  # expect: W161
+    ctx.try_step("c", work, order_id=order_id)  # expect: W161
+    options = {"max_retries": 3}
+    ctx.step("d", work, order_id, **options, timeout="1 minute")

@@ -193,3 +193,24 @@ def objects(ctx: Context, orders: list):
     for order in orders:
         basket.add(ctx.step(f"price {order}", work, order))
     return ctx.step("total", work, len(basket.lines))
+
+
+@workflow(name="state.memo_of_a_workflow")
+def memo_of_a_workflow(ctx: Context, order: int):
+    if order not in cache:  # expect: W122
+        cache[order] = ctx.step("price", work, order)
+    return cache[order]
+
+
+prices = {}
+
+
+def price_of(order):
+    if order not in prices:
+        prices[order] = work(order)
+    return prices[order]
+
+
+@workflow(name="state.memo_of_a_helper")
+def memo_of_a_helper(ctx: Context, order: int):
+    return ctx.step("price", work, price_of(order))

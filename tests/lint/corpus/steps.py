@@ -117,3 +117,12 @@ def bank_of_others(ctx: Context, order_id: int):
     ctx.step("with a key", lambda: bank.charge(order_id, key=current_step().idempotency_key))
     ctx.step("refund", lambda: bank.refund(order_id), atomic=True)
     ctx.step("balance", lambda: bank.balance(order_id))
+
+
+def put(order):
+    requests.put(f"https://orders.example.org/{order}", json={"paid": True})
+
+
+@workflow(name="steps.puts")
+def puts(ctx: Context, order: int):
+    ctx.step("put", put, order)  # HTTP: a second PUT of the same has no other effect

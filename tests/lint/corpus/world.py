@@ -317,3 +317,45 @@ def logs(ctx: Context, order_id: int):
     print("order", order_id)
     assert order_id > 0
     ctx.step("a", work)
+
+
+def drawn(number):
+    return random.randint(1, number)  # expect: W102
+
+
+def doubled(number):
+    return number * 2
+
+
+TOOLS = {"draw": drawn, "double": doubled}
+
+
+@workflow(name="world.table_of_functions")
+def table_of_functions(ctx: Context, tool: str):
+    return TOOLS[tool](5)
+
+
+def by_post(ctx, order):
+    ctx.step("send", print, order)
+
+
+def by_courier(ctx, order):
+    ctx.step("send", print, order)
+
+
+@workflow(name="world.table_of_ways")
+def table_of_ways(ctx: Context, way: str):
+    ways = {"post": by_post, "courier": by_courier}
+    ways[way](ctx, 1)
+
+
+@workflow(name="world.table_of_bodies")
+def table_of_bodies(ctx: Context, order: int):
+    ctx.join("tables", BODIES)
+
+
+def clocked(c):
+    return c.step("work", print, time.time())  # expect: W101
+
+
+BODIES = {"one": clocked, "other": lambda c: c.sleep("a while", 5)}

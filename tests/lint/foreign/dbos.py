@@ -1,7 +1,7 @@
-"""Four workflows after ideas of DBOS's demo applications."""
+"""Eleven workflows after ideas of DBOS's demo applications."""
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -148,3 +148,78 @@ def refund(ctx: Context, order_id: int):
         ctx.step("set status", update_status, order_id, answer.body)
     else:
         ctx.step(update_status, order_id, "refunded")
+
+
+# One run for each tenant, which waits for a run of a queue with a limit (queue-patterns).
+@workflow(name="dbos.fair")
+def fair(ctx: Context, tenant: str):
+    time.sleep(5)  # expect: W110
+    return tenant
+
+
+@workflow(name="dbos.manager")
+def manager(ctx: Context, tenant: str):
+    return ctx.child("work", fair.using(limits=["tenants"]), tenant)  # expect: W161
+
+
+# Earthquakes of the last hour, each written once (earthquake-tracker): nothing is wrong.
+class Quake(models.Model):
+    class Meta:
+        app_label = "foreign"
+
+
+def quakes_between(start, end):
+    query = {"starttime": start.isoformat(), "endtime": end.isoformat()}
+    return requests.get("https://quakes.example.org/query", params=query, timeout=10).json()["features"]
+
+
+@step(atomic=True)
+def record_quake(quake):
+    _, is_new = Quake.objects.update_or_create(id=quake["id"], defaults={"place": quake["place"]})
+    return is_new
+
+
+@workflow(name="dbos.quakes")
+def quakes(ctx: Context):
+    end = ctx.scheduled_for or ctx.now()
+    found = ctx.step("fetch", quakes_between, end - timedelta(hours=1), end)
+    new = 0
+    for quake in found:
+        if ctx.step(f"record {quake['id']}", record_quake, quake):
+            new += 1
+            ctx.logger.info("new: %s", quake["place"])
+    return new
+
+
+# Alerts of new comments, of which a set in memory knows those that were sent (hackernews-alerts).
+seen = set()
+
+
+def post_to_chat(text):
+    requests.post("https://chat.example.org/messages", json={"text": text}, timeout=10)
+
+
+@workflow(name="dbos.alerts")
+def alerts(ctx: Context, topic: str):
+    for comment in ctx.step("comments", search, topic):
+        if comment["id"] in seen:  # expect: W122
+            continue
+        seen.add(comment["id"])
+        ctx.step(f"post {comment['id']}", post_to_chat, comment["text"])  # expect: W153
+
+
+# Agents that ask a person, in a table in memory (agent-inbox).
+agents = {}
+
+
+@workflow(name="dbos.agent")
+def agent(ctx: Context, name: str, task: str):
+    agent_id = str(ctx.uuid4())
+    agents[agent_id] = {
+        "name": name,
+        "created_at": datetime.now().isoformat(),  # expect: W101
+        "status": "waiting",
+    }
+    answer = ctx.queue.next("answer", names=[f"answer-{agent_id}"])
+    agents[agent_id]["status"] = "approved" if answer.body == "confirm" else "denied"  # expect: W122
+    return agents[agent_id]["status"]

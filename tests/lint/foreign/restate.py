@@ -1,12 +1,13 @@
-"""Four workflows after ideas of Restate's examples."""
+"""Nine workflows after ideas of Restate's examples."""
 
 import random
+import time
 import uuid
 from datetime import datetime
 
 import httpx
 
-from durable import AsyncContext, Context, StepExhaustedError, current_step, workflow
+from durable import AsyncContext, Break, Context, Continue, StepExhaustedError, current_step, workflow
 
 
 def pay(token, amount):
@@ -92,3 +93,70 @@ def watch(ctx: Context, flight: dict, deadline: datetime):
         if datetime.now() > deadline:  # expect: W101
             return None
         ctx.sleep(f"pause {attempt}", 10 + random.random())  # expect: W102
+
+
+# A document into a store of vectors (rag-ingestion).
+def download(bucket, name):
+    return httpx.get(f"https://{bucket}.example.org/{name}").text
+
+
+def snippets_of(text):
+    return [text[start : start + 1000] for start in range(0, len(text), 800)]
+
+
+def embed(text):
+    return httpx.post("https://model.example.org/embeddings", json={"text": text}).json()
+
+
+def add_documents(snippets, vectors):
+    httpx.put("https://vectors.example.org/", json={"texts": snippets, "vectors": vectors})
+
+
+@workflow(name="restate.document")
+async def document(ctx: AsyncContext, request: dict):
+    text = await ctx.step("download", download, request["bucket"], request["name"])
+    snippets = snippets_of(text)
+    vectors = [ctx.step(f"embed {number}", embed, each) for number, each in enumerate(snippets)]  # expect: W153
+    vectors = [await each for each in vectors]
+    await ctx.step("add", add_documents, snippets, vectors)
+    return "ok"
+
+
+# A cart whose tickets are a set, and a checkout with an id of its own (ticket-reservation).
+@workflow(name="restate.cart")
+def ticket_cart(ctx: Context, user: str):
+    tickets = set()
+    while len(tickets) < 3:
+        message = ctx.queue.next(f"request {len(tickets)}", names=["add", "checkout"], timeout="15 minutes")
+        if message.name == "checkout":
+            break
+        tickets.add(message.body)
+    payment = str(ctx.uuid4())
+    if not ctx.step("pay", pay, payment, 40 * len(tickets)):  # expect: W153
+        for ticket in tickets:  # expect: W108
+            ctx.step(f"release {ticket}", execute, ticket)  # expect: W131
+        return False
+    for ticket in sorted(tickets):
+        ctx.step(f"mark {ticket}", execute, ticket)
+    return True
+
+
+# A reminder after a while (reminder_service), and a driver who moves until the delivery is there (driver_digital_twin).
+@workflow(name="restate.reminder")
+def reminder(ctx: Context, text: str, at: float):
+    delay = at - time.time()  # expect: W101
+    ctx.sleep("delay", delay)
+    ctx.queue.send("reminders", text, to="chat")
+
+
+@workflow(name="restate.driver")
+def driver(ctx: Context, route: list):
+    def move(c, position):  # expect: W149
+        step = c.random.choice([1, 2, 3])
+        position = min(position + step, len(route))
+        c.sleep("drive", 1 + c.random.random())
+        if position == len(route):
+            return Break(position)
+        Continue(position)
+
+    return ctx.loop("moves", move, 0)
