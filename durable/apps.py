@@ -29,11 +29,13 @@ class DurableConfig(AppConfig):
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
         from durable import checks, database_checks, limit_checks, lint_checks, schedule_checks  # noqa: F401
         from durable.alerts.watch import look
+        from durable.core import moved_names
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule
         from durable.operations import limits
         from durable.operations.schedules.rows import prepare
         from durable.operations.schedules.sync import synchronise_after_migrate
+        from durable.renames.classes_looking import look_for_moves
         from durable.store.routines import restore
         from durable.tasks import workflow  # noqa: F401  # the workflow whose runs are tasks
         from durable.worker.chores import CHORES
@@ -44,6 +46,7 @@ class DurableConfig(AppConfig):
         post_migrate.connect(limits.synchronise_after_migrate, sender=self)
         if look not in CHORES:
             CHORES.append(look)
+        moved_names.look_with(look_for_moves)
         metrics.set_up()
         tracing.set_up()
 

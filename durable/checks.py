@@ -53,9 +53,9 @@ from django.utils.module_loading import import_string
 from durable.conf import DURATIONS, MAX_BUILD, conf
 from durable.core import registry
 from durable.core.duration import seconds
-from durable.core.ids import MAX_ID, check_limit
+from durable.core.ids import check_limit
 from durable.core.places import Place
-from durable.core.priorities import head_start
+from durable.core.priorities import head_start, is_priority_name
 from durable.core.rates import rate_of
 from durable.core.workflow_limits import check_at_once
 from durable.guard import MODES
@@ -230,7 +230,7 @@ def _are_priorities(value: Any) -> bool:
 
 def _is_priority(name: Any, given: Any) -> bool:
     head_start(given, {})
-    return isinstance(name, str) and name.isprintable() and 1 <= len(name.strip()) <= MAX_ID
+    return is_priority_name(name)
 
 
 _WANTED: Mapping[str, _Wanted] = {

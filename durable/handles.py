@@ -20,6 +20,7 @@ from durable.operations.bulk import BulkReport
 from durable.operations.comparison import HistoryDifference, differences
 from durable.operations.families import recover_children
 from durable.operations.history import HistoryEntry
+from durable.operations.names import is_of_workflow
 from durable.operations.replay_plan import ReplayPlan
 from durable.operations.run_info import RunInfo
 
@@ -346,7 +347,7 @@ def get_run(run_id: str, of: Workflow[..., R]) -> Handle[R]: ...
 def get_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[Any]:
     """Return the handle of a run. Raises RunNotFoundError; with `of`, also for a run of another workflow."""
     found = operations.record(run_id)
-    if of is not None and found.workflow != of.name:
+    if of is not None and not is_of_workflow(found.workflow, of.name):
         raise RunNotFoundError(run_id, wanted=of.name, found=found.workflow)
     return Handle(run_id)
 

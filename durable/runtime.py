@@ -113,8 +113,10 @@ def production() -> Runtime:
     from durable.notifier import notify
 
     alias = conf.DATABASE
+    store = store_for(alias)
+    notify.learn_with(store.learn_queues)
     return Runtime(
-        store=store_for(alias),
+        store=store,
         codec=_codec(conf.CODEC, conf.MAX_PAYLOAD_BYTES),
         now=clock.now,
         notify=lambda queues: notify.notify_on_commit(queues, using=alias),

@@ -37,7 +37,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "notifier": (("notifier",), ("settings", "core")),
     "guard": (("guard",), ("lint", "notifier", "codec", "settings", "core")),
     "runtime": (("runtime",), ("store", "notifier", "codec", "settings", "core")),
-    "renames": (("renames", "migrations"), ("runtime", "store", "models", "codec", "settings", "core")),
+    "renames": (("renames", "migrations"), ("runtime", "store", "notifier", "models", "codec", "settings", "core")),
     "instrumentation": (("instrumentation",), ("settings", "core")),
     "context": (("context",), ("drivers", "core")),
     "retention": (("retention",), ("models", "settings", "core")),

@@ -1,24 +1,24 @@
 """Classes by importable name, `module:qualname`, and the conditions under which each kind is recordable.
 
-Owns the only place where recorded text leads to a class. Must never import a module of a top-level package that this
-process has not imported already, nor a module whose source has no such class, call anything it finds, or follow a
-module's `__getattr__` or a descriptor.
+Owns the only place where a recorded value leads to a class. Must never import a module of a top-level package that this
+process has not imported already, nor a module whose source has no such class (`durable.core.recorded_names`), call
+anything it finds, or follow a module's `__getattr__` or a descriptor.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import importlib
 import inspect
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from enum import Enum
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from durable.codec.notation import Refused
+from durable.core.moved_names import other_names
+from durable.core.recorded_names import ModuleRefused, NotInUse, used_module
 
 __all__ = [
     "class_name",
@@ -68,11 +68,30 @@ def class_name(cls: type) -> str:
     return name
 
 
-def find_class(name: str) -> type:
-    """Return the class called `name`, also by an alias that was left in its old module.
+def find_class(name: str, fits: Callable[[type], bool] | None = None) -> type:
+    """Return the class called `name`, also by an alias that was left in its old module, or where a migration says that it is.
 
-    Raises Refused if there is none.
+    A class that does not fit hides none that has moved, and is the answer if nothing fits. Raises Refused if there is none.
     """
+    first = refused = None
+    try:
+        first = _found(name)
+        if fits is None or fits(first):
+            return first
+    except Refused as error:
+        refused = error
+    for other in other_names(name):
+        with suppress(Refused):
+            found = _found(other)
+            if fits is None or fits(found):
+                return found
+    if first is None:
+        assert refused is not None
+        raise refused
+    return first
+
+
+def _found(name: str) -> type:
     module_name, _, qualname = name.partition(":")
     steps = qualname.split(".")
     if not all(part.isidentifier() for part in (*module_name.split("."), *steps)):
@@ -88,76 +107,27 @@ def find_class(name: str) -> type:
 
 
 def _module(module_name: str, name: str) -> object:
-    module = sys.modules.get(module_name)
-    if module is not None:
-        return module
-    package = module_name.partition(".")[0]
-    if package not in sys.modules:
+    try:
+        return used_module(module_name, name.partition(":")[2].partition(".")[0])
+    except NotInUse as error:
+        package = module_name.partition(".")[0]
         raise Refused(
             f"the class {name} was recorded, and nothing in this process has imported {package}",
-            f"import {package} in the workflows.py of an installed app, or, if the class moved, leave an alias of it "
-            "under the old name",
-        )
-    if "__main__" in module_name:
-        # A package's __main__ is a program; importing it runs it.
-        raise Refused(f"{name} is a part of a program, not of a library")
-    if not _has_name(module_name, name.partition(":")[2].partition(".")[0]):
-        raise Refused(*_moved(name))  # importing it would run a file that the text has chosen
-    try:
-        return importlib.import_module(module_name)
-    except Exception as error:  # the module's own code runs here and may raise anything
-        raise Refused(*_moved(name)) from error
-
-
-def _has_name(module_name: str, wanted: str) -> bool:
-    """Return whether the module's source defines a class or a name called `wanted`; imports nothing."""
-    spec = _spec(module_name)
-    source = None if spec is None or spec.loader is None else getattr(spec.loader, "get_source", None)
-    try:
-        text = None if source is None else source(module_name)
-        tree = None if text is None else ast.parse(text)
-    except (SyntaxError, ValueError, ImportError, OSError, RecursionError):
-        return False
-    return tree is not None and any(wanted in _names_of(node) for node in _top_level(tree))
-
-
-def _spec(module_name: str) -> ModuleSpec | None:
-    """Return the spec of the module, found without importing the packages around it."""
-    around, _, _ = module_name.rpartition(".")
-    loaded_package = sys.modules.get(around)
-    if loaded_package is not None:
-        places = getattr(loaded_package, "__path__", None)
-    else:
-        package = _spec(around) if around else None
-        places = None if package is None else package.submodule_search_locations
-    return None if places is None else PathFinder.find_spec(module_name, list(places))
-
-
-def _top_level(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those under `if` and `try` included."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.stmt):
-            yield node
-            if isinstance(node, ast.If | ast.Try):
-                yield from _top_level(node)
-        elif isinstance(node, ast.ExceptHandler):
-            yield from _top_level(node)
-
-
-def _names_of(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [each.asname or each.name for each in node.names]
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return [each.id for each in targets if isinstance(each, ast.Name)]
+            f"import {package} in the workflows.py of an installed app, or, if the class moved, say so in a migration with "
+            "durable.migrations.MoveClass, or leave an alias of it under the old name",
+        ) from error.__cause__
+    except ModuleRefused as error:
+        if "__main__" in module_name:
+            raise Refused(f"{name} is a part of a program, not of a library") from error.__cause__
+        raise Refused(*_moved(name)) from error.__cause__
 
 
 def _moved(name: str) -> tuple[str, str]:
     module_name, _, qualname = name.partition(":")
     problem = f"the class {name} was recorded and is not there now: it was moved, renamed or removed"
     advice = f"put it back, or leave an alias of it in {module_name} under the name {qualname}"
-    return problem, advice + ", until every run that recorded it has ended"
+    advice += ", until every run that recorded it has ended; or say in a migration where it is now: durable.migrations.MoveClass"
+    return problem, advice
 
 
 def is_enum_type(cls: type) -> bool:

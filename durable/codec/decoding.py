@@ -209,7 +209,7 @@ _FORMS: Final[Mapping[str, _Form]] = {
 
 
 def _class(name: object, is_kind: Callable[[type], bool], noun: str) -> type:
-    cls = find_class(_str(name))
+    cls = find_class(_str(name), is_kind)
     if not is_kind(cls):
         raise Refused(f"{name} was recorded as {noun} and is none now", f"make it {noun} again, or restore the record")
     return cls

@@ -45,7 +45,7 @@ from durable.core.records import (
     RunState,
     WhenParentEnds,
 )
-from durable.core.renames import canonical, is_same
+from durable.core.renames import canonical, is_same, is_same_workflow
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.slot_records import SlotKind, SlotWant
@@ -148,7 +148,7 @@ def _matched(scope: Scope, name: str, action: str, workflow: str) -> tuple[Entry
     if entry is None:
         return scope.create(node, EntryKind.CHILD, data={"action": action, "workflow": workflow}), True
     found = entry.data["action"], entry.data["workflow"]
-    if found != (action, workflow):
+    if found[0] != action or not is_same_workflow(found[1], workflow):
         scope.cursor.diverged(
             f'"{node.location}" was recorded as the {found[0]} of a child of {found[1]}, the code now has the {action} of '
             f"one of {workflow}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
@@ -94,6 +94,9 @@ class Environment(Protocol):
 
     def adopt(self, text: str, run_id: str, where: str) -> str:
         """Return the output of another run as codec text for an output at this place of the run. Raises PayloadError."""
+
+    def resolve(self, name: str) -> Callable[..., Any]:
+        """Return the function or class of a recorded name (`durable.core.recorded_names`). Raises any exception."""
 
     def is_evicted(self) -> bool:
         """Return True if the pass has to end: the worker stops or the lease is lost."""
@@ -390,6 +393,16 @@ class Journal:
                 return first
             self._pending.starts.append(start)
             return None
+
+    def withdraw_starts(self) -> None:
+        """Start no child that is not committed, because the run is about to end: its end would not cancel that child."""
+        with self.lock:
+            for start in self._pending.starts:
+                entry = self.entry_at(start.child.location)
+                assert entry is not None, "a start and its entry are marked together"
+                self.mark(entry, data={name: value for name, value in entry.data.items() if name != "child"})
+                del self._started[start.run.id]
+            self._pending.starts = []
 
     def release_slots(self, location: str) -> None:
         """Let the next commit give up the slots that this operation holds, or its places in lines."""

@@ -13,7 +13,7 @@ from durable.core.errors import RunDeadlineError
 from durable.core.ranks import Ranking
 from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetails
 
-__all__ = ["History", "NewRun", "RunLimits", "key_of"]
+__all__ = ["History", "NewRun", "RunLimits", "key_of", "without_key"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,11 @@ def key_of(start: ChildStart) -> tuple[str, str] | None:
     """Return the workflow and the key of a child that is to be started with one."""
     run = start.run
     return (run.workflow, run.key) if isinstance(run, NewRun) and run.key is not None else None
+
+
+def without_key(start: ChildStart) -> ChildStart:
+    """Return the start without the child's key, which is taken already."""
+    return start._replace(run=replace(start.run, key=None)) if isinstance(start.run, NewRun) else start
 
 
 class History(list[EntryRecord]):

@@ -24,6 +24,7 @@ __all__ = [
     "compensation_segment",
     "display_location",
     "escape",
+    "general_location",
     "is_awaited",
     "is_within",
     "iteration_segment",
@@ -47,6 +48,7 @@ MAX_LOCATION_BYTES = 1800  # in UTF-8: the limit of a unique index of PostgreSQL
 
 _MAX_LISTED = 5  # locations that an error names
 
+_ITERATION = re.compile(r"(^|/)~\d+(?=/|$)")
 # "/" and "~" separate, "%" escapes; control characters and lone surrogates cannot be stored as text everywhere
 _UNSAFE = re.compile("[/~%\x00-\x1f\x7f\ud800-\udfff]")
 _ESCAPED = re.compile("%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
@@ -108,6 +110,11 @@ def _displayed(segment: str, words: Words) -> str:
     if segment == number or not number.isdecimal():
         return unescape(segment)
     return words.gettext(ITERATION).format(number=words.number(int(number)))
+
+
+def general_location(location: str) -> str:
+    """Return the location with "~" for the number of each iteration: `polling/~/poll`."""
+    return _ITERATION.sub(r"\1~", location) if "~" in location else location
 
 
 def listed(locations: Iterable[str], number: int | None = None) -> str:

@@ -40,7 +40,7 @@ from durable.core.records import (
     OnFailure,
     RunState,
 )
-from durable.core.renames import is_same
+from durable.core.renames import is_same, is_same_workflow
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.summary import awaiting_group
@@ -95,7 +95,7 @@ def _matched(scope: Scope, name: str, request: MapRequest, rollback: dict[str, A
     size = len(request.children)
     if entry is not None:
         found = entry.data["workflow"], entry.data["size"]
-        if found != (request.workflow, size):
+        if found[1] != size or not is_same_workflow(found[0], request.workflow):
             scope.cursor.diverged(
                 f'"{node.location}" was recorded as a map of {found[0]} over {found[1]} inputs, the code now has one of '
                 f"{request.workflow} over {size}",

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from durable.core.duration import Duration, seconds
 from durable.core.limit_names import wanted
 from durable.core.rates import RateWant, rate_wanted
+from durable.core.recorded_names import resolve_name
 from durable.core.signatures import check_call
 from durable.core.slot_records import SlotWant
 
@@ -28,7 +28,6 @@ __all__ = [
     "StepPolicy",
     "handler_name",
     "options_of",
-    "resolve_name",
 ]
 
 R = TypeVar("R")
@@ -202,14 +201,3 @@ def handler_name(handler: Callable[..., Any]) -> str:
         )
     check_call("compensation, as handler(rollback, output),", handler, (None, None))
     return name
-
-
-def resolve_name(name: str) -> Callable[..., Any]:
-    """The handler or class that "module:qualname" names. Raises ImportError or AttributeError if it is gone."""
-    module, _, qualname = name.partition(":")
-    found: Any = import_module(module)
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise AttributeError(f"{name} is not callable")
-    return found  # type: ignore[no-any-return]  # found by name, so of any type

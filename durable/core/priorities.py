@@ -10,16 +10,19 @@ from durable.core.duration import Duration, parse_length
 from durable.core.ids import MAX_ID
 from durable.core.ranks import LONGEST, Ranking
 
-__all__ = ["check_share", "check_weight", "head_start", "priority_text", "ranking_of"]
+__all__ = ["check_share", "check_weight", "head_start", "is_priority_name", "priority_text", "ranking_of"]
 
 
 def head_start(priority: Duration, names: Mapping[str, Duration]) -> int:
     """Return a priority, a length of time or one of `names`, in whole seconds; negative for one that is put back.
 
-    Raises TypeError for another type, and ValueError for an unknown name or more than a day.
+    Raises TypeError for another type, and ValueError for an unknown name, a name that no run can have, or more than a day.
     """
-    if isinstance(priority, str) and priority in names:
-        priority = names[priority]
+    if isinstance(priority, str):
+        if priority in names:
+            priority = names[_check_name(priority)]
+        elif len(priority.strip()) > MAX_ID:
+            raise ValueError(f"a priority is written in at most {MAX_ID} characters, not {priority[:64]!r} and more")
     try:
         length = parse_length(priority, "a priority")
     except ValueError:
@@ -33,6 +36,19 @@ def head_start(priority: Duration, names: Mapping[str, Duration]) -> int:
     if abs(length) > LONGEST:
         raise ValueError(f"a priority is a head start of at most 24 hours, or as much less than none, not {priority!r}")
     return round(length.total_seconds())
+
+
+def is_priority_name(name: object) -> bool:
+    """Return True if runs can have a priority of this name: 1 to 200 printable characters, and not only spaces."""
+    return isinstance(name, str) and name.isprintable() and 1 <= len(name.strip()) <= MAX_ID
+
+
+def _check_name(name: str) -> str:
+    if not is_priority_name(name):
+        raise ValueError(
+            f'a name in DURABLE["PRIORITIES"] is made of 1 to {MAX_ID} printable characters, not {name[:64]!r}'
+        )
+    return name
 
 
 def priority_text(priority: Duration) -> str:

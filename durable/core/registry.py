@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from durable.core.renames import names_of_workflow
 from durable.core.workflow_limits import WorkflowLimits
 
 __all__ = [
@@ -122,11 +123,15 @@ class Registry:
         return name in self._discovered_names
 
     def get(self, name: str) -> WorkflowDefinition:
-        """Return the definition of this name, the newest if several have it. Raises UnknownWorkflowError."""
+        """Return the definition of this name, the newest if several have it. Raises UnknownWorkflowError.
+
+        The definition of a workflow that a migration has renamed has any of its names.
+        """
         names = self._names()
-        if name not in names:
-            raise UnknownWorkflowError(name, names)
-        return names[name][-1]
+        for each in (name, *reversed(names_of_workflow(name))):
+            if each in names:
+                return names[each][-1]
+        raise UnknownWorkflowError(name, names)
 
     def __iter__(self) -> Iterator[WorkflowDefinition]:
         return (each[-1] for _, each in sorted(self._names().items()))

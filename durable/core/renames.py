@@ -1,4 +1,4 @@
-"""Renamed operations: locations of a workflow that stand for one operation, because a migration has renamed it.
+"""Renamed operations, workflows and queues: names that stand for one thing, because a migration has renamed it.
 
 Owns the canonical location, which is the oldest of them: operations are matched, idempotency keys made and random numbers
 seeded by it, so that code of both names goes on with a run. A process knows the renames that were put in force in it.
@@ -11,18 +11,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.location import ITERATION_PATTERN, parent
 
 __all__ = [
     "Names",
     "Rename",
     "canonical",
+    "canonical_workflow",
     "check_pattern",
     "in_force",
     "is_same",
+    "is_same_workflow",
     "names_of",
+    "names_of_queue",
+    "names_of_workflow",
     "put_in_force",
-    "taken_together",
+    "put_queues_in_force",
 ]
 
 _ITERATION: Final = re.compile("~[0-9]+")
@@ -98,17 +103,48 @@ class Names:
 
 
 _MOST_SCOPES: Final = 1_000
-_names: Mapping[str, Names] = {}
+
+
+class _InForce(NamedTuple):
+    """What a process knows: the renames of operations by each name of their workflow, the names of workflows and queues."""
+
+    steps: Mapping[str, Names]
+    workflows: Aliases
+    queues: Aliases
+
+
+_known = _InForce({}, Aliases(), Aliases())
+_is_settled = False  # within `in_force`
 
 
 def names_of(workflow: str) -> Names | None:
-    """Return the renames in force of a workflow, None if there are none."""
-    return _names.get(workflow)
+    """Return the renames in force of a workflow's operations, None if there are none."""
+    return _known.steps.get(workflow)
+
+
+def names_of_workflow(workflow: str) -> tuple[str, ...]:
+    """Return all names in force of a workflow, the oldest first."""
+    return _known.workflows.names(workflow)
+
+
+def names_of_queue(queue: str) -> tuple[str, ...]:
+    """Return all names in force of a queue, the oldest first: who serves one of them serves all."""
+    return _known.queues.names(queue)
+
+
+def canonical_workflow(workflow: str) -> str:
+    """Return the oldest name of a workflow."""
+    return _known.workflows.first(workflow)
+
+
+def is_same_workflow(workflow: str, other: str) -> bool:
+    """Return True if both are names of one workflow."""
+    return workflow == other or _known.workflows.is_same(workflow, other)
 
 
 def canonical(workflow: str, location: str) -> str:
     """Return the oldest form of a location in runs of the workflow."""
-    names = _names.get(workflow)
+    names = _known.steps.get(workflow)
     return location if names is None or not location else names.canonical(location)
 
 
@@ -117,30 +153,60 @@ def is_same(workflow: str, location: str, other: str) -> bool:
     return location == other or canonical(workflow, location) == canonical(workflow, other)
 
 
-def taken_together(renames: Iterable[Rename]) -> dict[str, Names]:
-    """Return the renames, the oldest first, by workflow. Raises ValueError for a name that stands for two operations."""
+def _taken_together(renames: Iterable[Rename | Alias]) -> _InForce:
+    """Return what these renames, the oldest first, say.
+
+    Raises ValueError for a name that stands for two operations, workflows or queues.
+    """
+    renames = list(renames)
+    workflows, queues = (
+        Aliases(each for each in renames if isinstance(each, Alias) and each.kind == kind)
+        for kind in (AliasKind.WORKFLOW, AliasKind.QUEUE)
+    )
     by_workflow: dict[str, list[Rename]] = {}
     for each in renames:
-        by_workflow.setdefault(each.workflow, []).append(each)
-    return {workflow: Names(each) for workflow, each in by_workflow.items()}
+        if isinstance(each, Rename):
+            by_workflow.setdefault(workflows.first(each.workflow), []).append(each)
+    steps = {
+        name: names
+        for first, found in by_workflow.items()
+        for names in (Names(found),)
+        for name in workflows.names(first)
+    }
+    return _InForce(steps, workflows, queues)
 
 
-def put_in_force(renames: Iterable[Rename]) -> None:
-    """Have this process take these renames, the oldest first, as in force, instead of those before."""
-    global _names  # one value, replaced whole, that threads of passes read without a lock
-    _names = taken_together(renames)
+def put_in_force(renames: Iterable[Rename | Alias]) -> None:
+    """Have this process take these renames, the oldest first, as in force, instead of those before.
+
+    Within `in_force` nothing changes.
+    """
+    global _known  # one value, replaced whole, that threads of passes read without a lock
+    if not _is_settled:
+        _known = _taken_together(renames)
+
+
+def put_queues_in_force(renames: Iterable[Alias]) -> None:
+    """Have this process take these names of queues, the oldest first, as in force. Other names stay as they are.
+
+    So a pass that is under way goes on with the names of operations with which it has begun. Within `in_force` nothing
+    changes.
+    """
+    global _known  # see `put_in_force`
+    if not _is_settled:
+        _known = _known._replace(queues=Aliases(renames))
 
 
 @contextmanager
-def in_force(renames: Iterable[Rename]) -> Iterator[None]:
-    """Take these renames as in force within the block."""
-    global _names  # see `put_in_force`
-    before = _names
-    put_in_force(renames)
+def in_force(renames: Iterable[Rename | Alias]) -> Iterator[None]:
+    """Take these renames as in force within the block, whatever else is to be put in force there."""
+    global _known, _is_settled  # see `put_in_force`
+    before = _known, _is_settled
+    _known, _is_settled = _taken_together(renames), True
     try:
         yield
     finally:
-        _names = before
+        _known, _is_settled = before
 
 
 def check_pattern(old: str, new: str) -> None:

@@ -15,7 +15,7 @@ from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo
 from durable.core.journal import Event, Journal
 from durable.core.map_rollback import undo_map
-from durable.core.options import RollbackContext, StepPolicy, resolve_name
+from durable.core.options import RollbackContext, StepPolicy
 from durable.core.rate_waits import closed
 from durable.core.records import EntryKind, EntryRecord, Request
 from durable.core.retries import FailedAttempt, retry_of
@@ -100,7 +100,7 @@ def _handler_call(journal: Journal, entry: EntryRecord) -> Call:
     environment, policy = journal.environment, entry.data["rollback"]
 
     def handle() -> Any:
-        handler = resolve_name(policy["handler"])
+        handler = environment.resolve(policy["handler"])
         args = environment.decode(entry.arguments, "arguments", entry.location) or ()
         context = RollbackContext(journal.run.id, entry.location, tuple(args), journal.is_evicted)
         return handler(context, environment.decode(entry.output, "output", entry.location))

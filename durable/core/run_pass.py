@@ -198,6 +198,7 @@ def _honour(journal: Journal, request: str) -> Operation:
         yield Save(transitions.paused(journal.run, summary=Summary(SummaryKind.PAUSED)))
         _tell(journal, RunState.PAUSED)
         return PassOutcome(state=RunState.PAUSED)
+    journal.withdraw_starts()
     if request == Request.CANCEL_ROLLBACK and has_compensation(journal):
         patch = transitions.cancel_rollback_begun(journal.run, summary=Summary(SummaryKind.COMPENSATING))
         return (yield from _begin_rollback(journal, patch))
@@ -281,6 +282,7 @@ def _wait_for_code(journal: Journal) -> Operation:
 def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operation:
     info = ErrorInfo.of(error)
     origins = sorted(_origins(error))
+    journal.withdraw_starts()
     if may_compensate and has_compensation(journal):
         summary = Summary(SummaryKind.COMPENSATING)
         patch = transitions.rollback_begun(journal.run, error=info, origins=origins, summary=summary)

@@ -25,7 +25,7 @@ from durable.core.errors import (
     StepTimeoutError,
 )
 from durable.core.journal import Event
-from durable.core.options import StepPolicy, handler_name, resolve_name
+from durable.core.options import StepPolicy, handler_name
 from durable.core.rate_waits import closed, reserved
 from durable.core.rates import RATE, RateWant
 from durable.core.records import AttemptRecord, EntryKind, EntryRecord, EntryStatus
@@ -427,11 +427,22 @@ class _Attempt:
         elif recorded.get("raises") == "exhausted":
             error = StepExhaustedError(self.name, info)
         elif recorded.get("kind") == "rollback":
-            error = _rebuilt(recorded.get("class"), RollbackError, info.message)
+            error = self._rebuilt(recorded.get("class"), RollbackError, info.message)
         else:
-            error = _rebuilt(recorded.get("class"), CriticalError, info.message)
+            error = self._rebuilt(recorded.get("class"), CriticalError, info.message)
         step_failure = StepFailure(recorded.get("kind", "exhausted"), self.name, entry.attempts, info)
         return with_failure(error, Failure("step", self.name, (entry.location,), info, step_failure))
+
+    def _rebuilt(self, name: str | None, base: type[Exception], message: str) -> Exception:
+        """Return the user's subclass of `base`, so that code may catch it on replay too; `base` if it cannot be built."""
+        if name:
+            try:
+                found = self.environment.resolve(name)
+                if isinstance(found, type) and issubclass(found, base):
+                    return found(message)
+            except Exception:  # removed, local, or with another constructor: the base class is enough
+                return base(message)
+        return base(message)
 
 
 _RETRY = "retry"
@@ -454,18 +465,6 @@ def _verdict(error: Exception, options: StepPolicy) -> str:
     if options.retry_if is not None and not options.retry_if(error):
         return "critical"
     return _RETRY
-
-
-def _rebuilt(name: str | None, base: type[Exception], message: str) -> Exception:
-    """Return the user's subclass of `base`, so that code may catch it on replay too; `base` if it cannot be built."""
-    if name:
-        try:
-            found = resolve_name(name)
-            if isinstance(found, type) and issubclass(found, base):
-                return found(message)
-        except Exception:  # removed, local, or with another constructor: the base class is enough
-            return base(message)
-    return base(message)
 
 
 def _shown(value: object) -> str:

@@ -13,6 +13,7 @@ from durable.codec.binding import binding, encode_at, rebound, without_limit
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.places import Place
+from durable.core.recorded_names import resolve_name
 from durable.core.records import RunRecord
 from durable.execution.events import PassEvents
 from durable.execution.eviction import Eviction
@@ -49,6 +50,7 @@ class PassEnvironment:
         self._monotonic = at.monotonic
         self._began = at.monotonic()
         self.emit = events.emit
+        self.resolve: Callable[[str], Callable[..., Any]] = resolve_name
         self.on_save = at.on_save
         self.is_in_transaction = transactions.is_open
 

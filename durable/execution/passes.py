@@ -43,7 +43,7 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
     The caller notifies the queues that the outcome names: a worker may claim their runs itself.
     """
     at = at or runtime.current()
-    definition = _definition(record, at)
+    definition = _definition(record, store, at)
     host = PassHost(record, store, eviction, at, mistakes_of(definition))
     policy = PassPolicy(
         max_crashes=conf.MAX_CRASHES,
@@ -79,18 +79,29 @@ def _learn_names(store: Store) -> None:
     try:
         store.learn_names()
     except Error as error:
-        logger.warning("cannot read which operations were renamed: %s: %s", type(error).__name__, error)
+        logger.warning("cannot read what was renamed: %s: %s", type(error).__name__, error)
 
 
-def _definition(record: RunRecord, at: Runtime) -> WorkflowDefinition | None:
+def _definition(record: RunRecord, store: Store, at: Runtime) -> WorkflowDefinition | None:
     try:
         return registry.get(record.workflow)
     except registry.UnknownWorkflowError as error:
-        if at.find_workflow is not None and (found := at.find_workflow(record.workflow)) is not None:
+        if (found := _found(record.workflow, store, at)) is not None:
             return found
         if record.state != RunState.ROLLING_BACK:
             about = {"run_id": record.id, "workflow": record.workflow}
             logger.error("run %s waits for a worker that knows its workflow: %s", record.id, error, extra=about)
+        return None
+
+
+def _found(workflow: str, store: Store, at: Runtime) -> WorkflowDefinition | None:
+    """Return the definition that this process has under another name, or outside the registry; None if it has none."""
+    if at.find_workflow is not None and (found := at.find_workflow(workflow)) is not None:
+        return found
+    _learn_names(store)
+    try:
+        return registry.get(workflow)
+    except registry.UnknownWorkflowError:
         return None
 
 

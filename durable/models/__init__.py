@@ -17,9 +17,10 @@ from durable.models.inbox import QueueMessage
 from durable.models.keys import RunKey
 from durable.models.limits import RunLimit
 from durable.models.log_lines import LogLine
+from durable.models.moved_names import MovedName
 from durable.models.ranks import Lane, RunRank, Share
 from durable.models.rates import RateKey, RateLimit, Reservation
-from durable.models.renames import RenamedStep
+from durable.models.renames import RenamedName, RenamedStep
 from durable.models.rollups import Rollup, RollupProgress
 from durable.models.run import Run
 from durable.models.saved_views import SavedView
@@ -50,10 +51,12 @@ __all__ = [
     "Limit",
     "LimitKey",
     "LogLine",
+    "MovedName",
     "OperatorAction",
     "QueueMessage",
     "RateKey",
     "RateLimit",
+    "RenamedName",
     "RenamedStep",
     "Reservation",
     "Rollup",

@@ -5,11 +5,16 @@ A side table with a row for each rename. Worker processes read it when they star
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
+from django.db.models import CharField, Value
 
-from durable.models.fields import NameField
+from durable.core.aliases import Alias, AliasKind
+from durable.core.renames import Rename, put_in_force, put_queues_in_force
+from durable.models.fields import NameField, choices
 
-__all__ = ["RenamedStep"]
+__all__ = ["RenamedName", "RenamedStep", "know_names", "learn_names", "learn_queues", "names_in_force"]
 
 
 class RenamedStep(models.Model):
@@ -29,3 +34,61 @@ class RenamedStep(models.Model):
 
     def __str__(self) -> str:
         return f"{self.workflow}: {self.old} is {self.new}"
+
+
+class RenamedName(models.Model):
+    """A workflow or a queue that has two names: `old` and `new`.
+
+    The rows count in the order of their ids. None is deleted: keys of runs are kept under the oldest name of a workflow, and
+    runs may have any name of a queue.
+    """
+
+    kind = NameField[str, str](max_length=16, choices=choices(AliasKind))
+    old = NameField[str, str](max_length=200)
+    new = NameField[str, str](max_length=200)
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["kind", "old", "new"], name="durable_renamedname_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.old} is {self.new}"
+
+
+_STEP = "step"
+
+
+def names_in_force(alias: str) -> list[Rename | Alias]:
+    """Return the renames that the database has, the oldest first; one statement."""
+    columns = ("kind", "workflow", "old", "new", "id")
+    nothing: Any = Value("", output_field=CharField())
+    steps = RenamedStep.objects.using(alias).annotate(kind=Value(_STEP, output_field=CharField())).values_list(*columns)
+    others = RenamedName.objects.using(alias).annotate(workflow=nothing).values_list(*columns)
+    rows = sorted(steps.union(others, all=True), key=lambda row: row[-1])
+    return [
+        Rename(workflow, old, new) if kind == _STEP else Alias(AliasKind(kind), old, new)
+        for kind, workflow, old, new, _ in rows
+    ]
+
+
+_has_learned = False
+
+
+def learn_names(alias: str) -> None:
+    """Have this process know what migrations have renamed."""
+    global _has_learned
+    put_in_force(names_in_force(alias))
+    _has_learned = True
+
+
+def know_names(alias: str) -> None:
+    """Have this process know what migrations have renamed, as of its first call of this or of `learn_names`."""
+    if not _has_learned:
+        learn_names(alias)
+
+
+def learn_queues(alias: str) -> None:
+    """Have this process know which queues migrations have renamed; one statement."""
+    rows = RenamedName.objects.using(alias).filter(kind=AliasKind.QUEUE).order_by("id").values_list("old", "new")
+    put_queues_in_force(Alias(AliasKind.QUEUE, *each) for each in rows)

@@ -23,6 +23,8 @@ query the database, and nothing more is needed. The job deletes the key *before*
   says what to do.
 - The end of a pass makes a run of the same queue due: its worker claims the run itself and notifies nobody, unless it has
   no room, is to stop, or cannot (`durable.worker.loop`). If it is killed between, the sweep notifies.
+- The queue has another name by now: each of its names that RQ_QUEUES has is notified, and a job finds the runs of all
+  names. So a job that was enqueued before the rename finds them too.
 - There is no Redis (`DURABLE["REDIS"] = False`): listeners in this process are notified (`durable.notifier.wakeups`),
   and workers poll.
 - Redis is down: the notification is dropped, and the sweep notifies once Redis is back. If Redis goes down just when a
@@ -37,6 +39,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from django.db import connections, transaction
@@ -53,9 +56,19 @@ from rq.timeouts import BaseTimeoutException
 
 from durable.conf import conf
 from durable.core import clock
+from durable.core.renames import names_of_queue
 from durable.notifier import enqueue, redis_clients, silence, wakeups
 
-__all__ = ["ALARMS", "acknowledge", "notify", "notify_at", "notify_at_on_commit", "notify_on_commit", "on_commit"]
+__all__ = [
+    "ALARMS",
+    "acknowledge",
+    "learn_with",
+    "notify",
+    "notify_at",
+    "notify_at_on_commit",
+    "notify_on_commit",
+    "on_commit",
+]
 
 logger = logging.getLogger("durable.bell")
 
@@ -72,6 +85,7 @@ UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ResponseError, "Redis does not refuse it any more"),
     (Exception, "the first sweep after Redis is back"),
 )
+LOOK_EVERY = 5.0  # seconds between two looks for the other names of a queue
 QUIET = 5.0  # seconds without a further try after Redis made a caller wait
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
 ALARMS = "durable:alarms"
@@ -84,13 +98,15 @@ def notify(queue: str, *, force: bool = False) -> None:
     """Notify a worker that `queue` has due runs now.
 
     With `force` (the sweep), notify even if a notification is pending, whose job may be lost, and even if Redis has
-    just made a caller wait.
+    just made a caller wait. A queue that a migration has renamed is notified under each name that RQ_QUEUES has.
     """
     if not conf.REDIS:
-        wakeups.notify(queue)
+        for name in names_of_queue(queue):
+            wakeups.notify(name)
         return
-    if force or time.monotonic() >= _quiet_until.get(queue, 0.0):
-        _best_effort(queue, "notify a worker", lambda: enqueue.notify(queue, force=force))
+    for name in _reachable_names(queue):
+        if force or time.monotonic() >= _quiet_until.get(name, 0.0):
+            _best_effort(name, "notify a worker", partial(enqueue.notify, name, force=force))
 
 
 def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
@@ -112,14 +128,23 @@ def notify_at(queue: str, moment: datetime) -> None:
     later ones nothing is sent. For a moment in the past, `queue` is notified at once.
     """
     if not conf.REDIS:
-        wakeups.notify_at(queue, moment)
+        for name in names_of_queue(queue):
+            wakeups.notify_at(name, moment)
         return
     remaining = moment - clock.now()
     if remaining <= timedelta(0):
         notify(queue)
-    elif remaining <= timedelta(seconds=conf.SWEEP_INTERVAL + 1) and time.monotonic() >= _quiet_until.get(queue, 0.0):
-        message = json.dumps({"queue": queue, "at": moment.isoformat()})
-        _best_effort(queue, "set an alarm", lambda: redis_clients.client(queue).publish(ALARMS, message))
+        return
+    if remaining > timedelta(seconds=conf.SWEEP_INTERVAL + 1):
+        return
+    message = json.dumps({"queue": queue, "at": moment.isoformat()})
+    for name in _reachable_names(queue):
+        if time.monotonic() >= _quiet_until.get(name, 0.0):
+            _best_effort(name, "set an alarm", partial(_publish, name, message))
+
+
+def _publish(queue: str, message: str) -> None:
+    redis_clients.client(queue).publish(ALARMS, message)
 
 
 def notify_at_on_commit(queue: str, moment: datetime, using: str | None = None) -> None:
@@ -136,6 +161,32 @@ def acknowledge(queue: str) -> bool:
     if conf.REDIS:
         _best_effort(queue, "delete the pending notification", lambda: answers.append(enqueue.clear(queue)))
     return any(answers)
+
+
+def _reachable_names(queue: str) -> tuple[str, ...]:
+    """Return the names of the queue that RQ_QUEUES has; the name itself if there is none.
+
+    A process that does not know the name looks, now and then, whether a migration has given it to one of its queues.
+    """
+    known = redis_clients.queue_names()
+    names = [each for each in names_of_queue(queue) if each in known]
+    if not names and _learn_queues is not None and _may_look(queue):
+        try:
+            _learn_queues()
+        except Exception:  # the caller's work is committed, and the name that RQ_QUEUES lacks is logged next
+            logger.debug('cannot read whether a migration has renamed the queue "%s"', queue, exc_info=True)
+        names = [each for each in names_of_queue(queue) if each in known]
+    return tuple(names) or (queue,)
+
+
+_learn_queues: Callable[[], None] | None = None
+_may_look = redis_clients.LogThrottle(LOOK_EVERY)
+
+
+def learn_with(learn: Callable[[], None]) -> None:
+    """Call `learn` where RQ_QUEUES lacks a queue: it reads which queues migrations have renamed."""
+    global _learn_queues
+    _learn_queues = learn
 
 
 def _best_effort(queue: str, what: str, command: Callable[[], object]) -> None:

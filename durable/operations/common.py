@@ -106,19 +106,22 @@ def waiting(
 
     Yields the seconds to pause before the next look. After `timeout` raises TimeoutError with `problem` and, in
     the words of `describe()`, the run's state. Inside a transaction the error names that transaction as the likely
-    reason instead; if the caller would wait for ever, the error is raised at once.
+    reason instead; if the caller would wait for ever, the error is raised at once. The pauses count as well as the
+    clock, which a test may have stopped.
     """
     limit = None if timeout is None else parse_remaining(timeout, "a timeout").total_seconds()
-    deadline = None if limit is None else time.monotonic() + limit
+    began, paused = time.monotonic(), 0.0
     pause, longest = _LOOK_EVERY
     is_logged = False
     while (found := look()) is None:
-        left = longest if deadline is None else deadline - time.monotonic()
+        left = longest if limit is None else limit - max(paused, time.monotonic() - began)
         if left <= 0:
             advice = IN_TRANSACTION if _is_in_transaction() else describe()
             raise TimeoutError(f"{problem} after {limit:g} s; {advice}")
-        yield min(pause, left)
-        if deadline is None and not is_logged and _is_in_transaction():
+        seconds = min(pause, left)
+        yield seconds
+        paused += seconds
+        if limit is None and not is_logged and _is_in_transaction():
             is_logged = True
             logger.warning("%s, and the wait has no timeout; %s", problem, IN_TRANSACTION)
         pause = min(pause * 1.5, longest)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, get_type_hints
 
-from durable.core import registry
+from durable.operations.names import workflow_named
 
 __all__ = ["arguments_of", "edited"]
 
@@ -30,7 +30,7 @@ def arguments_of(workflow: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UnknownWorkflowError, and ValueError if the arguments do not fit the workflow's code any more.
     """
-    bound = _bound(registry.get(workflow).function, given)
+    bound = _bound(workflow_named(workflow).function, given)
     return dict(list(bound.arguments.items())[1:])  # without the context
 
 
@@ -38,7 +38,7 @@ def edited(workflow: str, given: Mapping[str, Any], changes: Mapping[str, Any]) 
     """Return the input with these arguments replaced. Raises as `arguments_of` does, and ValueError for a change that
     does not fit the signature.
     """
-    function = registry.get(workflow).function
+    function = workflow_named(workflow).function
     bound = _bound(function, given)
     parameters = dict(list(bound.signature.parameters.items())[1:])
     hints = _hints(function)

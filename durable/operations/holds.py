@@ -7,6 +7,7 @@ its workflow is held is created, paused, with a summary that names the hold.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from durable import runtime
@@ -15,6 +16,7 @@ from durable.core import registry
 from durable.core.errors import HoldError
 from durable.core.ids import check_queue
 from durable.core.records import Hold, HoldKind, RunState
+from durable.core.renames import names_of_queue, names_of_workflow
 from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
 from durable.notifier import redis_clients
@@ -93,6 +95,8 @@ def _hold(action: str, kind: HoldKind, name: str) -> Hold:
         hold = Hold(kind=kind, name=name, held_at=at.now(), held_by=done.actor_label, reason=by.reason)
         if found is not None or not at.store.hold(hold):
             raise HoldError(Sentence(_ALREADY[kind], name=name, since=_by(found)))
+        for other in _others(at, kind, name):
+            at.store.hold(replace(hold, name=other))
         at.store.log([done])
     return hold
 
@@ -105,6 +109,8 @@ def _lift(at: Runtime, action: str, kind: HoldKind, name: str) -> None:
         _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
         if not at.store.lift(kind, name):
             raise HoldError(Sentence(_NOT_HELD[kind], name=name))
+        for other in _others(at, kind, name):
+            at.store.lift(kind, other)
         at.store.log([by.done(before="held", after="", detail=_named(kind, name))])
 
 
@@ -132,6 +138,13 @@ _NO_MORE: Final = {
         'workflow "{name}" is not held any more: it has changed since this page was made; look again'
     ),
 }
+
+
+def _others(at: Runtime, kind: HoldKind, name: str) -> list[str]:
+    """Return the other names of what is held: code starts runs under any name that a migration has given it."""
+    at.store.learn_names()
+    names = names_of_workflow(name) if kind is HoldKind.WORKFLOW else names_of_queue(name)
+    return [each for each in names if each != name]
 
 
 def _named(kind: HoldKind, name: str) -> str:
@@ -163,6 +176,9 @@ def _check_known(action: str, kind: HoldKind, name: str) -> None:
     if kind is HoldKind.QUEUE:
         check_queue(name)
         known = {*redis_clients.queue_names(), conf.QUEUE, *(each.queue for each in registry.all())}
+        if name not in known:
+            runtime.current().store.learn_names()
+            known |= {each for one in known for each in names_of_queue(one)}
         if name not in known and not runs.filter(queue=name, wake_at__isnull=False).exclude(state="paused").exists():
             raise ValueError(f'no queue has the name "{name[:64]}"; there are {", ".join(sorted(known))}')
         return

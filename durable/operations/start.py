@@ -28,6 +28,7 @@ from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.edited_input import edited
 from durable.operations.keys import KeyOptions
+from durable.operations.names import is_of_workflow
 from durable.operations.start_rates import StartRate, note_refused, take_units
 from durable.runtime import Runtime
 
@@ -241,7 +242,7 @@ def _check_same(
     ):
         problem = "and was started by another user; the permission durable.view_payload is needed to learn whether it is the same"
         raise RunConflictError(found.id, problem)
-    if found.workflow != wanted.workflow:
+    if not is_of_workflow(found.workflow, wanted.workflow):
         raise RunConflictError(found.id, f'as a run of "{found.workflow}", not of "{wanted.workflow}"')
     if found.input != wanted.input and _input_of(at, found) != _input_of(at, wanted):
         raise RunConflictError(found.id, f'as a run of "{found.workflow}" with another input')

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.location import parent, unescape
 from durable.core.records import EntryKind
 from durable.core.renames import Names, Rename
-from durable.models import Entry, RenamedStep
+from durable.models import Entry, RenamedName, RenamedStep
 from durable.renames.places import Renaming
 
-__all__ = ["RenameRefused", "check_names", "check_runs"]
+__all__ = ["RenameRefused", "check_names", "check_runs", "recorded_names"]
 
 
 class RenameRefused(Exception):
-    """A recorded operation cannot be renamed: which run forbids it, why, and what to do. Nothing was written."""
+    """A recorded name cannot be changed: what forbids it, why, and what to do."""
 
 
-def check_names(alias: str, rename: Rename) -> None:
-    """Raise RenameRefused for a name that another rename has."""
-    before = RenamedStep.objects.using(alias).filter(workflow=rename.workflow).order_by("id")
+def recorded_names(alias: str, kind: AliasKind) -> Aliases:
+    """Return what migrations have renamed so far."""
+    rows = RenamedName.objects.using(alias).filter(kind=kind.value).order_by("id")
+    return Aliases(Alias(kind, *each) for each in rows.values_list("old", "new"))
+
+
+def check_names(alias: str, rename: Rename, workflows: Sequence[str]) -> None:
+    """Raise RenameRefused for a name that another rename has; `workflows` are all names of the rename's workflow."""
+    before = RenamedStep.objects.using(alias).filter(workflow__in=workflows).order_by("id")
     try:
         Names([*(Rename(*each) for each in before.values_list("workflow", "old", "new")), rename])
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The operations of migrations that give recorded operations other names.
+"""The operations of migrations that give recorded operations, workflows and queues other names.
 
 Migration files import this module through `durable.migrations`, which Django loads as a package of migrations too: what
 needs models is imported when an operation is applied.
@@ -8,20 +8,91 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
 
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 from durable.conf import conf
+from durable.core.aliases import Alias, AliasKind
+from durable.core.ids import MAX_ID, check_queue
 from durable.core.location import MAX_LOCATION
 from durable.core.renames import Rename, check_pattern
 
-__all__ = ["RenameStep"]
+__all__ = ["RenameQueue", "RenameStep", "RenameWorkflow", "renames_of"]
+
+_INTERNAL: Final = "durable."  # with which the names of durable's own workflows begin
 
 
-class RenameStep(Operation):
+class _Renaming(Operation):
+    """A rename of what is recorded: it leaves the models as they are, and can be interrupted, applied again and reversed."""
+
+    reversible = True
+    reduces_to_sql = False
+
+    def __init__(self, *names: str, wait: float, elidable: bool) -> None:
+        self._names = names
+        self.wait = wait
+        self.elidable = elidable  # type: ignore[misc]  # no class variable outside the stubs: Django sets it so too
+
+    @property
+    def renames(self) -> list[Rename | Alias]:
+        """What the operation says."""
+        raise NotImplementedError
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        """Return the operation as a migration file writes it."""
+        options: dict[str, Any] = {}
+        if self.wait != 60:
+            options["wait"] = self.wait
+        if self.elidable:
+            options["elidable"] = True
+        return type(self).__name__, list(self._names), options
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Leave the models as they are."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Rewrite what has the old name."""
+        self._apply(app_label, schema_editor, is_back=False)
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Rewrite what has the new name. Both names go on to stand for one thing."""
+        self._apply(app_label, schema_editor, is_back=True)
+
+    def _apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *, is_back: bool) -> None:
+        connection = schema_editor.connection
+        if connection.alias != conf.DATABASE:
+            return
+        from durable.models import RenamedName
+        from durable.renames.checking import RenameRefused
+
+        if RenamedName._meta.db_table not in connection.introspection.table_names():
+            raise RenameRefused(
+                f"the migration of {app_label} is applied before durable's own: add "
+                '("durable", "0033_renamed_names") to its dependencies. Nothing was written.'
+            )
+        self._rewrite(connection.alias, is_back=is_back)
+
+    def _rewrite(self, alias: str, *, is_back: bool) -> None:
+        raise NotImplementedError
+
+    @property
+    def migration_name_fragment(self) -> str:
+        """Return a part of a migration's name."""
+        digest = hashlib.sha256("\0".join(self._names).encode(errors="surrogatepass")).hexdigest()[:8]
+        return f"{self._fragment}_{digest}"
+
+    _fragment: ClassVar[str]
+
+
+class RenameStep(_Renaming):
     """Rename a recorded operation of a workflow, in all its runs: `RenameStep("shop.fulfil", "charge", "charge card")`.
 
     `old` and `new` are locations as `handle.history()` shows them, which differ in the last name; "~" is any iteration of
@@ -29,7 +100,7 @@ class RenameStep(Operation):
     below it, and no branch of a join or race.
 
     From then on both names are of one operation in this workflow, so that workers with the old code and with the new one
-    may run beside each other. Migrate before the new code runs. The migration depends on ("durable", "0032_renamed_steps"),
+    may run beside each other. Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"),
     and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied again, and reversed.
 
     Runs that workers have are tried again for `wait` seconds, then they keep the old name, which goes on to fit.
@@ -40,74 +111,136 @@ class RenameStep(Operation):
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
 
-    reversible = True
-    reduces_to_sql = False
+    _fragment = "rename_step"
 
     def __init__(self, workflow: str, old: str, new: str, *, wait: float = 60, elidable: bool = False) -> None:
-        if not isinstance(workflow, str) or not workflow:
-            raise TypeError(f'the workflow is given by its name, such as "shop.fulfil", not {workflow!r}')
+        _check_workflow(workflow)
         check_pattern(old, new)
         if len(new) > MAX_LOCATION:
             raise ValueError(f"a location has at most {MAX_LOCATION} characters")
+        super().__init__(workflow, old, new, wait=wait, elidable=elidable)
         self.workflow = workflow
         self.old = old
         self.new = new
-        self.wait = wait
-        self.elidable = elidable  # type: ignore[misc]  # no class variable outside the stubs: Django sets it so too
 
     @property
-    def rename(self) -> Rename:
+    def renames(self) -> list[Rename | Alias]:
         """What the operation says."""
-        return Rename(self.workflow, self.old, self.new)
+        return [Rename(self.workflow, self.old, self.new)]
 
-    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
-        """Return the operation as a migration file writes it."""
-        options: dict[str, Any] = {}
-        if self.wait != 60:
-            options["wait"] = self.wait
-        if self.elidable:
-            options["elidable"] = True
-        return type(self).__name__, [self.workflow, self.old, self.new], options
-
-    def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Leave the models as they are."""
-
-    def database_forwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Rewrite the records of the old name."""
-        self._apply(app_label, schema_editor, is_back=False)
-
-    def database_backwards(
-        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
-    ) -> None:
-        """Rewrite the records of the new name. Both names stay those of one operation."""
-        self._apply(app_label, schema_editor, is_back=True)
-
-    def _apply(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *, is_back: bool) -> None:
-        connection = schema_editor.connection
-        if connection.alias != conf.DATABASE:
-            return
-        from durable.models import RenamedStep
-        from durable.renames.checking import RenameRefused
+    def _rewrite(self, alias: str, *, is_back: bool) -> None:
         from durable.renames.rewriting import rename_step
 
-        if RenamedStep._meta.db_table not in connection.introspection.table_names():
-            raise RenameRefused(
-                f"the migration of {app_label} is applied before durable's own: add "
-                '("durable", "0032_renamed_steps") to its dependencies. Nothing was written.'
-            )
-        rename_step(connection.alias, self.rename, is_back=is_back, wait=self.wait, say=_say)
+        rename_step(alias, Rename(self.workflow, self.old, self.new), is_back=is_back, wait=self.wait, say=_say)
 
     def describe(self) -> str:
         """Return what `migrate --plan` shows."""
         return f'Rename the recorded operation "{self.old}" of {self.workflow} to "{self.new}"'
 
+
+class RenameWorkflow(_Renaming):
+    """Rename a workflow, in all its runs: `RenameWorkflow("shop.fulfil", "shop.fulfil_order")`.
+
+    From then on both are names of one workflow, so that workers with the old code and with the new one may run beside each
+    other. Its schedules, holds and saved views refer to the new name too. The old name cannot be given to another workflow.
+
+    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has `atomic = False`
+    if there are more than 500 runs. It can be interrupted and applied again, and reversed. Runs that old code starts
+    afterwards keep the old name; the same operation in a later migration rewrites them.
+
+    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes on
+    to fit.
+
+    Raises TypeError and ValueError for what are no two names; `RenameRefused` when it is applied, if a run or a schedule
+    has the new name already.
+    """
+
+    __module__ = "durable.migrations"  # from where migration files that Django writes import it
+
+    _fragment = "rename_workflow"
+
+    def __init__(self, old: str, new: str, *, wait: float = 60, elidable: bool = False) -> None:
+        for each in (old, new):
+            _check_workflow(each)
+            if each.startswith(_INTERNAL):
+                raise ValueError(f'"{each}" is a name of durable itself: choose another name')
+        if old == new:
+            raise ValueError(f'"{old}" is the name already')
+        super().__init__(old, new, wait=wait, elidable=elidable)
+        self.old = old
+        self.new = new
+
     @property
-    def migration_name_fragment(self) -> str:
-        """Return a part of a migration's name."""
-        digest = hashlib.sha256("\0".join(self.rename).encode(errors="surrogatepass")).hexdigest()[:8]
-        return f"rename_step_{digest}"
+    def renames(self) -> list[Rename | Alias]:
+        """What the operation says."""
+        return [Alias(AliasKind.WORKFLOW, self.old, self.new)]
+
+    def _rewrite(self, alias: str, *, is_back: bool) -> None:
+        from durable.renames.workflows import rename_workflow
+
+        rename_workflow(alias, self.old, self.new, is_back=is_back, wait=self.wait, say=_say)
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` shows."""
+        return f'Rename the workflow "{self.old}" to "{self.new}"'
+
+
+class RenameQueue(_Renaming):
+    """Rename a queue, with its open runs: `RenameQueue("default", "orders")`.
+
+    From then on both are names of one queue: a worker that serves one of them serves both, so that workers with the old
+    settings and with the new ones may run beside each other. Its pause, schedules and saved views refer to the new name too.
+    The old name cannot be given to another queue.
+
+    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has `atomic = False`
+    if there are more than 500 open runs. It can be interrupted and applied again, and reversed. Running workers learn of
+    the rename within 15 seconds. Runs that old code starts afterwards are in the old queue, and ended runs stay in it.
+
+    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes on
+    to fit.
+
+    Raises TypeError and ValueError for what are no two names of queues; `RenameRefused` when it is applied, if a run that
+    will wake or a schedule has the new name already.
+    """
+
+    __module__ = "durable.migrations"  # from where migration files that Django writes import it
+
+    _fragment = "rename_queue"
+
+    def __init__(self, old: str, new: str, *, wait: float = 60, elidable: bool = False) -> None:
+        for each in (old, new):
+            check_queue(each)
+        if old == new:
+            raise ValueError(f'"{old}" is the name already')
+        super().__init__(old, new, wait=wait, elidable=elidable)
+        self.old = old
+        self.new = new
+
+    @property
+    def renames(self) -> list[Rename | Alias]:
+        """What the operation says."""
+        return [Alias(AliasKind.QUEUE, self.old, self.new)]
+
+    def _rewrite(self, alias: str, *, is_back: bool) -> None:
+        from durable.renames.queues import rename_queue
+
+        rename_queue(alias, self.old, self.new, is_back=is_back, wait=self.wait, say=_say)
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` shows."""
+        return f'Rename the queue "{self.old}" to "{self.new}"'
+
+
+def _check_workflow(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f'the workflow is given by its name, such as "shop.fulfil", not {name!r}')
+    if len(name) > MAX_ID:
+        raise ValueError(f"the name of a workflow has at most {MAX_ID} characters")
+
+
+def renames_of(operations: Iterable[Operation]) -> list[Rename | Alias]:
+    """Return what the operations of a migration rename, in their order."""
+    return [found for each in operations if isinstance(each, _Renaming) for found in each.renames]
 
 
 def _say(line: str) -> None:

@@ -9,28 +9,29 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.migration import Migration
 
+from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.renames import Rename
-from durable.renames.operations import RenameStep
+from durable.renames.operations import renames_of
 
-__all__ = ["every_rename", "expected_renames"]
+__all__ = ["every_rename", "expected_renames", "with_other_names"]
 
 
-def expected_renames(alias: str) -> list[Rename]:
+def expected_renames(alias: str) -> list[Rename | Alias]:
     """Return the renames in force in the database, and those of migrations that are still to be applied, in their order."""
     # imported here, because a process of the replay check imports this module before it sets Django up
-    from durable.models import RenamedStep
+    from durable.models import RenamedName
+    from durable.models.renames import names_in_force
 
     connection = connections[alias]
-    found: list[Rename] = []
-    if RenamedStep._meta.db_table in connection.introspection.table_names():
-        rows = RenamedStep.objects.using(alias).order_by("id").values_list("workflow", "old", "new")
-        found = [Rename(*each) for each in rows]
+    found: list[Rename | Alias] = []
+    if RenamedName._meta.db_table in connection.introspection.table_names():
+        found = names_in_force(alias)
     executor = MigrationExecutor(connection)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     return found + [each for each in _of(migration for migration, _ in plan) if each not in found]
 
 
-def every_rename() -> list[Rename]:
+def every_rename() -> list[Rename | Alias]:
     """Return the renames of all migrations of the project, in their order, applied or not. Asks no database."""
     loader = MigrationLoader(None, ignore_no_migrations=True)
     seen: dict[tuple[str, str], None] = {}
@@ -39,5 +40,11 @@ def every_rename() -> list[Rename]:
     return list(dict.fromkeys(_of(loader.graph.nodes[each] for each in seen)))
 
 
-def _of(migrations: Iterable[Migration]) -> list[Rename]:
-    return [each.rename for migration in migrations for each in migration.operations if isinstance(each, RenameStep)]
+def with_other_names(workflows: Iterable[str], renames: Iterable[Rename | Alias]) -> list[str]:
+    """Return the names of workflows with all others that the renames give them."""
+    known = Aliases(each for each in renames if isinstance(each, Alias) and each.kind == AliasKind.WORKFLOW)
+    return list(dict.fromkeys(name for each in workflows for name in known.names(each)))
+
+
+def _of(migrations: Iterable[Migration]) -> list[Rename | Alias]:
+    return [each for migration in migrations for each in renames_of(migration.operations)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from django.db import connections, transaction
@@ -16,6 +15,7 @@ from django.db.models import Count, Model, Q
 
 from durable import runtime
 from durable.core import clock
+from durable.core.aliases import AliasKind
 from durable.core.errors import PayloadError
 from durable.core.places import Place
 from durable.core.records import EntryKind
@@ -36,18 +36,16 @@ from durable.models import (
     Slot,
     StepSave,
 )
-from durable.renames.checking import RenameRefused, check_names, check_runs
+from durable.renames.batches import TRY_EVERY, check_atomic, counted, runs_of
+from durable.renames.checking import RenameRefused, check_names, check_runs, recorded_names
 from durable.renames.places import Renaming
 from durable.renames.records import Copied, rebind, renamed_data, renamed_generations, renamed_summary
 
-__all__ = ["MOST_ATOMIC", "rename_step"]
+__all__ = ["rename_step"]
 
-#: Runs that are looked at together, and the most that an atomic migration may have to look at.
-MOST_ATOMIC: Final = 500
 _RECORDS: Final = 2_000  # entries of one transaction, if they are of several runs
 _ROWS: Final = 500  # rows of one statement
 _SHOWN: Final = 5  # ids of runs that a line names
-_TRY_EVERY: Final = 0.5  # seconds between two tries to rewrite runs that workers have
 _SAY_EVERY: Final = 2.0  # seconds between two lines of progress
 
 _WITH_DATA: Final = (EntryKind.JOIN, EntryKind.RACE, EntryKind.MESSAGE)
@@ -75,41 +73,17 @@ def rename_step(
 
     Runs that workers have are tried again for `wait` seconds. Raises RenameRefused.
     """
-    workflow = rename.workflow
     began_at = clock.now()
     known = RenamedStep.objects.using(alias).filter(**rename._asdict())
     renaming = Renaming(rename.new, rename.old) if is_back else Renaming(rename.old, rename.new)
-    _check_atomic(alias, workflow)
+    workflows = recorded_names(alias, AliasKind.WORKFLOW).names(rename.workflow)
+    check_atomic(alias, *workflows)
     if not known.exists() and not is_back:
-        check_names(alias, rename)
-        for run_ids in _runs(alias, workflow, began_at):
+        check_names(alias, rename, workflows)
+        for run_ids in runs_of(alias, workflows, began_at):
             check_runs(alias, run_ids, renaming)
         RenamedStep.objects.using(alias).create(**rename._asdict(), recorded_at=began_at)
-    _Rewriting(alias, renaming, say).rewrite(_runs(alias, workflow, began_at), wait)
-
-
-def _check_atomic(alias: str, workflow: str) -> None:
-    runs = Run.objects.using(alias).filter(workflow=workflow).order_by()
-    if connections[alias].in_atomic_block and runs[: MOST_ATOMIC + 1].count() > MOST_ATOMIC:
-        raise RenameRefused(
-            f'"{workflow}" has more than {MOST_ATOMIC} runs, and the migration is atomic: it would keep all of them locked '
-            "until its end. Write `atomic = False` into the migration. Nothing was written."
-        )
-
-
-def _runs(alias: str, workflow: str, until: datetime) -> Iterator[list[str]]:
-    """Yield the ids of the workflow's runs that were created until then, some at a time, the oldest first."""
-    runs = Run.objects.using(alias).filter(workflow=workflow, created_at__lte=until).order_by("created_at", "id")
-    rows = list(runs.values_list("created_at", "id")[:MOST_ATOMIC])
-    while rows:
-        yield [run_id for _, run_id in rows]
-        at, last = rows[-1]
-        after = Q(created_at__gt=at) | Q(created_at=at, id__gt=last)
-        rows = list(runs.filter(after, created_at__gte=at).values_list("created_at", "id")[:MOST_ATOMIC])
-
-
-def _counted(number: int) -> str:
-    return "1 run" if number == 1 else f"{number:,} runs"
+    _Rewriting(alias, renaming, say).rewrite(runs_of(alias, workflows, began_at), wait)
 
 
 def _copied(text: str, old: Place, new: Place) -> str:
@@ -141,19 +115,19 @@ class _Rewriting:
             self._tell()
         until = time.monotonic() + wait
         while held and time.monotonic() < until:
-            time.sleep(min(_TRY_EVERY, wait))
+            time.sleep(min(TRY_EVERY, wait))
             held = [each for run_id in held for each in self._rewrite([run_id])]
         if self.rewritten or held:
-            self.say(f"{_counted(self.rewritten)} rewritten: {self.renaming.old} is {self.renaming.new}")
+            self.say(f"{counted(self.rewritten)} rewritten: {self.renaming.old} is {self.renaming.new}")
         if held:
             shown = ", ".join(held[:_SHOWN]) + (" and more" if len(held) > _SHOWN else "")
             keep = "keeps" if len(held) == 1 else "keep"
-            self.say(f"{_counted(len(held))} that workers have {keep} the old name, which goes on to fit: {shown}")
+            self.say(f"{counted(len(held))} that workers have {keep} the old name, which goes on to fit: {shown}")
 
     def _tell(self) -> None:
         if time.monotonic() - self._said >= _SAY_EVERY:
             self._said = time.monotonic()
-            self.say(f"{_counted(self.looked_at)} looked at, {self.rewritten:,} rewritten")
+            self.say(f"{counted(self.looked_at)} looked at, {self.rewritten:,} rewritten")
 
     def _groups(self, run_ids: Sequence[str]) -> Iterator[list[str]]:
         """Yield those of the runs that have something under the old name, as many as one transaction takes."""

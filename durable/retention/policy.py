@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from durable.core.records import ENDED
+from durable.core.renames import names_of_workflow
 
 __all__ = ["STATES", "Policy", "RetentionError"]
 
@@ -77,8 +78,12 @@ class Policy:
         return cls(states=times, workflows={}, audit=None if states else seconds)
 
     def of_run(self, workflow: str, state: str) -> Seconds:
-        """Return how long a run of this workflow is kept that ended in this state."""
-        return self.workflows.get(workflow, self.states)[state]
+        """Return how long a run of this workflow is kept that ended in this state.
+
+        An exception for any name of a workflow that a migration has renamed is one for all of its names.
+        """
+        named = (workflow, *reversed(names_of_workflow(workflow)))
+        return next((self.workflows[each] for each in named if each in self.workflows), self.states)[state]
 
     def is_bounded(self, state: str) -> bool:
         """Return whether any run that ended in this state is ever deleted."""

@@ -32,6 +32,7 @@ from durable.models import (
     Run,
     Turn,
 )
+from durable.models.renames import learn_names
 from durable.retention.policy import STATES, Policy
 
 __all__ = ["Pruned", "Pruner"]
@@ -103,6 +104,8 @@ class Pruner:
                 if found is None:
                     break
                 workflow = found
+                if self.policy.workflows and workflow not in self.policy.workflows:
+                    learn_names(self.alias)  # the exception may be for another name of it
                 if (kept := self.policy.of_run(workflow, state)) is not None:
                     yield runs.ended_before(state, workflow, now - timedelta(seconds=kept))
 

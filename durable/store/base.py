@@ -308,6 +308,9 @@ class Store(Protocol):
     def learn_names(self) -> None:
         """Have this process know the operations that migrations have renamed (`durable.core.renames`)."""
 
+    def learn_queues(self) -> None:
+        """Have this process know the queues that migrations have renamed, and no other names; one statement."""
+
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""
 

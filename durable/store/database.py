@@ -18,7 +18,7 @@ from django.db import connections, transaction
 from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
-from durable.core.limits import History, RunLimits
+from durable.core.limits import History, RunLimits, key_of
 from durable.core.ranks import Ranking
 from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
@@ -28,6 +28,7 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     ChildRecord,
+    ChildStart,
     Committed,
     EntryRecord,
     FailureRecord,
@@ -43,7 +44,6 @@ from durable.core.records import (
     SavedDetails,
 )
 from durable.core.records import Hold as HoldRecord
-from durable.core.renames import Rename, put_in_force
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import moved, paused_at_once, resumed
@@ -58,12 +58,13 @@ from durable.models import (
     Hold,
     OperatorAction,
     QueueMessage,
-    RenamedStep,
     Run,
     RunLimit,
 )
+from durable.models.renames import learn_names, learn_queues
 from durable.store import activities, endings, groups, keys, outline_rows, ranks, rates, row_rules, saves, slots
 from durable.store.atomic import committed_or_raised
+from durable.store.base import ChildKeyTaken
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 from durable.store.survey_rows import RowSurveyor
@@ -250,6 +251,22 @@ class DatabaseStore(ABC):
         # again: it may have ended, or lost the key, before it was locked
         return run if run is not None and keys.holder(self.alias, workflow, key) == run_id else None
 
+    def _take_keys(self, starts: Sequence[ChildStart]) -> None:
+        """Take the keys of a commit's children, in one order, and before the parent is locked: the end of a child frees
+        its key and locks its parent then. Raises ChildKeyTaken.
+        """
+        named = [(with_key, start.run) for start in starts if (with_key := key_of(start)) is not None]
+        if named:
+            self._begin_to_write()
+        keyed = [(keys.owner_of_keys(self.alias, workflow), key, run) for (workflow, key), run in named]
+        for workflow, key, run in sorted(keyed, key=lambda each: each[:2]):
+            while not keys.take(self.alias, run.id, workflow, key, run.created_at):
+                if self.get(run.id) is not None:  # by an earlier try of the commit, unless the id is another's
+                    break
+                if keys.holder(self.alias, workflow, key) is not None:
+                    raise ChildKeyTaken(run.id)
+                keys.forget_deleted(self.alias, run.id)
+
     def free_key(self, run_id: str, *, for_good: bool) -> None:
         (keys.forget if for_good else keys.close)(self.alias, run_id)
 
@@ -279,7 +296,7 @@ class DatabaseStore(ABC):
             found = found.filter(run__state=state)
         if group is not None:
             found = found.filter(group=group)
-        return list(found.order_by("position").values_list("run_id", flat=True))
+        return list(found.order_by("position", "run_id").values_list("run_id", flat=True))
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         return endings.started_below(self.alias, parent_id, places)
@@ -478,8 +495,10 @@ class DatabaseStore(ABC):
         return ranks.of_runs(self.alias, run_ids) if run_ids else {}
 
     def learn_names(self) -> None:
-        rows = RenamedStep.objects.using(self.alias).order_by("id")
-        put_in_force(Rename(*each) for each in rows.values_list("workflow", "old", "new"))
+        learn_names(self.alias)
+
+    def learn_queues(self) -> None:
+        learn_queues(self.alias)
 
     # -- the audit log
 

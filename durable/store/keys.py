@@ -2,6 +2,8 @@
 
 `durable.store.database` calls it for both kinds of stores. A run's row is locked before the row of its key: the end of a
 run holds the one and closes the other.
+
+The key of a workflow that a migration has renamed is kept under the oldest name, so that code of any name finds it.
 """
 
 from __future__ import annotations
@@ -13,13 +15,32 @@ from django.db.models import Exists, F
 
 from durable.core.errors import KeyConflictError
 from durable.core.records import KeyRecord
+from durable.core.renames import canonical_workflow
 from durable.models import Run, RunKey
+from durable.models.renames import know_names
 
-__all__ = ["close", "forget", "forget_deleted", "holder", "note_move", "of_runs", "open_again", "take"]
+__all__ = [
+    "close",
+    "forget",
+    "forget_deleted",
+    "holder",
+    "note_move",
+    "of_runs",
+    "open_again",
+    "owner_of_keys",
+    "take",
+]
+
+
+def owner_of_keys(alias: str, workflow: str) -> str:
+    """Return the name of a workflow under which its keys are kept."""
+    know_names(alias)
+    return canonical_workflow(workflow)
 
 
 def take(alias: str, run_id: str, workflow: str, key: str, at: datetime) -> bool:
     """Insert the key of a run that is about to be inserted; return False if an open run has it, or the run has one."""
+    workflow = owner_of_keys(alias, workflow)
     try:
         with transaction.atomic(using=alias):
             RunKey.objects.using(alias).create(run_id=run_id, workflow=workflow, key=key, taken_at=at)
@@ -30,7 +51,7 @@ def take(alias: str, run_id: str, workflow: str, key: str, at: datetime) -> bool
 
 def holder(alias: str, workflow: str, key: str) -> str | None:
     """Return the id of the run that holds the key, None if none does."""
-    held = RunKey.objects.using(alias).filter(workflow=workflow, key=key, is_open=True)
+    held = RunKey.objects.using(alias).filter(workflow=owner_of_keys(alias, workflow), key=key, is_open=True)
     return held.values_list("run_id", flat=True).first()
 
 

@@ -400,6 +400,9 @@ class MemoryStore:
     def learn_names(self) -> None:
         """Leave the names as they are: no migration has renamed what is in memory."""
 
+    def learn_queues(self) -> None:
+        """Leave the names as they are too."""
+
     # -- the audit log
 
     def log(self, actions: Sequence[ActionRecord]) -> None:

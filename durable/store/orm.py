@@ -17,7 +17,7 @@ from django.db.models import Count, Exists, F, Min, OuterRef, Sum, TextField, Va
 from django.db.models.functions import Cast, Coalesce, Length
 
 from durable.core.control_flow import LeaseLost
-from durable.core.limits import History, NewRun, RunLimits, key_of
+from durable.core.limits import History, NewRun, RunLimits
 from durable.core.rates import RateWant, Reservation
 from durable.core.records import (
     ENDED,
@@ -55,8 +55,8 @@ from durable.models import (
     StepSave,
 )
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, groups, keys, lines, ranks, rates, row_rules, slots
-from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
+from durable.store import activities, endings, groups, lines, ranks, rates, row_rules, slots
+from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
 
@@ -479,21 +479,6 @@ class OrmStore(DatabaseStore):
             self._runs.filter(id=run.id).update(wake_at=batch.now)
             queues.add(run.queue)
         return frozenset(queues)
-
-    def _take_keys(self, starts: Sequence[ChildStart]) -> None:
-        """Take the keys of a commit's children, in one order, and before the parent is locked: the end of a child frees
-        its key and locks its parent then. Raises ChildKeyTaken.
-        """
-        keyed = sorted((with_key, start.run) for start in starts if (with_key := key_of(start)) is not None)
-        if keyed:
-            self._begin_to_write()
-        for (workflow, key), run in keyed:
-            while not keys.take(self.alias, run.id, workflow, key, run.created_at):
-                if self.get(run.id) is not None:  # by an earlier try of the commit, unless the id is another's
-                    break
-                if keys.holder(self.alias, workflow, key) is not None:
-                    raise ChildKeyTaken(run.id)
-                keys.forget_deleted(self.alias, run.id)
 
     def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
         """Create the children of a commit; return the queues to notify."""

@@ -18,7 +18,7 @@ from django.db import IntegrityError, connections, transaction
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
-from durable.core.limits import History, NewRun
+from durable.core.limits import History, NewRun, key_of, without_key
 from durable.core.location import escape
 from durable.core.ranks import Ranking
 from durable.core.rates import RateWant, Reservation, from_nanoseconds
@@ -35,7 +35,7 @@ from durable.core.records import (
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models.fields import pack, unpack
-from durable.store import groups, libpq, patience, rates, row_rules, sessions, sql, sql_functions
+from durable.store import groups, keys, libpq, patience, rates, row_rules, sessions, sql, sql_functions
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import Row, SQLFunction, text
@@ -104,7 +104,8 @@ class PostgresStore(DatabaseStore):
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
-        if not values or (isinstance(run, NewRun) and run.ranking is not None):
+        is_renamed = keys.owner_of_keys(self.alias, run.workflow) != run.workflow
+        if is_renamed or not values or (isinstance(run, NewRun) and run.ranking is not None):
             return super().start_keyed(run, key)
         while True:
             summary, holder = sql_functions.START_KEYED(self.alias, [*values, pack(key)])
@@ -322,6 +323,18 @@ class PostgresStore(DatabaseStore):
         return tuple(row), _queues(queues)
 
     def _commit_with_children(self, batch: Batch) -> Committed | None:
+        named = [with_key for start in batch.starts if (with_key := key_of(start)) is not None]
+        if all(keys.owner_of_keys(self.alias, workflow) == workflow for workflow, _ in named):
+            return self._write_with_children(batch)
+        with transaction.atomic(using=self.alias):  # the function would take the keys under the children's own names
+            self._take_keys(batch.starts)
+            starts = [without_key(start) for start in batch.starts]
+            committed = self._write_with_children(replace(batch, starts=starts))
+            if committed is None:
+                raise LeaseLost
+            return committed
+
+    def _write_with_children(self, batch: Batch) -> Committed | None:
         parameters = [*batch_parameters(batch), *children_parameters(batch)]
         try:
             (request, queues), of_slots = self._call(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)

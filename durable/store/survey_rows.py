@@ -1,7 +1,7 @@
 """Survey a run's history in a database (`durable.store.surveys`): regions become conditions, and the database counts.
 
 Statements return about as many rows as a page shows, but for the entries of children. The numbers come from one scan of the
-run's entries, the lists from another, without their metadata: only that of steps with a rollback handler is looked up.
+run's entries, the lists from another, without their metadata: only that of steps and children with a rollback is looked up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from durable.store.surveys import Listed, Mark, Survey
 
 __all__ = ["RowSurveyor"]
 
-_HANDLER: Final = '"rollback":{'  # a key of a step's data; in a text inside it the quotes are escaped
+_HANDLER: Final = '"rollback":{'  # a key of an entry's data; in a text inside it the quotes are escaped
+_COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
 
 _WIDE: Final = 4  # times as many entries as a list has are read where they are expected to lie
 
@@ -158,10 +159,8 @@ class RowSurveyor:
         return {name: Listed(tuple(each), spans[name][1].number) for name, each in found.items()}
 
     def _compensable(self, is_gone: Q, most: int) -> Listed:
-        done = EntryMetadata.objects.using(self.alias).filter(entry=OuterRef("pk"), status=EntryStatus.COMPLETED.value)
-        rows = self._rows.filter(is_gone, _has_handler()).filter(
-            Exists(done.filter(rollback_completed_at__isnull=True))
-        )
+        undone = EntryMetadata.objects.filter(entry=OuterRef("pk"), rollback_completed_at__isnull=False)
+        rows = self._rows.filter(is_gone, _has_handler()).filter(_has_done_something()).exclude(Exists(undone))
         first = list(rows.order_by("ordinal").values_list("location", flat=True)[: most + 1])
         return Listed(tuple(first[:most]), len(first) if len(first) <= most else rows.count())
 
@@ -241,7 +240,21 @@ class _Span(NamedTuple):
 
 
 def _has_handler() -> Q:
-    return Q(_data_contains(_HANDLER), kind=EntryKind.STEP.value)
+    """Return the condition that an entry can be compensated once it has done something: a step, or the start of children."""
+    return Q(_data_contains(_HANDLER), kind__in=[kind.value for kind in _COMPENSATED])
+
+
+def _has_done_something() -> Q:
+    """Return the condition that an entry with a handler can be compensated, see `EntryRecord.is_compensable`.
+
+    A start of children counts from its first commit on, whatever has become of them.
+    """
+    done = EntryMetadata.objects.filter(entry=OuterRef("pk"), status=EntryStatus.COMPLETED.value)
+    return (
+        Q(Exists(done), kind=EntryKind.STEP.value)
+        | Q(_data_contains('"child":"'), kind=EntryKind.CHILD.value)
+        | Q(_data_contains('"group":"'), kind=EntryKind.MAP.value)
+    )
 
 
 def _data_contains(text: str) -> Contains:

@@ -29,9 +29,10 @@ class Survey:
     """The entries that are deleted and the ones that stay.
 
     Of those deleted, `steps` and `sends` are what their names say, and `compensable` are completed steps with a rollback
-    handler. `races` are the deleted races, and `has_receipts` is False if no deleted entry is of messages or of a loop.
-    `has_loops`: a loop is deleted. `has_handlers`: a step that stays has a rollback handler. `has_children`: some entry of
-    the history is of a child.
+    handler, and starts of children that are compensated with their parent. `races` are the deleted races, and
+    `has_receipts` is False if no deleted entry is of messages or of a loop. `has_loops`: a loop is deleted.
+    `has_handlers`: a step that stays has a rollback handler, or a start of children a rollback. `has_children`: some entry
+    of the history is of a child.
     """
 
     deleted: Listed = field(default_factory=Listed)
@@ -80,7 +81,7 @@ class Surveyor(Protocol):
         ...
 
     def compensated(self, gone: Sequence[Region], most: int) -> list[EntryRecord]:
-        """Return at most so many compensated steps outside these regions, in the order in which they began."""
+        """Return at most so many compensated steps and starts of children outside these regions, in the order in which they began."""
         ...
 
     def running_steps(self, gone: Sequence[Region]) -> list[str]:

@@ -24,6 +24,7 @@ from typing import Final, Self
 
 from durable.conf import conf
 from durable.core.records import RunRecord
+from durable.core.renames import names_of_queue
 from durable.drivers import branch_threads, loop_threads
 from durable.execution.connections import abandon_inherited_connections, close_stale_connections
 from durable.execution.passes import execute_pass
@@ -105,14 +106,16 @@ class WorkerLoop:
     def work(self, queue: str, seconds: float = JOB_TIME_LIMIT) -> None:
         """Begin the due runs of `queue` until none is due, `seconds` are over or a stop is requested.
 
-        An unreachable database or Redis raises nothing here.
+        A queue that a migration has renamed has due runs under each of its names. Each has its part of the time, so that
+        none waits for another. An unreachable database or Redis raises nothing here.
         """
         if notify.acknowledge(queue):  # before the first claim; see durable.notifier.notify
-            self._executor.bounds.forget(queue)
+            for name in names_of_queue(queue):
+                self._executor.bounds.forget(name)
         left: list[RunRecord] = []
         try:
             with branch_threads.keep(), loop_threads.keep():  # from one pass to the next
-                is_done = self._begin_due(queue, time.monotonic() + seconds)
+                is_done = self._begin_due_of_all_names(queue, seconds)
         finally:
             if self._pool.is_inline:  # no thread would begin them
                 self._scheduler.clear()
@@ -134,45 +137,62 @@ class WorkerLoop:
         """Claim the runs of `queue` that the end of a pass has made due, in the thread of this pass, or have others do so.
 
         A slot that is handed on, the parent of a child that has ended: a notification and its job would cost more than
-        most of these passes. Without a thread for them they are for another worker. So they are while this worker waits for room: a queue
-        whose passes make others due again and again must not keep it from its other queues.
+        most of these passes. Without a thread for them they are for another worker. So they are while this worker waits
+        for room: a queue whose passes make others due again and again must not keep it from its other queues.
         """
         if self._pool.is_inline:
             if self._scheduler.startable():  # otherwise the job claims again at once
                 notify.notify(queue)
             return
         batch: list[RunRecord] | None = None
-        limit = 0
+        is_full = False
         is_free = not self.stop.requested and not self._waits_for_room
         if is_free and self._claiming.acquire(timeout=TICK):
             try:
-                if limit := self._scheduler.claim_limit(conf.CLAIM_BATCH):
-                    batch = self._executor.claim(queue, limit, -math.inf)
-                    self.leases.release(*self._scheduler.add(batch or ()))
+                batch, is_full = self._claim(queue, -math.inf)
             finally:
                 self._claiming.release()
-        if batch is None or len(batch) >= limit:
+        if batch is None or is_full:
             notify.notify(queue)
         if batch is not None and len(batch) > 1:
             self._fill()
+
+    def _begin_due_of_all_names(self, queue: str, seconds: float) -> bool:
+        """Do `_begin_due` for the queue under each of its names. Return True if no more runs were due."""
+        is_done = self._begin_due(queue, time.monotonic() + seconds / len(names_of_queue(queue)))
+        names = names_of_queue(queue)  # the first claim of a process reads them
+        for name in names:
+            if name != queue:
+                is_done &= self._begin_due(name, time.monotonic() + seconds / len(names))
+        return is_done
 
     def _begin_due(self, queue: str, until: float) -> bool:
         """Claim runs and have the pool begin them, batch after batch. Return True if no more runs were due."""
         while not self.stop.requested and time.monotonic() < until:
             if not self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), TICK):
                 return False
-            with self._claiming:  # no thread claims meanwhile for the same places
-                limit = self._scheduler.claim_limit(conf.CLAIM_BATCH)
-                batch = self._executor.claim(queue, limit, until) if limit else None
-                self.leases.release(*self._scheduler.add(batch or ()))
+            with self._claiming:
+                batch, is_full = self._claim(queue, until)
             if batch is None:
                 return False
-            if len(batch) >= limit:
+            if is_full:
                 notify.notify(queue)  # there may be more, for other workers
             has_executed = self._fill(until)
-            if len(batch) < limit and not has_executed:  # otherwise more runs may be due by now
+            if not is_full and not has_executed:  # otherwise more runs may be due by now
                 return True
         return False
+
+    def _claim(self, queue: str, until: float) -> tuple[list[RunRecord] | None, bool]:
+        """Claim due runs of `queue` for the places that are free, and schedule them. The caller holds `_claiming`: no other
+        thread claims meanwhile for the same places.
+
+        Return the batch, None where nothing could be claimed, and whether it is as large as asked for: more may be due.
+        """
+        if not (limit := self._scheduler.claim_limit(conf.CLAIM_BATCH)):
+            return None, False
+        batch = self._executor.claim(queue, limit, until)
+        self.leases.release(*self._scheduler.add(batch or ()))
+        return batch, batch is not None and len(batch) >= limit
 
     def _fill(self, until: float = math.inf) -> bool:
         return self._pool.fill(self._scheduler, self._executor.execute, self._claim_more, until)

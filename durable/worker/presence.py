@@ -1,8 +1,9 @@
 """The presence of a worker process: its row in the table of workers, which it writes itself.
 
 Owns that row (`durable.models.WorkerProcess`) and the row of its build. The thread of the LeaseManager calls `sign`
-twice a second; about every 15 seconds, and when the worker begins to stop, one statement is sent. Decides nothing: runs
-are held by leases. Whatever goes wrong here is logged and has no other effect.
+twice a second; about every 15 seconds, and when the worker begins to stop, the row is written. With it the process reads
+which queues migrations have renamed: nothing else tells a worker that runs of its queue have another name by now. Decides
+nothing: runs are held by leases. Whatever goes wrong here is logged and has no other effect.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from durable.conf import conf
 from durable.core import clock
 from durable.execution.connections import close_connections, worker_name
 from durable.models import Build, WorkerProcess
+from durable.models.renames import learn_queues
 from durable.notifier import redis_clients
 from durable.store.patience import set_patience
 from durable.worker.shutdown import ShutdownFlag
@@ -32,7 +34,7 @@ __all__ = ["KEPT", "SIGN_EVERY", "Presence", "forget_dead"]
 
 logger = logging.getLogger("durable.worker")
 
-# Seconds between two signs: one statement of an idle worker in this time, and known as dead three of them later.
+# Seconds between two signs: two statements of an idle worker in this time, and known as dead three of them later.
 SIGN_EVERY: Final = 15.0
 # Seconds for which a sign waits for a lock of its table, as a migration takes one. The leases are renewed by the same
 # thread.
@@ -81,6 +83,7 @@ class Presence:
             self._written = state
 
     def _write(self, state: str) -> None:
+        learn_queues(conf.DATABASE)
         rows = WorkerProcess.objects.using(conf.DATABASE)
         seen = {"state": state, "memory": _resident_bytes(), "last_seen_at": clock.now()}
         if self._written and rows.filter(name=self._name).update(**seen):

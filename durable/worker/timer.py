@@ -28,6 +28,7 @@ from durable import signals
 from durable.conf import conf
 from durable.core import clock
 from durable.core.records import ActionRecord, RunState
+from durable.core.renames import names_of_queue
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.notifier import notify, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
@@ -166,7 +167,7 @@ class Timer(Periodic):
 
         The sweep notifies of runs that became due earlier and that no worker has claimed.
         """
-        queues = redis_clients.queue_names()
+        queues = list(dict.fromkeys(name for each in redis_clients.queue_names() for name in names_of_queue(each)))
         if self._looked_at is None or not conf.REDIS:
             due = self.store.due_queues(now)
         else:
@@ -194,6 +195,7 @@ class Sweep(Periodic):
 
     def tick(self, now: datetime) -> datetime:
         """Notify, count what has ended, prune for a moment, and return the time of the next sweep."""
+        self.store.learn_queues()
         for queue in self.store.due_queues(now):
             notify.notify(queue, force=True)
         sweep_heartbeat.record(now, worker_name())

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from durable.core.location import is_within, parent
 from durable.core.records import (
+    NOTHING,
     EntryKind,
     EntryRecord,
     EntryStatus,
@@ -109,6 +110,7 @@ class _Maker:
             self._wait,
             self._send,
             self._child,
+            self._map,
             self._compensate,
         ]
         if depth < _DEPTH:
@@ -151,10 +153,25 @@ class _Maker:
         if state != "pending" or self.chance.random() < 0.8:
             run = replace(_run(child), state=state, parent_id=self.made.run.id, **ended)
             self.made.children.append((run, location))
-        entry = self._begin(location, EntryKind.CHILD, {"action": action, "workflow": "w", "child": child})
+        data = {"action": action, "workflow": "w", "child": self.chance.choice([child, child, child, None])}
+        entry = self._begin(location, EntryKind.CHILD, data | self._rollback({"child": True}))
         yield
         if action == "start" or self.chance.random() < 0.6:
             self._end(entry)
+
+    def _map(self, location: str, depth: int) -> Iterator[None]:
+        group = self.chance.choice([{"group": f"{self.made.run.id}:{location}", "created": 2}, {}])
+        data = {"workflow": "w", "size": 2, "position": self.ordinal, "at_once": None, "on_failure": "finish"}
+        entry = self._begin(location, EntryKind.MAP, data | group | self._rollback({"children": True}))
+        yield
+        if self.chance.random() < 0.6:
+            self._end(entry)
+
+    def _rollback(self, policy: dict[str, Any]) -> dict[str, Any]:
+        """What the start of children says of their compensation."""
+        if self.chance.random() < 0.5:
+            return {}
+        return {"rollback": policy | ({NOTHING: True} if self.chance.random() < 0.2 else {})}
 
     def _compensate(self, location: str, depth: int) -> Iterator[None]:
         around = parent(location)

@@ -9,6 +9,7 @@ import pytest
 from django.test import override_settings
 
 from durable import Context, operations, runtime, workflow
+from durable.checks import check_settings
 from durable.core.ranks import Ranking
 from durable.models import RunRank
 from durable.operations import holds
@@ -123,6 +124,25 @@ def test_a_held_start_takes_its_turn_when_it_is_released() -> None:
 def test_what_no_rank_can_be_is_refused(options: dict[str, Any], error: type[Exception], says: str) -> None:
     with Harness(), pytest.raises(error, match=says):
         noted.using(**options).start("a")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["x" * 201, "x" * 300, "  ", "high\n", "a\x00b"])
+def test_a_name_that_no_run_can_have_is_refused_by_the_check_and_at_the_start(name: str) -> None:
+    with override_settings(DURABLE={"PRIORITIES": {name: "10 min"}}):
+        assert [each.id for each in check_settings() if "PRIORITIES" in each.msg] == ["durable.E003"]
+        with pytest.raises(ValueError, match="is made of 1 to 200 printable characters"):
+            noted.using(priority=name).start(name)
+    with pytest.raises(ValueError, match="at most 200 characters"):
+        noted.using(priority=f"{'0' * 300}10 min").start("long")
+
+
+@pytest.mark.django_db
+@override_settings(DURABLE={"PRIORITIES": {" " + "x" * 200 + " ": "10 min"}})
+def test_a_name_of_200_characters_starts_a_run() -> None:
+    assert [each for each in check_settings() if "PRIORITIES" in each.msg] == []
+    run = noted.using(priority=" " + "x" * 200 + " ").start("x")
+    assert RunRank.objects.get(run_id=run.id).priority == "x" * 200
 
 
 def test_a_child_has_the_rank_that_its_start_says_and_else_its_parents() -> None:

@@ -12,11 +12,13 @@ from django.db.migrations.state import ProjectState
 from django.utils import timezone
 
 from durable import runtime
+from durable.core import moved_names
 from durable.core.renames import put_in_force
 from durable.models import Entry, EntryMetadata, Run
 from tests.replay_check.conftest import Deploys, deploys
+from tests.support.processes import Program
 
-__all__ = ["apply", "deploys", "go_on", "locations", "unapply"]
+__all__ = ["apply", "commanded", "deploys", "go_on", "locations", "unapply"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,7 @@ def no_names_left() -> Iterator[None]:
     """What a test puts in force is not in force in the next."""
     yield
     put_in_force(())
+    moved_names.put_in_force(())
 
 
 def apply(operation: Operation, *, is_known: bool = True) -> None:
@@ -37,6 +40,15 @@ def unapply(operation: Operation) -> None:
     """Reverse the operation."""
     operation.database_backwards("shop", connection.SchemaEditorClass(connection), ProjectState(), ProjectState())
     runtime.current().store.learn_names()
+
+
+def commanded(*arguments: str, environment: dict[str, str], code: int = 0) -> list[str]:
+    program = Program(*arguments, environment=environment)
+    try:
+        assert program.wait() == code, program.lines
+    finally:
+        program.close()
+    return program.lines
 
 
 def locations(run_id: str = "order-1") -> list[str]:

@@ -1,4 +1,4 @@
-"""The workflow of the worker processes: old and new code, which differ in the name of a step."""
+"""The workflows of the worker processes: old and new code, which differ in the name of a step, a workflow or a queue."""
 
 from __future__ import annotations
 
@@ -7,20 +7,44 @@ from pathlib import Path
 
 from durable import Break, Context, Continue, current_step, workflow
 
-__all__ = ["process_order"]
+__all__ = ["process_bill", "process_order", "rest"]
 
 NAME = os.environ.get("NAME_OF_STEP", "charge")
+WORKFLOW = os.environ.get("NAME_OF_WORKFLOW", "renames.bill")
+CODE = os.environ.get("NAME_OF_QUEUE", NAME)
 
 
 @workflow(name="renames.order")
 def process_order(ctx: Context, directory: str) -> int:
     """Charge, with a park after each time, until there is a file `stop`."""
+    return repeat(ctx, directory, CODE)
+
+
+@workflow(name=WORKFLOW)
+def process_bill(ctx: Context, directory: str = "") -> int:
+    """Charge as `process_order` does; without a directory once, and rest."""
+    if directory:
+        return repeat(ctx, directory, WORKFLOW)
+    ctx.step("charge", print)
+    ctx.sleep("rest", "1 day")
+    return 0
+
+
+@workflow(name="renames.rest")
+def rest(ctx: Context) -> None:
+    """Charge, and rest."""
+    ctx.step(NAME, print)
+    ctx.sleep("rest", "1 day")
+
+
+def repeat(ctx: Context, directory: str, code: str) -> int:
+    """Charge until there is a file `stop`; the log says which code has."""
 
     def charge() -> bool:
         step = current_step()
         scope = step.location.rpartition("/")[0]
         with (Path(directory) / "log").open("a") as lines:
-            lines.write(f"{step.run_id} {scope} {step.idempotency_key} {NAME}\n")
+            lines.write(f"{step.run_id} {scope} {step.idempotency_key} {code}\n")
         return (Path(directory) / "stop").exists()
 
     def once(inner: Context, number: int) -> Continue[int] | Break[int]:

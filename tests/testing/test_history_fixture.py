@@ -18,13 +18,25 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 from durable import workflow
 
-@workflow(name="fixture.order")
+@workflow(name={name!r})
 def order(ctx):
     ctx.step({step!r}, len, "ab")
     ctx.sleep("wait", "1 day")
 
 def test_history(durable_histories):
     durable_histories.assert_replays()
+"""
+
+MIGRATION = """
+from django.db import migrations
+from durable.migrations import RenameStep, RenameWorkflow
+
+class Migration(migrations.Migration):
+    dependencies = [("durable", "0033_renamed_names")]
+    operations = [
+        RenameStep("fixture.order", "charge", "charge card"),
+        RenameWorkflow("fixture.order", "fixture.purchase"),
+    ]
 """
 
 
@@ -52,12 +64,14 @@ def project(db: None, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def outcome_of(project: Path, step: str) -> tuple[int, str]:
-    (project / "test_order.py").write_text(TESTS.format(step=step), encoding="utf-8")
+def outcome_of(
+    project: Path, step: str, name: str = "fixture.order", settings: str = "project.settings"
+) -> tuple[int, str]:
+    (project / "test_order.py").write_text(TESTS.format(step=step, name=name), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--ds=project.settings", "test_order.py"],
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--ds={settings}", "test_order.py"],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "300"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{project}", "COLUMNS": "300"},
         capture_output=True,
         text=True,
         check=False,
@@ -89,3 +103,21 @@ def test_no_file_and_a_file_that_is_none_are_told(project: Path) -> None:
     status, said = outcome_of(project, "charge")
     assert status != 0
     assert "no file of histories is like tests/histories/*.jsonl" in said
+
+
+def test_what_a_migration_of_the_project_renames_fits_under_both_names(project: Path) -> None:
+    directory = project / "migrations_of_project"
+    directory.mkdir()
+    (directory / "__init__.py").touch()
+    (directory / "0001_names.py").write_text(MIGRATION, encoding="utf-8")
+    (project / "settings_of_project.py").write_text(
+        'from project.settings import *\n\nMIGRATION_MODULES = {"shop": "migrations_of_project"}\n', encoding="utf-8"
+    )
+    for step in ("charge", "charge card"):
+        for name in ("fixture.order", "fixture.purchase"):
+            status, said = outcome_of(project, step, name, "settings_of_project")
+            assert status == 0, said
+            assert "2 passed" in said
+    status, said = outcome_of(project, "pay", "fixture.purchase", "settings_of_project")
+    assert status == 1, said
+    assert 'at "pay" the history has step "charge"' in said

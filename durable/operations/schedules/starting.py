@@ -15,7 +15,6 @@ from typing import Any, Final
 from django.db.models import Q
 
 from durable.conf import conf
-from durable.core import registry
 from durable.core.errors import DurableError, OperationError
 from durable.core.ids import check_id, check_queue
 from durable.core.places import Place
@@ -27,6 +26,7 @@ from durable.models import Schedule, Tick
 from durable.operations import lifecycle
 from durable.operations.audit import Actor, acting_as
 from durable.operations.common import announce, send_run_changed
+from durable.operations.names import workflow_named
 from durable.operations.schedules.rows import place_of, rows
 from durable.runtime import Runtime
 from durable.schedules import run_id_of
@@ -250,7 +250,7 @@ def _new_run(at: Runtime, schedule: Schedule, moment: datetime, now: datetime) -
 def definition_of(at: Runtime, workflow: str) -> WorkflowDefinition:
     """Return the workflow's definition. Raises UnknownWorkflowError."""
     found = None if at.find_workflow is None else at.find_workflow(workflow)
-    return registry.get(workflow) if found is None else found
+    return workflow_named(workflow) if found is None else found
 
 
 def check_arguments(definition: WorkflowDefinition, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

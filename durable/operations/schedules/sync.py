@@ -21,7 +21,8 @@ from durable import runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import PayloadError
-from durable.models import Schedule
+from durable.core.renames import is_same_workflow, names_of_workflow
+from durable.models import RenamedName, Schedule
 from durable.operations.schedules.rows import (
     arguments_of,
     atomic,
@@ -78,11 +79,12 @@ def synchronise(*, discovered_only: bool = False) -> list[Difference]:
     workflows that no module `workflows` of an installed app has.
     """
     at = runtime.current()
-    wanted = declared(discovered_only=discovered_only)
-    known = declared()
     with atomic(at):
         lock_table()
-        own = _locked(rows().filter(name__in=wanted) | rows().filter(origin=Schedule.Origin.CODE))
+        at.store.learn_names()
+        declared_here, known = declared(discovered_only=discovered_only), declared()
+        own = _locked(_of_code(declared_here))
+        wanted, known = _as_named(declared_here, own), _as_named(known, own)
         found = list(_compared(at, wanted, known, own))
         for difference in found:
             _apply(at, difference, wanted, own)
@@ -94,9 +96,32 @@ def synchronise(*, discovered_only: bool = False) -> list[Difference]:
 
 def differences() -> list[Difference]:
     """Return how the rows differ from the code; one query. Changes nothing."""
+    runtime.current().store.learn_names()
     wanted = declared()
-    own = {each.name: each for each in rows().filter(name__in=wanted) | rows().filter(origin=Schedule.Origin.CODE)}
+    own = {each.name: each for each in _of_code(wanted)}
+    wanted = _as_named(wanted, own)
     return list(_compared(runtime.current(), wanted, wanted, own))
+
+
+def _of_code(wanted: Iterable[str]) -> Any:
+    """Return the rows of what the code declares, and those that earlier code has declared."""
+    return rows().filter(name__in=wanted) | rows().filter(origin=Schedule.Origin.CODE)
+
+
+def _as_named(wanted: Mapping[str, tuple[str, Rules]], own: Mapping[str, Schedule]) -> dict[str, tuple[str, Rules]]:
+    """Return what the code declares under the names that the rows have, of a schedule and of its workflow.
+
+    A schedule keeps the name under which it was made, and code from before a rename may look, or from after it.
+    """
+    found = {}
+    for name, (workflow, rules) in wanted.items():
+        known = [each for each in (name, *names_of_workflow(name)) if each in own]
+        row = next((own[each] for each in known if own[each].origin == Schedule.Origin.CODE), None)
+        if row is None:
+            found[name] = (workflow, rules)
+        else:
+            found[row.name] = (row.workflow if is_same_workflow(row.workflow, workflow) else workflow, rules)
+    return found
 
 
 def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None:  # noqa: ARG001
@@ -108,10 +133,10 @@ def synchronise_after_migrate(sender: AppConfig, using: str, **_: Any) -> None: 
 
 
 def has_table(using: str) -> bool:
-    """Return whether the database has the table of schedules as this code knows it."""
+    """Return whether the database has the table of schedules as this code knows it, and that of renamed workflows."""
     introspection = connections[using].introspection
     with connections[using].cursor() as cursor:
-        if _TABLE not in introspection.table_names(cursor):
+        if not {_TABLE, RenamedName._meta.db_table} <= set(introspection.table_names(cursor)):
             return False
         columns = {each.name for each in introspection.get_table_description(cursor, _TABLE)}
     return {field.column for field in Schedule._meta.concrete_fields} <= columns

@@ -31,6 +31,7 @@ SHIFT: Final = datetime.timedelta(days=200, hours=12, minutes=31, seconds=17)
 
 _COPIED: Final = frozenset({list, dict, set, deque, Counter, OrderedDict, defaultdict, bytearray})
 _READ_THE_CLOCK: Final = frozenset({"now", "utcnow", "today"})
+_FREEZER: Final = "freezegun.api"  # replaces the classes in each module by its own
 _PYTHON: Final = sysconfig.get_paths()["stdlib"]
 
 
@@ -71,6 +72,8 @@ class Counterparts:
             return SILENT
         if kind is type:
             return _CLASSES.get(value, value) if names & _READ_THE_CLOCK else value
+        if isinstance(value, type) and value.__module__ == _FREEZER:
+            return next((made for real, made in _CLASSES.items() if issubclass(value, real)), value)
         if kind is _BUILTIN and value.__module__ == "time":
             return _SHIFTED.get(value, value)
         return value

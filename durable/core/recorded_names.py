@@ -1,0 +1,183 @@
+"""Functions, classes and modules by the names that records have of them, "module:qualname".
+
+Owns how far a recorded name may lead. What the name does not lead to may have moved (`durable.core.moved_names`). `resolve_name` imports whatever module it is: a worker calls a rollback handler by
+its name, also one that nothing has imported yet. `used_module` and `resolve_used` are for readers of records that somebody
+else may have written: they import no module of a top-level package that this process has not imported already, and none
+whose source has no such name. Nothing here calls what it finds.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final, TypeAlias
+
+from durable.core.moved_names import other_names
+
+__all__ = ["ModuleRefused", "NotInUse", "resolve_name", "resolve_used", "used_module"]
+
+
+_Definitions: TypeAlias = "type[ast.ClassDef] | tuple[type[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef], ...]"
+_DEFINITIONS: Final[_Definitions] = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class ModuleRefused(ImportError):
+    """A module that a record names, which is not imported: it is a program, it has no such name, or it fails."""
+
+
+class NotInUse(ModuleRefused):
+    """A module of a top-level package that nothing in this process has imported."""
+
+
+def resolve_name(name: str) -> Callable[..., Any]:
+    """The handler or class that "module:qualname" names. Raises ImportError or AttributeError if it is gone."""
+    return _first(_imported, name)
+
+
+def resolve_used(name: str) -> Callable[..., Any]:
+    """What "module:qualname" names, without an import that a record alone asks for, and without code that runs at a look.
+
+    A name of a package that is not in use counts by its source alone, without an import: then `NotInUse` is raised only if
+    the source has no such name, and the answer is a function that stands for it. Raises ImportError or AttributeError.
+    """
+    return _first(_used, name)
+
+
+def _first(resolve: Callable[[str], Callable[..., Any]], name: str) -> Callable[..., Any]:
+    """Return what the name leads to, or one of its other names."""
+    try:
+        return resolve(name)
+    except (ImportError, AttributeError):
+        for other in other_names(name):
+            with suppress(ImportError, AttributeError):
+                return resolve(other)
+        raise
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, qualname = name.partition(":")
+    found: Any = import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return _callable(found, name)
+
+
+def _used(name: str) -> Callable[..., Any]:
+    module_name, _, qualname = name.partition(":")
+    steps = qualname.split(".")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *steps)):
+        raise ModuleRefused(f"{ascii(name)[:200]} is not the name of a function or class")
+    try:
+        module = used_module(module_name, steps[0], functions=True)
+    except NotInUse:
+        if not _source_has(module_name, steps[0]):
+            raise
+        return _not_imported
+    # getattr() would run a module's __getattr__ or a property
+    found: Any = inspect.getattr_static(module, steps[0])
+    for part in steps[1:]:
+        if not isinstance(found, type):
+            raise AttributeError(f"{name} is no part of a class")
+        found = inspect.getattr_static(found, part)
+    return _callable(found, name)
+
+
+def _not_imported(*_: object) -> None:
+    """Stand for a function that is there and that this process has not imported."""
+    raise ModuleRefused("a function of a package that is not in use is not called")
+
+
+def _callable(found: Any, name: str) -> Callable[..., Any]:
+    if not callable(found):
+        raise AttributeError(f"{name} is not callable")
+    return found  # type: ignore[no-any-return]  # found by name, so of any type
+
+
+def used_module(module_name: str, wanted: str, *, functions: bool = False) -> ModuleType:
+    """Return the module of a record that names `wanted` in it, imported if its package is in use. Raises ModuleRefused.
+
+    With `functions`, `wanted` may be that of a function, else of a class or of an alias only.
+    """
+    module = sys.modules.get(module_name)
+    if module is not None:
+        return module
+    package = module_name.partition(".")[0]
+    if package not in sys.modules:
+        raise NotInUse(f"nothing in this process has imported {package}")
+    if "__main__" in module_name:
+        # A package's __main__ is a program; importing it runs it.
+        raise ModuleRefused(f"{module_name} is a part of a program, not of a library")
+    if not _has_name(_spec(module_name), wanted, _DEFINITIONS if functions else ast.ClassDef):
+        raise ModuleRefused(
+            f"{module_name} has no {wanted}"
+        )  # importing it would run a file that the record has chosen
+    try:
+        return import_module(module_name)
+    except Exception as error:  # the module's own code runs here and may raise anything
+        raise ModuleRefused(f"{module_name} cannot be imported ({type(error).__name__}: {error})") from error
+
+
+@lru_cache(maxsize=1024)
+def _source_has(module_name: str, wanted: str) -> bool:
+    """Return whether the source of a module that is not imported has the name; imports nothing."""
+    return "__main__" not in module_name and _has_name(_spec(module_name), wanted, _DEFINITIONS)
+
+
+def _has_name(spec: ModuleSpec | None, wanted: str, definitions: _Definitions) -> bool:
+    """Return whether the module's source defines `wanted`, by such a statement or as a name; imports nothing."""
+    source = None if spec is None or spec.loader is None else getattr(spec.loader, "get_source", None)
+    try:
+        text = None if source is None or spec is None else source(spec.name)
+        tree = None if text is None else ast.parse(text)
+    except (SyntaxError, ValueError, ImportError, OSError, RecursionError):
+        return False
+    return tree is not None and any(wanted in _names_of(node, definitions) for node in _top_level(tree))
+
+
+def _spec(module_name: str) -> ModuleSpec | None:
+    """Return the spec of the module, found without importing the packages around it."""
+    around, _, _ = module_name.rpartition(".")
+    if not around:
+        return _top_level_spec(module_name)
+    loaded_package = sys.modules.get(around)
+    if loaded_package is not None:
+        places = getattr(loaded_package, "__path__", None)
+    else:
+        package = _spec(around)
+        places = None if package is None else package.submodule_search_locations
+    return None if places is None else PathFinder.find_spec(module_name, list(places))
+
+
+def _top_level_spec(module_name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module_name)
+    except ValueError:  # imported without a spec, as a program is
+        return None
+
+
+def _top_level(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, those under `if` and `try` included."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt):
+            yield node
+            if isinstance(node, ast.If | ast.Try):
+                yield from _top_level(node)
+        elif isinstance(node, ast.ExceptHandler):
+            yield from _top_level(node)
+
+
+def _names_of(node: ast.stmt, definitions: _Definitions) -> list[str]:
+    if isinstance(node, definitions):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [each.asname or each.name for each in node.names]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [each.id for each in targets if isinstance(each, ast.Name)]

@@ -1,0 +1,199 @@
+"""The operations of migrations that say where recorded classes and rollback handlers are now.
+
+Owns what is checked before a move is recorded. Rewrites no row: `durable.core.moved_names` says what the fact means to a
+reader, docs/design/history-migrations.md why that is enough. Migration files import this module through
+`durable.migrations`: what needs models is imported when an operation is applied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+
+from durable.codec.classes import is_dataclass_type, is_enum_type, is_named_tuple_type, is_pydantic_type
+from durable.conf import conf
+from durable.core import clock
+from durable.core.moved_names import Move, Moves, recorded_name
+
+__all__ = ["MoveClass", "MoveHandler"]
+
+
+class _Moved(Operation):
+    __module__ = "durable.migrations"  # from where migration files that Django writes import it
+
+    reversible = True
+    reduces_to_sql = False
+
+    #: What is moved, in words.
+    noun = ""
+
+    def __init__(self, old: str, new: str, *, elidable: bool = False) -> None:
+        self.old = old
+        self.new = new
+        self.move = Move(recorded_name(old), recorded_name(new))
+        self.elidable = elidable  # type: ignore[misc]  # no class variable outside the stubs: Django sets it so too
+        one, other = self.move
+        if one == other:
+            raise ValueError(f'"{old}" is where it is already')
+        if one.startswith(f"{other}.") or other.startswith(f"{one}."):
+            raise ValueError(
+                f'"{old}" and "{new}" are nested in each other: nothing moves into itself, or takes the place of both'
+            )
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        """Return the operation as a migration file writes it."""
+        return type(self).__name__, [self.old, self.new], {"elidable": True} if self.elidable else {}
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Leave the models as they are."""
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, *_states: ProjectState
+    ) -> None:
+        """Record that both names are of one class or function."""
+        alias = schema_editor.connection.alias
+        if alias != conf.DATABASE:
+            return
+        from durable.models import MovedName, Run
+        from durable.models.moved_names import recorded_moves
+        from durable.renames.checking import RenameRefused
+        from durable.renames.classes_pending import every_move
+
+        if MovedName._meta.db_table not in schema_editor.connection.introspection.table_names():
+            raise RenameRefused(
+                f"the migration of {app_label} is applied before durable's own: add "
+                '("durable", "0034_moved_names") to its dependencies. Nothing was written.'
+            )
+        known = Moves(recorded_moves(alias))
+        if known.newest(self.move.old) == self.move.new:
+            return  # recorded before
+        try:
+            known.check(self.move)
+            if Run.objects.using(alias).exists():  # else nothing has either name, and the code may be far ahead
+                self._check_code(Moves(every_move()))
+        except ValueError as error:
+            raise RenameRefused(f"{error}. Nothing was written.") from error
+        MovedName.objects.using(alias).create(old=self.move.old, new=self.move.new, recorded_at=clock.now())
+
+    def database_backwards(
+        self,
+        app_label: str,  # noqa: ARG002  # Django's signature
+        schema_editor: BaseDatabaseSchemaEditor,
+        *_states: ProjectState,
+    ) -> None:
+        """Leave the fact: records of both names are there, and the code of both reads them. Without runs, delete it."""
+        alias = schema_editor.connection.alias
+        if alias != conf.DATABASE:
+            return
+        from durable.models import MovedName, Run
+
+        if not Run.objects.using(alias).exists():
+            MovedName.objects.using(alias).filter(old=self.move.old, new=self.move.new).delete()
+
+    def _check_code(self, moves: Moves) -> None:
+        """Raise ValueError unless the code has this at its newest name, and nothing else at its old one."""
+        now = moves.newest(self.move.new)
+        found = _imported(now)
+        if (problem := self._problem(found)) is not None:
+            raise ValueError(
+                f"{self.old} cannot be moved: {now} {problem}. Migrate with the code that has it there; for something nested in "
+                "a class, write a colon behind the module, as in shop.orders:Order.Line; if it is gone for good, take this "
+                "operation out of the migration"
+            )
+        if now == self.move.old:
+            return  # it has moved back since
+        before = _imported(self.move.old)
+        if before is not found and self._takes_the_place(before):
+            raise ValueError(
+                f"{self.old} cannot be moved: the code has another {self.noun} of that name, and what is recorded under it would "
+                "be read as of that one. Give the other one a name that no record has"
+            )
+
+    def _problem(self, found: object) -> str | None:
+        raise NotImplementedError
+
+    def _takes_the_place(self, found: object) -> bool:
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` shows."""
+        return f"Say that the recorded {self.noun} {self.old} is {self.new}"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        """Return a part of a migration's name."""
+        digest = hashlib.sha256("\0".join(self.move).encode(errors="surrogatepass")).hexdigest()[:8]
+        return f"move_{self.noun.rpartition(' ')[2]}_{digest}"
+
+
+class MoveClass(_Moved):
+    """Say that a recorded class is somewhere else now: `MoveClass("shop.models.Order", "shop.orders.Order")`.
+
+    The class is one that values or errors of recorded runs have: a dataclass, an enum, a named tuple, a pydantic model, or an
+    error that steps raise. Its nested classes move with it. For a class that is nested itself, write a colon behind the
+    module: `MoveClass("shop.models:Order.Line", "shop.orders:Line")`.
+
+    From then on both paths are of one class: each process reads records of both as the class that its code has, so that
+    workers with the old code and with the new one may run beside each other. No record is rewritten. Migrate before the new
+    code runs. The migration depends on ("durable", "0034_moved_names"). It can be reversed.
+
+    Raises TypeError and ValueError for what are no such paths; `RenameRefused` when it is applied to a database with runs, if
+    the code has no such class, or another one that is recorded under the old path.
+    """
+
+    __module__ = "durable.migrations"
+
+    noun = "class"
+
+    def _problem(self, found: object) -> str | None:
+        if found is None:
+            return "cannot be imported"
+        return None if isinstance(found, type) else "is no class"
+
+    def _takes_the_place(self, found: object) -> bool:
+        kinds: tuple[Callable[[type], bool], ...] = (
+            is_dataclass_type,
+            is_enum_type,
+            is_named_tuple_type,
+            is_pydantic_type,
+            lambda cls: issubclass(cls, Exception),
+        )
+        return isinstance(found, type) and any(is_kind(found) for is_kind in kinds)
+
+
+class MoveHandler(_Moved):
+    """Say that a rollback handler is somewhere else now: `MoveHandler("shop.models.refund", "shop.refunds.refund")`.
+
+    What runs have recorded to be undone by `shop.models.refund` is undone by `shop.refunds.refund`, or by the first one where
+    the code still has it. Otherwise as `MoveClass`.
+    """
+
+    __module__ = "durable.migrations"
+
+    noun = "rollback handler"
+
+    def _problem(self, found: object) -> str | None:
+        if found is None:
+            return "cannot be imported"
+        return None if callable(found) and not isinstance(found, type) else "is no function"
+
+    def _takes_the_place(self, found: object) -> bool:
+        return callable(found)
+
+
+def _imported(name: str) -> object:
+    """Return what the project's code has under the name; None if it has nothing."""
+    module, _, qualname = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except Exception:  # noqa: BLE001  # the module's own code runs here and may raise anything
+        return None
+    return found

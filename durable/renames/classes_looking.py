@@ -1,0 +1,55 @@
+"""The look of a process for what has moved, when a recorded name leads to nothing in it.
+
+Owns how the table is read: in a thread and on a connection of its own, because a name is met anywhere, in a transaction that
+has failed, on an event loop or between two operations of a workflow.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextvars import Context
+from typing import Final
+
+from django.db import connections
+
+from durable.conf import conf
+from durable.core.moved_names import put_in_force
+
+__all__ = ["look_for_moves"]
+
+logger = logging.getLogger("durable.pass")
+
+_EVERY: Final = 1.0  # seconds between two looks
+_LONGEST: Final = 5.0  # seconds that a look is waited for
+_lock = threading.Lock()
+_next = 0.0
+
+
+def look_for_moves() -> None:
+    """Put in force what the database has, unless that was done within the last second. Raises nothing."""
+    global _next  # guarded by the lock
+    if not _lock.acquire(timeout=_LONGEST):
+        return
+    try:
+        if time.monotonic() < _next:
+            return
+        # in an empty context: it is no part of what the workflow's code does
+        thread = threading.Thread(target=Context().run, args=(_read,), name="durable-moves", daemon=True)
+        thread.start()
+        thread.join(_LONGEST)
+        _next = time.monotonic() + _EVERY
+    finally:
+        _lock.release()
+
+
+def _read() -> None:
+    from durable.models.moved_names import recorded_moves
+
+    try:
+        put_in_force(recorded_moves(conf.DATABASE))
+    except Exception as error:  # noqa: BLE001  # the name stays unknown, and its reader says so
+        logger.debug("cannot read which classes have moved: %s: %s", type(error).__name__, error)
+    finally:
+        connections.close_all()

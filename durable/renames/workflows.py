@@ -1,0 +1,142 @@
+"""The rewriting of a workflow's name: what refers to it at once, then its runs in batches, then the figures of its ended runs.
+
+A batch can be repeated: a rewritten run has another name. No lease is looked at, because no worker writes the name of a
+run that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import connections, transaction
+from django.db.models import F
+
+from durable.core import clock
+from durable.core.aliases import Alias, AliasKind
+from durable.core.records import HoldKind, RunState
+from durable.models import (
+    Failure,
+    HeldStart,
+    RenamedName,
+    Rollup,
+    RollupProgress,
+    Run,
+    Schedule,
+)
+from durable.renames.batches import check_atomic, rewrite_runs, runs_of
+from durable.renames.checking import RenameRefused, recorded_names
+from durable.renames.references import copy_hold, rewrite_views
+
+__all__ = ["rename_workflow"]
+
+
+def rename_workflow(
+    alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]
+) -> None:
+    """Have both names be of one workflow, and give its runs the new one; with `is_back`, the old one.
+
+    Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
+    """
+    began_at = clock.now()
+    known = RenamedName.objects.using(alias).filter(kind=AliasKind.WORKFLOW, old=old, new=new)
+    before, after = (new, old) if is_back else (old, new)
+    check_atomic(alias, before)
+    if not known.exists():
+        if is_back:
+            return
+        _check(alias, old, new)
+    with transaction.atomic(using=alias):
+        if not known.exists():
+            RenamedName.objects.using(alias).create(kind=AliasKind.WORKFLOW, old=old, new=new, recorded_at=began_at)
+        copy_hold(alias, HoldKind.WORKFLOW, before, after)
+        _rewrite_schedules(alias, before, after)
+        rewrite_views(alias, "workflow", before, after)
+    _rewrite_runs(alias, before, after, began_at, wait, say)
+    _rewrite_figures(alias, before, after)
+
+
+def _check(alias: str, old: str, new: str) -> None:
+    """Raise RenameRefused if the new name is that of another workflow."""
+    names = recorded_names(alias, AliasKind.WORKFLOW)
+    if names.is_same(old, new):
+        return
+    try:
+        names.add(Alias(AliasKind.WORKFLOW, old, new))
+    except ValueError as error:
+        raise RenameRefused(f"{error}. Nothing was written.") from error
+    what = _user_of(alias, new)
+    if what is not None:
+        raise RenameRefused(
+            f'the workflow of {what} has the name "{new}" already: it is that of another workflow, or code that uses it runs before the '
+            "migration does. Choose another name, or delete what has it and migrate before the new code runs. Nothing was "
+            "written."
+        )
+
+
+def _user_of(alias: str, new: str) -> str | None:
+    """Return what has a workflow of the new name."""
+    run_id = Run.objects.using(alias).filter(workflow=new).order_by("created_at", "id").values_list("id", flat=True)
+    if (found := run_id.first()) is not None:
+        return f'the run "{found}"'
+    schedules = Schedule.objects.using(alias)
+    if (name := schedules.filter(workflow=new).order_by("name").values_list("name", flat=True).first()) is not None:
+        return f'the schedule "{name}"'
+    return None
+
+
+# -- what refers to the workflow
+
+
+def _rewrite_schedules(alias: str, before: str, after: str) -> None:
+    """Have the schedules start the workflow under its other name. They keep theirs, of which the ids of runs are made."""
+    Schedule.objects.using(alias).filter(workflow=before).update(workflow=after, changes=F("changes") + 1)
+
+
+# -- runs
+
+
+def _rewrite_runs(
+    alias: str, before: str, after: str, until: datetime, wait: float, say: Callable[[str], object]
+) -> None:
+    def rewrite(locked: Sequence[str]) -> None:
+        Run.objects.using(alias).filter(id__in=locked, workflow=before).order_by().update(workflow=after)
+        Failure.objects.using(alias).filter(run__in=locked).update(workflow=after)
+        HeldStart.objects.using(alias).filter(run__in=locked).update(workflow=after)
+
+    rewrite_runs(alias, runs_of(alias, [before], until), rewrite, wait=wait, say=say)
+
+
+# -- the figures of ended runs
+
+
+def _rewrite_figures(alias: str, before: str, after: str) -> None:
+    """Add the numbers of the one name to those of the other; the sweep, which adds to them, waits meanwhile."""
+    rows = Rollup.objects.using(alias)
+    with transaction.atomic(using=alias):
+        progress = RollupProgress.objects.using(alias)
+        if connections[alias].features.has_select_for_update:
+            list(progress.select_for_update().values_list("pk"))
+        else:
+            progress.update(until=F("until"))
+        known = {(each.width, each.begins): each for each in rows.filter(workflow=after)}
+        merged, taken = [], []
+        for each in rows.filter(workflow=before):
+            if (other := known.get((each.width, each.begins))) is not None:
+                _add(other, each)
+                merged.append(other)
+                taken.append(each.pk)
+        rows.filter(pk__in=taken).delete()
+        rows.bulk_update(merged, [*_COUNTS, "durations"], batch_size=500)
+        rows.filter(workflow=before).update(workflow=after)
+
+
+_COUNTS: Final = (RunState.COMPLETED.value, RunState.FAILED.value, RunState.CANCELLED.value)
+
+
+def _add(to: Any, other: Any) -> None:
+    for name in _COUNTS:
+        setattr(to, name, getattr(to, name) + getattr(other, name))
+    for duration, number in other.durations.items():
+        to.durations[duration] = to.durations.get(duration, 0) + number
