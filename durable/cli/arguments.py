@@ -23,6 +23,7 @@ __all__ = [
     "add_confirming",
     "add_format",
     "add_ids",
+    "add_report_format",
     "confirmed",
     "deadline",
     "duration",
@@ -41,6 +42,19 @@ def add_format(parser: ArgumentParser, *formats: str) -> None:
     """Add `-o`."""
     parser.add_argument(
         "-o", "--output", choices=formats or FORMATS, default="table", metavar="FORMAT", help="what to print"
+    )
+
+
+def add_report_format(parser: ArgumentParser, *formats: str) -> None:
+    """Add `-o`, with `--format` as another name: what other tools that check code call it. The first is the default."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        "--format",
+        choices=formats,
+        default=formats[0],
+        metavar="FORMAT",
+        help="what to print",
     )
 
 

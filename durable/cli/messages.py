@@ -27,6 +27,7 @@ from durable.operations import StartRequest
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.keys import IfOpen, Keep
+from durable.operations.names import workflow_named
 from durable.operations.start_rates import WhenFull, start_rate
 
 __all__ = ["ASK", "RESULT", "SEND", "START"]
@@ -109,7 +110,7 @@ def _configure_start(parser: ArgumentParser) -> None:
 
 def _start(options: Namespace, output: Output) -> int:
     try:
-        definition = registry.get(options.workflow)
+        definition = workflow_named(options.workflow)
     except registry.UnknownWorkflowError as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     debounce = _seconds(options.debounce)

@@ -17,7 +17,7 @@ from durable.core.printable import safe
 
 __all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
 
-Format = Literal["table", "json", "ids"]
+Format = Literal["table", "json", "ids", "text", "sarif"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")
 
 SENTENCE: Final = (
@@ -64,7 +64,8 @@ class Cell:
 class Output:
     """Prints in one format.
 
-    `format` is "table", "json" (a JSON document on each line) or "ids" (an id on each line).
+    `format` is "table", "json" (a JSON document on each line) or "ids" (an id on each line). Reports on code have "text" and
+    "sarif" instead of tables.
     """
 
     def __init__(self, stdout: Stream, stderr: Stream, format: Format = "table", *, is_coloured: bool = True) -> None:

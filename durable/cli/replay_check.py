@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
 
 from django.core.management.base import CommandError
 from django.db import Error
 
+from durable.cli.arguments import add_report_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
+from durable.conf import conf
 from durable.core import registry
+from durable.core.aliases import Alias
 from durable.core.records import ENDED
+from durable.core.renames import Rename
 from durable.histories import HistoryFileError, read_files
 from durable.inspection.humanize import plural
+from durable.renames.pending import every_rename, expected_renames, with_other_names
 from durable.replay_check import RecordedRun
 from durable.replay_check.checking import check_recorded, check_stored
 from durable.replay_check.findings import Verdict
@@ -51,7 +56,7 @@ def _configure(parser: ArgumentParser) -> None:
         help="all runs of these files, which `export --history` has written, instead of runs of the database",
     )
     parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs")
-    parser.add_argument("--format", choices=("text", "json"), default="text", metavar="FORMAT", help="text or json")
+    add_report_format(parser, "text", "json")
     parser.add_argument(
         "--diff",
         action="store_true",
@@ -79,7 +84,9 @@ def _check(options: Namespace, output: Output) -> int:
         if options.files:
             _check_all(options, output, None, check_recorded, _of_files(options), report)
         else:
-            _check_names(options.workflow)
+            renames = expected_renames(conf.DATABASE) if options.workflow else []
+            _check_names(options.workflow, renames)
+            options.workflow = with_other_names(options.workflow, renames)
             total, run_ids = _chosen(options, output)
             _check_all(options, output, total, check_stored, run_ids, report)
     except HistoryFileError as error:
@@ -90,6 +97,7 @@ def _check(options: Namespace, output: Output) -> int:
         _tell(options, output, report)
         raise
     except (Error, BrokenProcessPool) as error:
+        _tell(options, output, report)
         output.complain(f"could not check: {type(error).__name__}: {error}")
         return Exit.USAGE
     _tell(options, output, report)
@@ -98,8 +106,9 @@ def _check(options: Namespace, output: Output) -> int:
     return Exit.USAGE if report.unchecked else Exit.OK
 
 
-def _check_names(names: list[str]) -> None:
-    unknown = [each for each in names if each not in registry.registry]
+def _check_names(names: list[str], renames: Sequence[Rename | Alias]) -> None:
+    others = {each: with_other_names([each], renames) for each in names}
+    unknown = [each for each in names if not any(name in registry.registry for name in others[each])]
     if unknown and (missing := set(unknown).difference(workflows_with_runs())):
         raise CommandError(
             f"neither the code nor the database has a workflow {', '.join(sorted(missing))}", returncode=Exit.USAGE
@@ -126,8 +135,9 @@ def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
 
 def _of_files(options: Namespace) -> Iterator[RecordedRun]:
     """Yield the runs of the files; with --diff the ended ones, of which alone it can be said what they have decided."""
+    workflows = with_other_names(options.workflow, every_rename() if options.workflow else [])
     for each in read_files(options.files):
-        if options.workflow and each.run.workflow not in options.workflow:
+        if workflows and each.run.workflow not in workflows:
             continue
         if not options.diff or each.run.state in ENDED:
             yield each.recorded
@@ -145,23 +155,14 @@ def _check_all(
     told = time.monotonic()
     for verdict in verdicts:
         report.add(verdict)
-        if verdict is not None and options.format == "text":
-            _print(output, verdict)
         if (now := time.monotonic()) - told >= _EVERY:
             told = now
             of = f"{report.checked:,} of {plural(total, 'run')}" if total is not None else plural(report.checked, "run")
             output.say(f"{of} checked, {len(report.findings):,} would diverge")
 
 
-def _print(output: Output, verdict: Verdict) -> None:
-    if verdict.unchecked:
-        output.line(f"{verdict.run_id} ({verdict.workflow}, {verdict.state}): not checked: {verdict.unchecked}")
-    elif verdict.finding is not None and verdict.decision is None:
-        output.line(str(verdict.finding))
-
-
 def _tell(options: Namespace, output: Output, report: Report) -> None:
-    if options.format == "json":
+    if output.format == "json":
         output.json(report.as_data())
         return
     for each in report.sentences():

@@ -32,10 +32,13 @@ from durable.cli.bulks import add_canary, is_slow, start_bulk
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
+from durable.conf import conf
 from durable.core.errors import BulkCountError
 from durable.inspection import Filtered, RunCriteria
+from durable.inspection.children_notes import verb_note
 from durable.inspection.family import FailedChildren
 from durable.inspection.undone import Undone, undone_steps
+from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as, bulk_id
 from durable.operations.audited import REFUSALS, outcome_of
@@ -95,6 +98,7 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
                 output.say("Nothing was done.")
                 return Exit.REFUSED
         for run_id in chain(first, rest):
+            note = _note(verb, run_id)
             try:
                 became = call(run_id, options)
             except REFUSALS as error:
@@ -104,6 +108,8 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
             else:
                 done += 1
                 _print(output, run_id, "done", became=became)
+                if note:
+                    output.say(f"{note}.")
     if done + refused != 1 or not refused:
         output.say(f"{done} {past}{f', {refused} refused' if refused else ''}")
     return Exit.REFUSED if refused else Exit.OK
@@ -155,6 +161,12 @@ def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", becam
         output.json(data | ({"detail": detail} if detail else {}) | ({"new_id": became} if became else {}))
     elif outcome == "done" and (output.format == "ids" or became is not None):
         output.id(became or run_id)
+
+
+def _note(verb: str, run_id: str) -> str:
+    """Return what the verb means for the children of the run, as it is before the verb."""
+    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb in ("pause", "cancel") else None
+    return "" if run is None else verb_note(run, verb)
 
 
 def _preview(verb: str, ids: Iterable[str], output: Output) -> int:

@@ -9,8 +9,12 @@ from django.db import Error
 
 from durable import guard, runtime
 from durable.conf import conf
+from durable.core.aliases import Alias
 from durable.core.errors import ErrorInfo
+from durable.core.moved_names import Move
+from durable.core.moved_names import in_force as moves_in_force
 from durable.core.renames import Rename, in_force
+from durable.renames.classes_pending import every_move, expected_moves
 from durable.renames.pending import every_rename, expected_renames
 from durable.replay_check.findings import Verdict
 from durable.replay_check.read_only import read_only, snapshot
@@ -20,10 +24,10 @@ __all__ = ["check_history", "check_recorded", "check_stored"]
 
 
 @contextmanager
-def _checking(renames: Sequence[Rename]) -> Iterator[None]:
+def _checking(renames: Sequence[Rename | Alias], moves: Sequence[Move]) -> Iterator[None]:
     """Within the block, code between operations can read databases, and cause no other effect."""
     guard.watch_events()
-    with guard.refusing_effects(), read_only(conf.DATABASE), in_force(renames):
+    with guard.refusing_effects(), read_only(conf.DATABASE), in_force(renames), moves_in_force(moves):
         yield
 
 
@@ -31,30 +35,30 @@ def check_history(recorded: RecordedRun, *, with_decision: bool = False) -> Verd
     """Replay a recorded run with the code at hand; return what that has come to.
 
     No step, no rollback handler and no child is started, nothing is sent, and nothing is written. Code between operations
-    can read databases. What migrations of the project rename fits under both names. With `with_decision`, the verdict says what the code decides otherwise.
+    can read databases. What migrations of the project rename or move fits under both names. With `with_decision`, the verdict says what the code decides otherwise.
     """
-    with _checking(every_rename()):
+    with _checking(every_rename(), every_move()):
         return replayed(recorded, runtime.current(), with_decision=with_decision)
 
 
 def check_stored(run_ids: Iterable[str], *, with_decision: bool = False) -> Iterator[Verdict | None]:
     """Yield the verdict on each run of the database; None for one that is gone.
 
-    Each run is read and replayed in a read-only transaction of its own. What migrations rename that are still to be applied
-    is taken for renamed.
+    Each run is read and replayed in a read-only transaction of its own. What migrations rename or move that are still to be
+    applied is taken for renamed or moved.
     """
-    renames = expected_renames(conf.DATABASE)
+    renames, moves = expected_renames(conf.DATABASE), expected_moves(conf.DATABASE)
     for run_id in run_ids:
-        with _checking(renames):
+        with _checking(renames, moves):
             verdict = _stored(run_id, with_decision=with_decision)
         yield verdict
 
 
 def check_recorded(runs: Iterable[RecordedRun], *, with_decision: bool = False) -> Iterator[Verdict | None]:
-    """Yield the verdict on each recorded run. What migrations of the project rename fits under both names."""
-    renames = every_rename()
+    """Yield the verdict on each recorded run. What migrations of the project rename or move fits under both names."""
+    renames, moves = every_rename(), every_move()
     for each in runs:
-        with _checking(renames):
+        with _checking(renames, moves):
             verdict = _checked(each, with_decision=with_decision)
         yield verdict
 

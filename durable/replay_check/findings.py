@@ -53,7 +53,11 @@ class Finding:
     @property
     def problem(self) -> str:
         """What the history has and what the code does, as one sentence."""
-        where = f'at "{display_location(self.location)}" ' if self.location else ""
+        return self.problem_at(self.location)
+
+    def problem_at(self, location: str) -> str:
+        """Return the sentence with another location, for example with "~" for the number of each iteration."""
+        where = f'at "{display_location(location)}" ' if location else ""
         return f"{where}the history has {self.history}, the code {self.code}"
 
     def __str__(self) -> str:

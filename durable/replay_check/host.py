@@ -1,4 +1,6 @@
-"""The host of the replay of a recorded run: it refuses every effect, and its contexts log nothing."""
+"""The host of the replay of a recorded run: it refuses every effect, imports nothing that only a record asks for, and its
+contexts log nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Any, TypeVar
 from durable.context import AsyncContext, Context
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape, join
+from durable.core.recorded_names import resolve_used
 from durable.core.records import EntryRecord, EntryStatus
 from durable.core.replay_logger import SILENT
 from durable.core.scope import Scope
@@ -39,10 +42,14 @@ class RecordsJournal(RefusingJournal):
 
 
 class RecordsHost(RecordedHost):
-    """Answers from the records; contexts log nothing."""
+    """Answers from the records, which anybody may have written; contexts log nothing."""
 
     journal_class = RecordsJournal
     journal: RecordsJournal
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.environment.resolve = resolve_used
 
     def sync_context(self, scope: Scope, driver: Any) -> Context:
         return _silent(super().sync_context(scope, driver))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +10,7 @@ from durable.codec import Codec, JsonCodec
 from durable.codec.binding import decode_at
 from durable.core.divergences import Divergence, DivergenceKind
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, PayloadError
+from durable.core.location import general_location
 from durable.core.places import Place
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.replay_check.findings import Decision
@@ -20,7 +20,6 @@ from durable.replay_check.mends import named
 __all__ = ["Outcome", "decision_of"]
 
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
-_ITERATION: Final = re.compile(r"(^|/)~\d+(?=/|$)")
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ def decision_of(run: RunRecord, outcome: Outcome, codec: Codec) -> Decision | No
         return Decision(run.workflow, "", f"raised {kind}", _end(run))
     for each in [] if outcome.has_ended else outcome.journal.not_answered:
         if outcome.journal.entry_at(each.location) is None:
-            return Decision(run.workflow, _general(each.location), f"gone on with {named(each)}", _end(run))
+            return Decision(run.workflow, general_location(each.location), f"gone on with {named(each)}", _end(run))
     if not outcome.has_ended:
         return None
     if run.state == RunState.FAILED:
@@ -64,13 +63,13 @@ def decision_of(run: RunRecord, outcome: Outcome, codec: Codec) -> Decision | No
 def _diverged(run: RunRecord, found: Divergence) -> Decision:
     instead = next(iter(map(named, found.recorded)), _end(run))
     if found.raised is not None:
-        place = _general(found.recorded[0].location)
+        place = general_location(found.recorded[0].location)
         return Decision(run.workflow, place, f"raised {ErrorInfo.of(found.raised).type}", instead)
     if found.code is None:
-        return Decision(run.workflow, _general(found.recorded[0].location), "ended", instead)
+        return Decision(run.workflow, general_location(found.recorded[0].location), "ended", instead)
     another = "another " if found.kind == DivergenceKind.CHANGED else ""
     does = f"done {another}{named(found.code)}"
-    return Decision(run.workflow, _general(found.code.location), does, instead)
+    return Decision(run.workflow, general_location(found.code.location), does, instead)
 
 
 def _end(run: RunRecord) -> str:
@@ -89,8 +88,3 @@ def _differs(run: RunRecord, value: Any, codec: Codec) -> bool:
     except PayloadError:
         return False
     return texts[0] != texts[1]
-
-
-def _general(location: str) -> str:
-    """Return the location with "~" for the number of each iteration."""
-    return _ITERATION.sub(r"\1~", location)

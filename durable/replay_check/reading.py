@@ -7,13 +7,13 @@ operations has its run, so that the many that took the usual way hide no other.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from durable.conf import conf
+from durable.core.location import general_location
 from durable.core.records import ENDED, RunState
 from durable.inspection.loose_scans import workflows_of_runs
 from durable.models import Entry, Run
@@ -24,7 +24,6 @@ __all__ = ["open_runs", "sampled_runs", "workflows_with_runs"]
 _PAGE: Final = 500  # runs whose paths are read at a time
 _NAMES: Final = 1_000  # names of workflows that one statement returns
 _WIDTH: Final = 2_000  # ended runs of a workflow and a state from which the sample is taken, the newest
-_ITERATION: Final = re.compile(r"(^|/)~\d+(?=/|$)")
 _OPEN: Final = tuple(each for each in RunState if each not in ENDED)
 
 
@@ -136,8 +135,7 @@ def _paths(run_ids: Sequence[str]) -> dict[str, _Path]:
                 if now is not None:
                     found[now] = _Path(_digest(places), kinds.digest())
                 now, places, kinds = run_id, {}, hashlib.blake2b(digest_size=16)
-            general = _ITERATION.sub(r"\1~", location) if "~" in location else location
-            places[f"{kind} {general}"] = None
+            places[f"{kind} {general_location(location)}"] = None
             kinds.update(f"{kind}\n".encode())
         if now is not None:
             found[now] = _Path(_digest(places), kinds.digest())

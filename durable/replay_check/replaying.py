@@ -28,7 +28,7 @@ from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, 
 from durable.core.limits import History
 from durable.core.location import escape
 from durable.core.mistakes import is_mistake
-from durable.core.options import resolve_name
+from durable.core.recorded_names import resolve_used
 from durable.core.records import ENDED, EntryKind, EntryRecord, Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.scope import Scope
@@ -303,7 +303,7 @@ class _Replay:
                 continue
             name = str(each.data["rollback"].get("handler", ""))
             try:
-                _resolved(name)
+                resolve_used(name)
             except Exception as error:  # noqa: BLE001  # whatever importing raises
                 return self._made(
                     FindingKind.HANDLER,
@@ -391,11 +391,6 @@ def _counted(args: list[Any], kwargs: dict[str, Any]) -> str:
     words = [f"{len(args)} by position"] if args else []
     words += [f"by name {', '.join(sorted(kwargs))}"] if kwargs else []
     return " and ".join(words) or "no arguments"
-
-
-@lru_cache(maxsize=1024)
-def _resolved(name: str) -> Callable[..., Any]:
-    return resolve_name(name)
 
 
 @contextmanager

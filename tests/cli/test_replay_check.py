@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from django.db.utils import DatabaseError
 
-from durable import Context, CriticalError, get_run, workflow
+from durable import Break, Context, Continue, CriticalError, get_run, workflow
 from durable.core import registry
 from durable.models import Attempt, Child, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.replay_check.read_only import is_refused_write, snapshot
@@ -74,19 +74,74 @@ def rows() -> dict[str, list[Any]]:
 
 
 class TestWhatItSays:
-    def test_one_line_for_each_run_that_would_diverge(self, shell: Shell, code: Code) -> None:
-        code.deploy(lambda ctx: waiting(ctx, "charge", "pack"))
-        for number in range(3):
-            code.start(id=f"order-{number}")
-        code.deploy(lambda ctx: waiting(ctx, "charge"))
+    def test_one_line_for_the_runs_that_would_diverge_in_the_same_way(self, shell: Shell, code: Code) -> None:
+        code.deploy(lambda ctx, *steps: waiting(ctx, *steps))
+        for number in range(7):
+            code.start("charge", "pack", id=f"order-{number}")
+        code.start("charge", "wrap", id="order-7")
+        code.deploy(lambda ctx, *steps: waiting(ctx, "charge"))
         done = shell("replay-check", "--open")
         assert done.status == 1
-        assert sorted(done.lines) == [
-            f'order-{number} (gate.cli, sleeping): at "wait" the history has step "pack", the code comes to sleep "wait"; '
+        several, one = done.lines
+        assert several.startswith("7 runs of gate.cli (order-")
+        assert several.endswith(
+            ', ...): at "wait" the history has step "pack", the code comes to sleep "wait"; '
             'write `ctx.removed("pack", "step")` where it was, until the runs that have it have ended'
-            for number in range(3)
-        ]
-        assert done.err == "3 runs checked, 3 would diverge.\n"
+        )
+        named = several.partition("(")[2].partition(", ...)")[0].split(", ")
+        assert len(set(named)) == 5
+        assert set(named) < {f"order-{number}" for number in range(7)}
+        assert one == (
+            'order-7 (gate.cli, sleeping): at "wait" the history has step "wrap", the code comes to sleep "wait"; '
+            'write `ctx.removed("wrap", "step")` where it was, until the runs that have it have ended'
+        )
+        assert done.err == "8 runs checked, 8 would diverge.\n"
+
+    def test_iterations_and_the_values_in_errors_make_no_other_groups(self, shell: Shell, code: Code) -> None:
+        def looping(ctx: Context, number: int) -> None:
+            def body(context: Context, state: int) -> Break | Continue[int]:
+                context.step("look", work)
+                if state == number:
+                    context.sleep("wait", "1 day")
+                return Continue(state + 1) if state < number else Break()
+
+            ctx.loop("days", body, state=0)
+
+        code.deploy(looping)
+        for number in (1, 2):
+            code.start(number, id=f"order-{number}")
+
+        def without_looking(ctx: Context, number: int) -> None:
+            def body(context: Context, state: int) -> Break | Continue[int]:
+                context.sleep("wait", "1 day")
+                return Continue(state + 1)
+
+            ctx.loop("days", body, state=0)
+
+        code.deploy(without_looking)
+        (line,) = shell("replay-check").lines
+        assert line.startswith("2 runs of gate.cli (order-")
+        assert ': at "days / ~ / wait" the history has step "look", the code comes to sleep "wait"; ' in line
+
+        def mistaken(ctx: Context, number: int) -> None:
+            raise KeyError(number)
+
+        code.deploy(mistaken)
+        (line,) = shell("replay-check").lines
+        assert line.startswith("2 runs of gate.cli (order-")
+        assert "raises KeyError: " in line
+
+    def test_json_has_the_ids_of_all_runs_of_a_group(self, shell: Shell, code: Code) -> None:
+        code.deploy(lambda ctx: waiting(ctx, "charge"))
+        for number in range(7):
+            code.start(id=f"order-{number}")
+        code.deploy(lambda ctx: waiting(ctx))
+        found = shell("replay-check", "-o", "json").json
+        (group,) = found["groups"]
+        assert (group["workflow"], group["kind"], group["place"], group["count"]) == ("gate.cli", "skipped", "wait", 7)
+        assert sorted(group["runs"]) == sorted(each["run_id"] for each in found["findings"])
+        assert sorted(group["runs"]) == [f"order-{number}" for number in range(7)]
+        assert group["message"] == shell("replay-check").lines[0]
 
     def test_nothing_where_all_is_fine(self, shell: Shell, code: Code) -> None:
         code.deploy(lambda ctx: waiting(ctx, "charge"))
@@ -124,6 +179,11 @@ class TestWhatItSays:
         done = shell("replay-check")
         assert done.status == 2
         assert done.out.startswith("order-1 (gate.cli, sleeping): not checked: KeyError")
+        code.start(id="order-2")
+        Entry.objects.filter(run="order-2").update(data={"state": "pending"})
+        (line,) = shell("replay-check").lines
+        assert line.startswith("2 runs of gate.cli (order-")
+        assert "): not checked: KeyError" in line
 
     def test_what_was_found_before_ctrl_c(self, shell: Shell, code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
         code.deploy(lambda ctx: waiting(ctx, "charge"))
@@ -195,6 +255,18 @@ class TestTheDifferenceOfDecisions:
         (group,) = shell("replay-check", "--diff", "--format", "json").json["decisions"]
         assert (group["place"], group["count"], group["of"]) == ("refund", 3, 10)
         assert set(group["runs"]) == {"order-7", "order-8", "order-9"}
+
+    def test_json_has_the_ids_of_all_runs_of_a_decision(self, shell: Shell, code: Code) -> None:
+        code.deploy(choosing)
+        for number in range(10):
+            code.start(number, id=f"order-{number}")
+        code.deploy(lambda ctx, amount: ctx.step("ship" if amount < 3 else "refund", work))
+        (line,) = shell("replay-check", "--diff").lines
+        assert line.startswith("in 7 of 10 runs of gate.cli ")
+        assert line.endswith(", ...")
+        assert line.count("order-") == 5
+        (group,) = shell("replay-check", "--diff", "--format", "json").json["decisions"]
+        assert sorted(group["runs"]) == [f"order-{number}" for number in range(3, 10)]
 
     def test_says_what_goes_on_behind_the_end(self, shell: Shell, code: Code) -> None:
         code.deploy(choosing)

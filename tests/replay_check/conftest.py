@@ -28,10 +28,15 @@ class Deploys:
         self.at = at
         self._deployed: Any = None
 
-    def deploy(self, function: Callable[..., Any]) -> None:
+    def deploy(self, function: Callable[..., Any], name: str = NAME) -> None:
         """Replace the code of the workflow."""
         self.withdraw()
-        self._deployed = workflow(name=NAME)(function)
+        self._deployed = workflow(name=name)(function)
+
+    @property
+    def code(self) -> Any:
+        """The workflow as it is deployed."""
+        return self._deployed
 
     def withdraw(self) -> None:
         if self._deployed is not None:
