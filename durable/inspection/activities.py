@@ -121,9 +121,17 @@ class RunningStep:
 
     @property
     def words(self) -> str:
-        """The step, its attempt, its age and its limits: 'step "charge", attempt 2, for 40 m (timeout 51 m)'."""
+        """The step, its attempt, its age and its limits: 'step "charge", attempt 2, for 40 m 3 s (timeout 51 m)'."""
+        return self._told(units=2)
+
+    @property
+    def words_of_minute(self) -> str:
+        """The same with the age in its largest unit alone: it stays as it is for a minute, for a step that runs for one."""
+        return self._told(units=1)
+
+    def _told(self, units: int) -> str:
         text = _("%(step)s, attempt %(number)d, for %(span)s") if self.attempt > 1 else _("%(step)s for %(span)s")
-        words = text % {"step": self.name, "number": self.attempt, "span": span(self.seconds)}
+        words = text % {"step": self.name, "number": self.attempt, "span": span(self.seconds, units)}
         return f"{words} ({self.limits})" if self.limits else words
 
 

@@ -7,17 +7,18 @@ cap. A pattern is text of an error's message, so it is redacted, and surfaces as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import DateTimeField, F, Func, IntegerField, OuterRef, QuerySet, Subquery, TextField, Value
+from django.db.models.functions import Cast
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
 from durable.core.records import RunState
-from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.inspection.capped_counts import Count, count_capped, tally
 from durable.inspection.payloads import redacted
 from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.fields import unpack
@@ -28,17 +29,20 @@ __all__ = [
     "CAP",
     "HIDDEN_PATTERN",
     "WIDTH",
+    "CauseLine",
     "CauseOfRun",
     "CauseSpread",
     "CauseSummary",
     "cause_of",
     "find_cause",
+    "further_causes",
     "list_causes",
     "spread_of",
 ]
 
 CAP: Final = 10_000  # runs of a cause that are counted
 MOST: Final = 50  # causes that a list has
+LINE_CAP: Final = 1_000  # runs of a further cause that are counted
 MOST_BUILDS: Final = 10  # builds of a cause
 SAMPLE: Final = 500  # failures of a cause from which its workflows and its last day are taken
 BARS: Final = 48  # of the last day
@@ -54,8 +58,8 @@ class CauseSummary:
     """A cause of failed runs.
 
     `count` is the number of runs that are failed because of it. The first of these failed at `since`, the last one at
-    `last_at`. `workflows` and `bars`, the failures in each half hour of the last day, come from the newest `SAMPLE`
-    failures; `is_sampled` says that the last day had more. `builds` are those
+    `last_at`. `workflows`, the one with the most failures first, and `bars`, the failures in each half hour of the last day,
+    come from the newest `SAMPLE` failures; `is_sampled` says that the last day had more. `builds` are those
     builds of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause.
     `is_new` says that it was first seen since the newest build appeared or, where no build is known, within the last hour.
     `pattern` is redacted; show it to users with `view_payload`.
@@ -85,6 +89,17 @@ class CauseSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CauseLine:
+    """A cause of failed runs in one line: where they failed, how many they are, and the newest of them."""
+
+    fingerprint: str
+    place: str
+    error_type: str
+    count: Count
+    newest_run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CauseSpread:
     """Where the newest failed runs of a cause failed, at most `SAMPLE` of them: each name with its number, the highest first."""
 
@@ -102,10 +117,25 @@ def list_causes(
     `muted` limits them to muted ones, or to the others. `within` limits the runs, for example to those that a user may
     see. At most four statements.
     """
-    causes = _known(within).filter(last_at__isnull=False)
-    if muted is not None:
-        causes = causes.filter(muted_at__isnull=not muted)
-    return _summaries(list(causes.order_by("-last_at", "pk")[:most]), now, within)
+    return _summaries(list(_newest_first(muted, within)[:most]), now, within)
+
+
+def further_causes(*, after: int, most: int) -> list[CauseLine]:
+    """Return up to `most` causes that are not muted, those behind the first `after` of `list_causes`; two statements."""
+    causes = list(_newest_first(muted=False)[after : after + most])
+    open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
+    counts = count_capped([open_ones.filter(cause_id=each.pk).order_by("-failed_at") for each in causes], LINE_CAP)
+    return [
+        CauseLine(
+            fingerprint=cause.fingerprint,
+            place=cause.place,
+            error_type=cause.error_type,
+            count=count,
+            newest_run=cause.newest_run,
+        )
+        for cause, count in zip(causes, counts, strict=True)
+        if cause.newest_run and count
+    ]
 
 
 def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
@@ -162,6 +192,14 @@ def _builds() -> QuerySet[CauseBuild]:
     return CauseBuild.objects.using(conf.DATABASE).order_by("-first_seen_at")
 
 
+def _newest_first(muted: bool | None, within: RunQuerySet | None = None) -> QuerySet[Any]:
+    """Return the causes that have failed runs, all or the muted or the others, the one with the newest failure first."""
+    causes = _known(within).filter(last_at__isnull=False)
+    if muted is not None:
+        causes = causes.filter(muted_at__isnull=not muted)
+    return causes.order_by("-last_at", "pk")
+
+
 def _known(within: RunQuerySet | None = None) -> QuerySet[Any]:
     """Return all causes, each with the times of its first and last failure, and the newest of the failed runs."""
     open_ones = _failures(within).filter(cause=OuterRef("pk"), is_open=True)
@@ -184,7 +222,7 @@ def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None)
     of_each = [failures.filter(cause_id=cause.pk) for cause in causes]
     begin = now - BARS * WIDTH
     counts = count_capped([each.filter(is_open=True).order_by("-failed_at") for each in of_each], CAP)
-    newest = sample_rows([each.order_by("-failed_at") for each in of_each], ["failed_at", "workflow"], SAMPLE)
+    workflows, bars = _spread_of_newest([each.order_by("-failed_at") for each in of_each], begin)
     patterns = _shown_patterns(causes)
     return [
         CauseSummary(
@@ -196,25 +234,58 @@ def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None)
             first_seen_at=cause.first_seen_at if within is None else cause.since,  # perhaps of a run out of sight
             since=cause.since,
             last_at=cause.last_at,
-            workflows=list(dict.fromkeys(unpack(workflow) for _, workflow in rows)),
-            bars=_bars(begin, (moment_of(moment) for moment, _ in rows)),
-            is_sampled=len(rows) >= SAMPLE and moment_of(rows[-1][0]) >= begin,
+            workflows=sorted(names, key=lambda name: (-names[name], name)),
+            bars=[shown.get(each, 0) for each in range(BARS)],
+            is_sampled=sum(shown.values()) >= SAMPLE and min(shown) >= 0,
             newest_run=cause.newest_run or "",
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
             is_new=cause.first_seen_at >= (cause.newest_deploy or now - _NEW),
             builds=[cause.newest_build] if cause.newest_build else [],
         )
-        for cause, count, rows, pattern in zip(causes, counts, newest, patterns, strict=True)
+        for cause, count, names, shown, pattern in zip(causes, counts, workflows, bars, patterns, strict=True)
     ]
 
 
-def _bars(begin: datetime, moments: Iterable[datetime]) -> list[int]:
-    bars = [0] * BARS
-    for moment in moments:
-        if moment >= begin:
-            bars[min(BARS - 1, (moment - begin) // WIDTH)] += 1
-    return bars
+def _spread_of_newest(
+    newest: Sequence[QuerySet[Any]], begin: datetime
+) -> tuple[list[Mapping[str, int]], list[Mapping[int, int]]]:
+    """Return how many of the newest failures of each cause each workflow had, and how many each bar from `begin` on.
+
+    Those of before have negative bars. The database counts: one statement, and at most `BARS` rows a cause beside its
+    workflows.
+    """
+    of_workflow = [each.annotate(counted=F("workflow")) for each in newest]
+    bar = Cast(_Bar("failed_at", Value(begin, output_field=DateTimeField())), TextField())
+    of_bar = [each.annotate(counted=bar) for each in newest]
+    found = tally([*of_workflow, *of_bar], "counted", SAMPLE)
+    names, bars = found[: len(newest)], found[len(newest) :]
+    return (
+        [{unpack(name): number for name, number in each.items()} for each in names],
+        [_with_last(each) for each in bars],
+    )
+
+
+def _with_last(bars: Mapping[Any, int]) -> Mapping[int, int]:
+    """Return the bars by their numbers: what failed since `now`, by another clock, is in the last one."""
+    found: Counter[int] = Counter()
+    for bar, number in bars.items():
+        found[max(-1, min(BARS - 1, int(bar)))] += number
+    return found
+
+
+class _Bar(Func):
+    """How many bars a moment is after another one."""
+
+    output_field = IntegerField()
+
+    def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:
+        """Return the SQL: the difference is an interval on PostgreSQL, and microseconds on SQLite."""
+        sides = [compiler.compile(each) for each in self.get_source_expressions()]
+        passed, given = connection.ops.subtract_temporals("DateTimeField", *sides)
+        if connection.vendor == "postgresql":
+            passed = f"extract(epoch FROM {passed}) * 1000000"
+        return f"CAST(FLOOR(({passed}) / {WIDTH / timedelta(microseconds=1)}) AS integer)", tuple(given)
 
 
 def _shown_patterns(causes: Sequence[Any]) -> list[str]:

@@ -79,8 +79,8 @@ def _stopped_compensating(facts: Facts) -> Explanation:
 def _diverged(facts: Facts) -> Explanation:
     return Explanation(
         headline=_("Stopped: the code no longer fits its history"),
-        detail=_("%(error)s Nothing was compensated. Fix the code, then recover the run: it goes on where it was")
-        % {"error": _error(facts)},
+        detail=_("%(error)s. Nothing was compensated. Fix the code, then recover the run: it goes on where it was")
+        % {"error": _error(facts).removesuffix(".")},
         needs_attention=True,
         remedies=("recover", "replay", "restart"),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django.utils.translation import gettext as _
 
 from durable.conf import conf
+from durable.core.map_entries import UNDONE_FROM
 from durable.core.records import EntryKind, RunState
 from durable.inspection.humanize import thousands
 from durable.inspection.map_note import recovered_note
@@ -16,13 +18,15 @@ from durable.models import ChildGroup, Entry, Run, Turn
 __all__ = ["recovering_note", "turn_note", "waiting_for_map"]
 
 
-def waiting_for_map(awaited: Sequence[str]) -> str | None:
-    """Return what a run waits for, if a group of children is among these; None if none is."""
+def waiting_for_map(run: Run, awaited: Sequence[str]) -> str | None:
+    """Return what the run waits for, if a group of children is among these; None if none is."""
     groups = ChildGroup.objects.using(conf.DATABASE).filter(id__in=list(awaited))
     group = groups.select_related("tally").order_by("position").first()
     if group is None:
         return None
     tally = group.tally
+    if group.is_over:  # its children are waited for again: they undo what they have done
+        return _compensating(run, group)
     note = _(
         'Waiting for the children of the map "%(map)s": %(ended)s of %(size)s have ended, %(running)s are under way'
     ) % {
@@ -35,6 +39,22 @@ def waiting_for_map(awaited: Sequence[str]) -> str | None:
         note += ", " + _("%(waiting)s wait for their turn") % {"waiting": thousands(tally.waiting)}
     if tally.failed:
         note += "; " + _("failed so far: %(failed)s") % {"failed": thousands(tally.failed)}
+    return note
+
+
+def _compensating(run: Run, group: ChildGroup) -> str:
+    """Return how far the compensation of the children of a map has come."""
+    tally = group.tally
+    note = _('Compensating the children of the map "%(map)s": %(running)s of %(size)s are under way') % {
+        "map": display_location(group.location),
+        "running": thousands(tally.running + tally.waiting),
+        "size": thousands(group.size),
+    }
+    entries = Entry.objects.using(conf.DATABASE).filter(run_id=run.id, location=group.location)
+    data: Mapping[str, Any] | None = entries.values_list("data", flat=True).first()
+    left = None if data is None else data.get("rollback", {}).get(UNDONE_FROM)
+    if left is not None:
+        note += ", " + _("%(left)s are left") % {"left": thousands(left)}
     return note
 
 

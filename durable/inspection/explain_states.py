@@ -20,7 +20,9 @@ from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection import explain_ends, explain_waits
 from durable.inspection.activities import RunningStep, activities_of
+from durable.inspection.backlog import backlog_note
 from durable.inspection.children_left import children_left_note
+from durable.inspection.children_notes import pause_note
 from durable.inspection.explain_maps import recovering_note
 from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
@@ -70,14 +72,14 @@ def explain_fully(run: Run, now: datetime, open_keys: Sequence[int] | None = Non
 
     `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again.
 
-    Two more for a run that is due, for the hold of its queue and the ranks of its runs; three more where some have one. Three for a run that undid steps in scopes. For a run
-    that an operation has failed one more, and one for each level of joins around the failed step. One more for a run that
-    has ended with children that are left to be cancelled.
+    Five more for a run that is due, for the hold of its queue, the runs and workers before it, and the ranks of its runs;
+    three more where some have one. Two for a paused run, for its children. Three for a run that undid steps in scopes. For a
+    run that an operation has failed one more, and one for each level of joins around the failed step. One more for a run
+    that has ended with children that are left to be cancelled.
     """
     found = _explained_fully(run, now, open_keys)
     notes = [rank_note(run, now), limits_note(run, now)] if run.finished_at is None else [children_left_note(run)]
-    said = [each for each in notes if each]
-    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), *said]))) if said else found
+    return _with_notes(found, notes)
 
 
 def _explained_fully(run: Run, now: datetime, open_keys: Sequence[int] | None) -> Explanation:
@@ -94,8 +96,17 @@ def _explained_fully(run: Run, now: datetime, open_keys: Sequence[int] | None) -
     unread = unreceived[:_MOST_MESSAGES].count()
     entries = open_entries(run.id, open_keys)
     found = explain(run, now, entries, unread, running=running, paused=paused)
-    note = recovering_note(run, entries)
-    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), note]))) if note else found
+    notes = [
+        recovering_note(run, entries),
+        pause_note(run) if run.state == RunState.PAUSED else "",
+        backlog_note(run, now) if paused is None else "",
+    ]
+    return _with_notes(found, notes)
+
+
+def _with_notes(found: Explanation, notes: Sequence[str | None]) -> Explanation:
+    said = [each for each in notes if each]
+    return replace(found, detail=". ".join(filter(None, [found.detail.rstrip("."), *said]))) if said else found
 
 
 def open_entries(run_id: str, open_keys: Sequence[int] | None = None) -> list[Entry]:
@@ -225,6 +236,9 @@ def _rolling_back(facts: Facts) -> Explanation:
     late = explain_waits.late(facts)
     if late is not None:
         return late
+    is_waiting = not facts.is_held and not facts.is_due
+    if is_waiting and (of_children := explain_waits.compensating_children(facts)) is not None:
+        return Explanation(headline=of_children, detail=shortened(why), remedies=("pause",))
     if run.wake_at is not None and run.wake_at > now:
         headline = _("Compensating; a rollback handler has failed, next try %(when)s")
         headline %= {"when": until(run.wake_at, now)}

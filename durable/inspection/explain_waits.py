@@ -13,18 +13,29 @@ from durable.core import location as locations
 from durable.core.bulk_runs import is_stopped
 from durable.core.location import awaited_children
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
+from durable.core.renames import names_of_queue
 from durable.core.slot_records import SlotKind, limit_label
 from durable.core.summary import SummaryKind
 from durable.inspection.explain_maps import turn_note, waiting_for_map
 from durable.inspection.explanation import Explanation, Facts, capitalized
 from durable.inspection.humanize import either, relative, shortened, until
 from durable.inspection.rates import RateWait, rate_wait_of
+from durable.inspection.shell_command import command
 from durable.inspection.slots import Line, line_of
 from durable.inspection.wording import display_location, state_in_words
 from durable.models import Run
+from durable.models.renames import learn_queues
 from durable.notifier import redis_clients
 
-__all__ = ["awaited_queues", "in_paused_queue", "late", "pending", "sleeping", "to_run_alone"]
+__all__ = [
+    "awaited_queues",
+    "compensating_children",
+    "in_paused_queue",
+    "late",
+    "pending",
+    "sleeping",
+    "to_run_alone",
+]
 
 _SHOWN: Final = 50  # children of which the first is named
 _MOST_OF_A_MISFIT: Final = 800  # characters of what does not fit: it ends with what to do
@@ -98,10 +109,13 @@ def late(facts: Facts) -> Explanation | None:
     if not facts.is_late or run.wake_at is None:
         return None
     known = redis_clients.queue_names()
-    if run.queue in known or not conf.REDIS:
+    if run.queue not in known:
+        learn_queues(conf.DATABASE)  # a migration may have given it the name of another
+    served = next((each for each in names_of_queue(run.queue) if each in known), None)
+    if served is not None or not conf.REDIS:
         detail = _(
             "See that a worker serves it: %(command)s. A worker that does is busy with runs that were due before this one"
-        ) % {"command": f"python manage.py durable_worker {run.queue}"}
+        ) % {"command": f"python manage.py durable_worker {served or run.queue}"}
     elif known:
         detail = _("RQ_QUEUES lacks this queue, and has %(queues)s: add it, or start the run on another")
         detail %= {"queues": ", ".join(known)}
@@ -200,7 +214,7 @@ def _waiting_for_children(facts: Facts) -> Explanation:
     run = facts.run
     children = awaited_children(run.waiting_for)
     found = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN]).order_by("created_at", "id").first()
-    if found is None and (of_map := waiting_for_map(children[:_SHOWN])) is not None:
+    if found is None and (of_map := waiting_for_map(run, children[:_SHOWN])) is not None:
         headline = of_map
     elif found is None:
         headline = _('Waiting for child "%(child)s", whose run is gone') % {"child": children[0]}
@@ -217,6 +231,20 @@ def _waiting_for_children(facts: Facts) -> Explanation:
     elif run.wake_at is not None:
         headline = _("%(waits)s; until %(when)s") % {"waits": headline, "when": until(run.wake_at, facts.now)}
     return Explanation(headline=headline, remedies=("cancel",))
+
+
+def compensating_children(facts: Facts) -> str | None:
+    """Return for which children a run waits that rolls back, in words; None if it waits for none."""
+    children = awaited_children(facts.run.waiting_for)
+    if not children:
+        return None
+    if (of_map := waiting_for_map(facts.run, children[:_SHOWN])) is not None:
+        return of_map
+    found = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN]).order_by("created_at", "id").first()
+    if found is None:
+        return None
+    state = {"child": found.id, "state": state_in_words(found.state)}
+    return _('Compensating: waiting until child "%(child)s" has undone its own, which is %(state)s') % state
 
 
 def _in_line(facts: Facts, line: Line) -> Explanation:
@@ -257,6 +285,12 @@ def _rated(facts: Facts, wait: RateWait) -> Explanation:
         detail = _("Closed until %(when)s by %(by)s") % closing
         if wait.closing.reason:
             detail += f": {shortened(wait.closing.reason)}"
+    elif wait.sooner is not None:
+        again = command("set-rate", wait.limit, wait.rate_text, burst=wait.burst if wait.burst > 1 else "")
+        detail = _(
+            "The moments of attempts that were cancelled before it stay reserved. Setting the rate, to what it is or to "
+            "another one, gives all moments anew: this one would begin %(when)s. %(command)s"
+        ) % {"when": until(wait.sooner, facts.now), "command": again}
     return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
 
 

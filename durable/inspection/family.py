@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db.models import F, OuterRef, QuerySet, Subquery
 
 from durable.conf import conf
+from durable.core.ids import MAX_ID
 from durable.core.records import ENDED, RunState
 from durable.core.tally import Tally
 from durable.inspection.capped_counts import Count, cross_tally
@@ -23,6 +24,7 @@ from durable.models.run import RunQuerySet
 
 __all__ = [
     "CAP",
+    "ChildKey",
     "ChildPage",
     "ChildRow",
     "FailedChildren",
@@ -40,6 +42,7 @@ CAP: Final = 10_000  # children of a run that are counted, and that one page exa
 PAGE: Final = 50
 MOST_PARENTS: Final = 20  # of the chain up to the root
 _FAILED: Final = RunState.FAILED.value
+_DIGITS: Final = 18  # of a position
 _PARENT: Final = "parent"  # the cursor of a bulk before its last page
 
 
@@ -90,6 +93,23 @@ class FamilyCounts:
         return bool(self.groups)
 
 
+class ChildKey(NamedTuple):
+    """Where a child is in the order of starts. A child that was started anew may have the position of the one before."""
+
+    position: int
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"{self.position}:{self.run_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> ChildKey | None:
+        """Return the key of a text, None for a text that is none. Without an id it is before all at its position."""
+        position, _, run_id = text.partition(":")
+        is_number = position.isascii() and position.isdigit() and len(position) <= _DIGITS
+        return cls(int(position), run_id.replace("\0", "")[:MAX_ID]) if is_number else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRow:
     """A child, and where its parent has started it: the location and, if it belongs to one, the group."""
@@ -104,12 +124,12 @@ class ChildRow:
 class ChildPage:
     """A page of children in the order of their starts.
 
-    `next_position` is None at the end. `is_window`: the page is short because `CAP` children were examined for it; more
-    may follow.
+    The next page is behind `next_key`, which is None at the end. `is_window`: the page is short because `CAP` children
+    were examined for it; more may follow.
     """
 
     rows: Sequence[ChildRow]
-    next_position: int | None = None
+    next_key: ChildKey | None = None
     is_window: bool = False
 
 
@@ -157,27 +177,20 @@ def list_children(
     *,
     states: Collection[str] = (),
     group: str | None = None,
-    after: int | None = None,
+    after: ChildKey | None = None,
     limit: int = PAGE,
     within: RunQuerySet | None = None,
 ) -> ChildPage:
-    """Return a page of the run's children behind the position `after`, in the order of their starts.
+    """Return a page of the run's children behind the key `after`, in the order of their starts.
 
     With `states`, those that are in one of them; with a `group`, those of the group at this location. Three statements.
     """
-    children = _children(run_id, within).order_by("position")
-    if after is not None:
-        children = children.filter(position__gt=after)
+    children = _behind(_children(run_id, within), after).order_by("position", "pk")
     end: int | None = None
     found = children
     if states or group is not None or within is not None:
-        end = (
-            _all(run_id)
-            .filter(**({} if after is None else {"position__gt": after}))
-            .order_by("position")
-            .values_list("position", flat=True)[CAP - 1 : CAP]
-            .first()
-        )
+        in_order = _behind(_all(run_id), after).order_by("position").values_list("position", flat=True)
+        end = in_order[CAP - 1 : CAP].first()
         found = children if end is None else children.filter(position__lte=end)
     if states:
         found = found.filter(in_state__in=sorted(states))
@@ -191,8 +204,16 @@ def list_children(
         if each.run_id in runs
     ]
     if len(rows) > limit:
-        return ChildPage(rows=shown, next_position=rows[limit - 1].position)
-    return ChildPage(rows=shown, next_position=end, is_window=end is not None)
+        return ChildPage(rows=shown, next_key=ChildKey(rows[limit - 1].position, rows[limit - 1].run_id))
+    return ChildPage(rows=shown, next_key=None if end is None else ChildKey(end + 1, ""), is_window=end is not None)
+
+
+def _behind(children: QuerySet[Any], key: ChildKey | None) -> QuerySet[Any]:
+    """Return those of these children of one run that are behind this key."""
+    if key is None:
+        return children
+    # one range of the index, not two
+    return children.filter(position__gte=key.position).exclude(position=key.position, pk__lte=key.run_id)
 
 
 def family_data(counts: FamilyCounts) -> dict[str, Any]:
@@ -229,10 +250,10 @@ class FailedChildren:
         """Return up to `limit` ids of children behind `cursor`, and the next cursor; at the end the run alone."""
         if cursor == _PARENT:
             return self._itself(), None
-        after = None if cursor is None else int(cursor)
+        after = None if cursor is None else ChildKey.parse(cursor)
         page = list_children(self.parent, states=[_FAILED], group=self.group, after=after, limit=limit)
         ids = [each.run.id for each in page.rows]
-        return ids, _PARENT if page.next_position is None else str(page.next_position)
+        return ids, _PARENT if page.next_key is None else str(page.next_key)
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return up to `limit` ids of them, if failed runs are asked for."""

@@ -384,7 +384,7 @@ def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
     advice = _(
         "Look at what they wait for: ask the worker for the stack. To end the attempt as its timeout would, abandon it; the "
         "step's own policy decides about the next one. The oldest: %(step)s, run %(run)s, worker %(worker)s."
-    ) % {"step": oldest.words, "run": oldest.run_id, "worker": oldest.worker}
+    ) % {"step": oldest.words_of_minute, "run": oldest.run_id, "worker": oldest.worker}
     workflows = Counter(step.workflow for step in found)
     return [
         Finding(

@@ -15,7 +15,7 @@ __all__ = ["map_note", "recovered_note"]
 
 
 def map_note(data: Mapping[str, Any]) -> str:
-    """Return what is recorded of the children, in words; while they run, `child_counts` knows more."""
+    """Return what is recorded of the children, in words; while they run, `durable.inspection.family` knows more."""
     size = data.get("size", 0)
     note = ngettext("%(number)s child", "%(number)s children", size) % {"number": thousands(size)}
     ended: Mapping[str, int] = data.get("ended", {})

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -82,6 +82,12 @@ class Cursor:
     def of(cls, run: Run, order: RunOrder) -> Cursor:
         """Return the run's key."""
         return cls(None if order is RunOrder.BY_ID else getattr(run, order.column), run.id, order)
+
+    @classmethod
+    def at_second(cls, moment: datetime, order: RunOrder) -> Cursor:
+        """Return the key between two seconds that follows `moment` in the list: it tells of no run."""
+        second = moment.replace(microsecond=0)
+        return cls(second if order.is_descending else second + timedelta(seconds=1), "", order)
 
     @classmethod
     def parsed(cls, text: str, order: RunOrder) -> Cursor:

@@ -19,7 +19,6 @@ from durable.inspection.allowed_verbs import possible_verbs
 from durable.inspection.builds import BuildSeen
 from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.causes import CauseSpread, CauseSummary, find_cause, list_causes, spread_of
-from durable.inspection.child_counts import ChildCounts, GroupCounts
 from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
 from durable.inspection.counts import count_by_state
 from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
@@ -73,7 +72,6 @@ __all__ = [
     "BuildSeen",
     "CauseSpread",
     "CauseSummary",
-    "ChildCounts",
     "Chosen",
     "Count",
     "EntryDetail",
@@ -86,7 +84,6 @@ __all__ = [
     "Field",
     "Filtered",
     "Finding",
-    "GroupCounts",
     "HeldRun",
     "InvalidCursorError",
     "Mark",

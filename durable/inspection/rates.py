@@ -8,6 +8,7 @@ from datetime import datetime
 
 from durable.conf import conf
 from durable.core import registry
+from durable.core.gcra import Cell, Want, begin_anew, reserve
 from durable.core.rate_counts import BUCKETS, counts_of
 from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanoseconds, nanoseconds
 from durable.core.slot_records import limit_label
@@ -38,7 +39,11 @@ _LIMITS = 100  # that are told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateWait:
-    """An attempt that waits for its moment `at`, behind so many others of its key."""
+    """An attempt that waits for its moment `at`, behind so many others of its key.
+
+    `sooner` is its moment if all that wait were given new ones, None if it is no earlier one, or others are before it: those
+    that were cancelled keep theirs.
+    """
 
     limit: str
     key: str
@@ -47,6 +52,9 @@ class RateWait:
     before: int
     rate: str
     closing: LimitClosing | None
+    sooner: datetime | None = None
+    rate_text: str = ""
+    burst: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +111,31 @@ def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
         return None
     ahead = rows.filter(limit=mine.limit, key=mine.key, at__gt=now, at__lt=mine.at)
     limit = RateLimit.objects.using(conf.DATABASE).filter(name=mine.limit).first()
+    before = ahead.order_by("limit", "key", "at")[:_PLACES].count()
+    closing = closing_of(mine.limit, mine.key, now)
     return RateWait(
         limit=mine.limit,
         key=mine.key,
         units=mine.units,
         at=mine.at,
-        before=ahead.order_by("limit", "key", "at")[:_PLACES].count(),
+        before=before,
         rate="" if limit is None else str(limit.now),
-        closing=closing_of(mine.limit, mine.key, now),
+        closing=closing,
+        sooner=None if before or closing or limit is None else _moment_anew(mine, limit.now, now),
+        rate_text="" if limit is None else limit.now.text,
+        burst=1 if limit is None else limit.now.burst,
     )
+
+
+def _moment_anew(mine: Reservation, rate: Rate, now: datetime) -> datetime | None:
+    """Return the moment of the first attempt of its key if all were given new ones, None if it is no earlier."""
+    row = RateKey.objects.using(conf.DATABASE).filter(limit=mine.limit, key=mine.key).first()
+    cell = Cell() if row is None else Cell(row.reserved, row.begun, row.put_off)
+    begin_anew(cell)
+    want = Want(units=mine.units, at=nanoseconds(now), may_begin=False)
+    _, moment = reserve(cell, rate.spacing, rate.burst, want)
+    # what is a unit later may be rounding, or a unit that begins just now
+    return from_nanoseconds(moment) if moment + rate.spacing < nanoseconds(mine.at) else None
 
 
 def closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:

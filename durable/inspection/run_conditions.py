@@ -13,13 +13,14 @@ from typing import Final
 from django.db.models import OuterRef, Q, Subquery
 from django.db.models.lookups import Exact, IsNull
 
+from durable.conf import conf
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.records import ENDED, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection.capped_counts import sample_rows
 from durable.inspection.explanation import LATE
 from durable.inspection.workers import queues_with_runs
-from durable.models import Child, Failure
+from durable.models import Child, Failure, Run
 from durable.models.run import RunQuerySet
 
 __all__ = [
@@ -80,11 +81,12 @@ def needing_attention(now: datetime) -> Q:
     return Q(state=_FAILED) | (~Q(state__in=_ENDED) & (Q(diverged_at__isnull=False) | _overdue(now) | _lost(now)))
 
 
-def few_attended(runs: RunQuerySet, now: datetime) -> Sequence[str] | None:
-    """Return the ids of the open ones of `runs` that need attention; None for more than `FEW` in an index.
+def few_attended(now: datetime) -> Sequence[str] | None:
+    """Return the ids of the open runs that need attention; None for more than `FEW` in an index.
 
     Two statements.
     """
+    runs: RunQuerySet = Run.objects.using(conf.DATABASE)
     late = runs.filter(wake_at__isnull=False).exclude(state=RunState.PAUSED.value).filter(_overdue(now))
     diverged = runs.filter(diverged_at__isnull=False).exclude(state__in=_ENDED).order_by("diverged_at")
     leased = runs.filter(_lost(now), lease_expires_at__isnull=False).order_by("lease_expires_at")
@@ -92,8 +94,9 @@ def few_attended(runs: RunQuerySet, now: datetime) -> Sequence[str] | None:
     return _few([diverged, leased, *due])
 
 
-def few_diverged(runs: RunQuerySet) -> Sequence[str] | None:
-    """Return the ids of the open ones of `runs` that have diverged; None for more than `FEW`. One statement."""
+def few_diverged() -> Sequence[str] | None:
+    """Return the ids of the open runs that have diverged; None for more than `FEW`. One statement."""
+    runs: RunQuerySet = Run.objects.using(conf.DATABASE)
     return _few([runs.filter(diverged_at__isnull=False).exclude(state__in=_ENDED).order_by("diverged_at")])
 
 

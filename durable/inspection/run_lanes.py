@@ -15,6 +15,7 @@ from durable.conf import conf
 from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.inspection.error_text import shown_with
 from durable.inspection.pagination import FAILURE_KEY, KEY_OF_FAILURE, Cursor, RunOrder
+from durable.inspection.visibility import has_own_index
 from durable.models import Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
@@ -42,10 +43,11 @@ class RunPage:
 class Plan:
     """The runs along one index, and the conditions that are checked row by row."""
 
-    runs: RunQuerySet
-    rest: Q
-    #: whether `rest` may drop runs, so that a page may have to read any number of them
-    is_sieve: bool
+    #: the condition of the index
+    index: Q
+    rest: Q = field(default_factory=Q)
+    #: whether the index has so few runs that all may be read
+    is_short: bool = False
     #: whether the index is one of open failures
     is_of_failures: bool = False
     #: the rows of the index alone, as far as they are known: where a window ends is told without a look at its runs
@@ -67,18 +69,27 @@ class _Found:
 
 @dataclass(slots=True)
 class Lane:
-    """The runs of a plan in an order, behind the cursor `after`."""
+    """The runs of a plan in an order, behind the cursor `after`.
+
+    `within` limits them to those that a user may see. If the database finds these along an index of their own
+    (`durable.inspection.visibility`), a window is one of them, else one of all runs of the plan's index. A list by id has no
+    window of all runs: its cursors are ids, and must not tell those of runs that the user may not see.
+    """
 
     plan: Plan
     order: RunOrder
     after: Cursor | None = None
     shown_text: str = ""  # text that the redacted error of a run must contain; "" for any
+    within: RunQuerySet | None = None
     _runs: RunQuerySet = field(init=False)
     _ends: dict[int, Cursor | None] = field(init=False, default_factory=dict)  # of windows, by their size
 
     def __post_init__(self) -> None:
-        runs = self.plan.runs.order_by(*self.order.sorted_by(self._key))
-        self._runs = runs if self.after is None else runs.filter(self.after.behind(self._key))
+        self._runs = self._along(Run.objects.using(conf.DATABASE) if self.within is None else self.within)
+
+    def _along(self, runs: RunQuerySet) -> RunQuerySet:
+        found = runs.filter(self.plan.index).order_by(*self.order.sorted_by(self._key))
+        return found if self.after is None else found.filter(self.after.behind(self._key))
 
     @property
     def _key(self) -> tuple[str, ...]:
@@ -86,12 +97,22 @@ class Lane:
 
     @property
     def _key_of_index(self) -> tuple[str, ...]:
-        return self._key if self.plan.failures is None else KEY_OF_FAILURE
+        return self._key if self._failures is None else KEY_OF_FAILURE
+
+    @property
+    def _failures(self) -> QuerySet[Failure] | None:
+        return None if self._is_of_visible else self.plan.failures
+
+    @property
+    def _is_of_visible(self) -> bool:
+        """Whether a window is one of visible runs."""
+        return self.within is not None and (self.order is RunOrder.BY_ID or has_own_index(self.within))
 
     def _index(self) -> QuerySet[Any]:
-        if self.plan.failures is None:
-            return self._runs
-        rows = self.plan.failures.order_by(*self.order.sorted_by(KEY_OF_FAILURE))
+        if self._failures is None:
+            is_own = self.within is None or self._is_of_visible
+            return self._runs if is_own else self._along(Run.objects.using(conf.DATABASE))
+        rows = self._failures.order_by(*self.order.sorted_by(KEY_OF_FAILURE))
         return rows if self.after is None else rows.filter(self.after.behind(KEY_OF_FAILURE))
 
     def matching(self, window: int | None = None) -> tuple[RunQuerySet, Cursor | None]:
@@ -100,7 +121,8 @@ class Lane:
         `window` is the number of examined runs, `WINDOW` unless it is given, or half of it where texts are compared.
         """
         usual = max(1, WINDOW // 2) if self.plan.compares_texts else WINDOW
-        end = self._window_end(window or usual) if self.plan.is_sieve else None
+        is_sieve = bool(self.plan.rest) or self.within is not None  # a page may have to read any number of runs
+        end = self._window_end(window or usual) if is_sieve and not self.plan.is_short else None
         runs = self._runs.filter(self.plan.rest)
         return (runs if end is None else runs.filter(end.up_to(self._key))), end
 
@@ -127,6 +149,8 @@ class Lane:
         last = keys[window - 1 : window].first()
         if last is None:
             return None
+        if self.within is not None and not self._is_of_visible:
+            return Cursor.at_second(last[0], self.order)
         return Cursor(None if self.order is RunOrder.BY_ID else last[0], last[-1], self.order)
 
 

@@ -1,8 +1,9 @@
 """Lists of runs: filters, the search box, orders, and pages by key.
 
 No list reads more of the table as the table grows. A filter that an index serves follows that index; any other filter
-applies to a window of `WINDOW` runs along an index, or of half as many if errors are searched. A page that the window
-did not fill says so, and its cursor continues after the window: no run is left out, one more click is needed.
+applies to a window of `WINDOW` runs along an index, or of half as many if errors are searched. So does the condition of
+`within`, unless it begins with an indexed column (`durable.inspection.visibility`). A page that the window did not fill
+says so, and its cursor continues after the window: no run is left out, one more click is needed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from django.db.models import F, Q
 from durable import runtime
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
+from durable.core.renames import names_of_queue, names_of_workflow
 from durable.inspection import run_conditions
 from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.error_text import contains
@@ -27,6 +29,7 @@ from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, merged
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
+from durable.models.renames import know_names
 from durable.models.run import RunQuerySet
 
 __all__ = [
@@ -168,10 +171,10 @@ def count_runs(wanted: RunCriteria) -> Count | None:
 def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: RunQuerySet | None) -> list[Lane]:
     after = Cursor.parsed(cursor, order) if cursor else None
     hidden = wanted.error_text if conf.REDACT else ""
-    plans = _plans(wanted, order, within)
+    plans = _plans(wanted, order)
     if wanted.error_text:
         plans = [replace(each, compares_texts=True) for each in plans]
-    return [Lane(each, order, after, hidden) for each in plans]
+    return [Lane(each, order, after, hidden, within) for each in plans]
 
 
 def _count(lanes: Sequence[Lane]) -> Count:
@@ -195,7 +198,7 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
         return base
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     # In the order of the ids, which keeps the database on their index.
-    if _begins_with(runs, text).order_by("id").values_list("id").first() is not None:
+    if runs.filter(_begins_with(text)).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)
     return replace(base, error_text=text)
 
@@ -219,7 +222,7 @@ def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[RunQuerySet
     """
     order = order_of(wanted)
     found = list[tuple[RunQuerySet, bool]]()
-    for plan in _plans(wanted, order, None):
+    for plan in _plans(wanted, order):
         runs, end = Lane(plan, order).matching(window)
         workflow = F("failure__workflow" if plan.is_of_failures else "workflow")
         found.append((runs.annotate(workflow_of_run=workflow), end is not None))
@@ -235,21 +238,32 @@ def failed_attempts(runs: Sequence[Run]) -> dict[str, int]:
 # -- which index to follow
 
 
-def _plans(wanted: RunCriteria, order: RunOrder, within: RunQuerySet | None) -> list[Plan]:
+def _plans(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
     """Return the lanes of the list, which have no run in common; [] if no run can match."""
-    runs = Run.objects.using(conf.DATABASE) if within is None else within
     states = _possible(wanted)
     if states is None:
         return []
     wanted = replace(wanted, states=states, only_roots=wanted.hides_children)
-    is_limited = within is not None
+    if not wanted.workflow and not wanted.queue:
+        return _plans_of_one(wanted, order)
+    know_names(conf.DATABASE)
+    of_each = [
+        replace(wanted, workflow=workflow, queue=queue)
+        for workflow in names_of_workflow(wanted.workflow)
+        for queue in names_of_queue(wanted.queue)
+    ]
+    return [plan for each in of_each for plan in _plans_of_one(each, order)]
+
+
+def _plans_of_one(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
+    """Return the lanes of runs that have one name of their workflow and of their queue, or of any."""
     if order is RunOrder.NEXT:
-        return _waking(runs, wanted, is_limited=is_limited)
+        return _waking(wanted)
     if order.column == "finished_at":
-        return _ended(runs, wanted, is_limited=is_limited)
+        return _ended(wanted)
     if (wanted.is_diverged or wanted.needs_attention) and not wanted.id_prefix:
-        return _rare(runs, wanted, is_limited=is_limited)
-    return _lanes(runs, wanted, is_limited=is_limited)
+        return _rare(wanted)
+    return _lanes(wanted)
 
 
 def _possible(wanted: RunCriteria) -> frozenset[str] | None:
@@ -264,73 +278,66 @@ def _possible(wanted: RunCriteria) -> frozenset[str] | None:
     return None if not states else frozenset() if states == _STATES else states
 
 
-def _waking(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
+def _waking(wanted: RunCriteria) -> list[Plan]:
     """Return a lane for each queue: the index of due runs begins with it."""
-    waking = runs.filter(wake_at__isnull=False).exclude(state=RunState.PAUSED.value)
+    waking = Q(wake_at__isnull=False) & ~Q(state=RunState.PAUSED.value)
     queues = [wanted.queue] if wanted.queue else queues_with_runs()
     rest = _of_all(replace(wanted, queue=""))
-    return [Plan(waking.filter(queue=each), rest, is_limited or bool(rest)) for each in queues]
+    return [Plan(waking & Q(queue=each), rest) for each in queues]
 
 
-def _ended(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
+def _ended(wanted: RunCriteria) -> list[Plan]:
     """Return lanes along the indexes of ended runs."""
-    ended = runs.filter(
-        _is(finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until), finished_at__isnull=False
-    )
+    ended = Q(finished_at__isnull=False)
+    ended &= _is(finished_at__gte=wanted.finished_from, finished_at__lt=wanted.finished_until)
     wanted = replace(wanted, finished_from=None, finished_until=None)
     if not wanted.workflow:
-        rest = _of_all(wanted)
-        return [Plan(ended, rest, is_limited or bool(rest))]
-    ended, states = ended.filter(workflow=wanted.workflow), (wanted.states or _ENDED) & _ENDED
+        return [Plan(ended, _of_all(wanted))]
+    states = (wanted.states or _ENDED) & _ENDED
     rest = _of_all(replace(wanted, workflow="", states=frozenset()))
-    return [Plan(ended.filter(state=each), rest, is_limited or bool(rest)) for each in sorted(states)]
+    return [Plan(ended & Q(workflow=wanted.workflow, state=each), rest) for each in sorted(states)]
 
 
-def _rare(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
+def _rare(wanted: RunCriteria) -> list[Plan]:
     """Return lanes for filters that few open runs match: these from their own indexes, and the ended ones by state."""
     states = wanted.states or _STATES
     ended, going = states & _FAILED, states - _ENDED
-    lanes = _lanes(runs, replace(wanted, states=ended), is_limited=is_limited) if ended else []
+    lanes = _lanes(replace(wanted, states=ended)) if ended else []
     if not going or wanted.cause or wanted.place:
         return lanes
     now = runtime.current().now()
-    found = run_conditions.few_diverged(runs) if wanted.is_diverged else run_conditions.few_attended(runs, now)
+    found = run_conditions.few_diverged() if wanted.is_diverged else run_conditions.few_attended(now)
     wanted = replace(wanted, states=going)
     if found is None:
-        return lanes + _lanes(runs, wanted, is_limited=is_limited)
-    few = Plan(runs.filter(pk__in=found), _of_all(wanted), is_sieve=False)
+        return lanes + _lanes(wanted)
+    few = Plan(Q(pk__in=found), _of_all(wanted), is_short=True)
     return [*lanes, few] if found else lanes
 
 
-def _lanes(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> list[Plan]:
+def _lanes(wanted: RunCriteria) -> list[Plan]:
     rest, times = _sieve(wanted), _created(wanted)
-    is_sieve = bool(rest) or is_limited
     causes = _causes(wanted)
     if causes is not None and not wanted.id_prefix and len(causes) <= _MOST_CAUSES:
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
-        failed = runs.filter(failure__is_open=True)
-        sifts = is_limited or bool(rest)
-        return [Plan(failed.filter(failure__cause_id=each), rest, sifts, is_of_failures=True) for each in causes]
+        return [Plan(Q(failure__is_open=True, failure__cause_id=each), rest, is_of_failures=True) for each in causes]
     if causes is not None:
         rest &= Q(failure__is_open=True, failure__cause_id__in=causes)
         wanted = wanted if wanted.id_prefix else replace(wanted, states=wanted.states or _FAILED)
     if wanted.id_prefix:
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
-        return [Plan(_begins_with(runs, wanted.id_prefix), rest, is_limited or bool(rest))]
-    runs = runs.filter(times)
+        return [Plan(_begins_with(wanted.id_prefix), rest)]
     if wanted.workflow and (not wanted.states or wanted.states & _COMMON):
         rest &= _in(state=wanted.states)
-        return [Plan(runs.filter(workflow=wanted.workflow), rest, is_limited or bool(rest))]
+        return [Plan(times & Q(workflow=wanted.workflow), rest)]
     if wanted.states:
         rest &= _is(workflow=wanted.workflow)
-        sifts = is_limited or bool(rest)
         states = wanted.states - _FAILED if wanted.only_roots else wanted.states
-        lanes = [Plan(runs.filter(state=state), rest, sifts) for state in sorted(states)]
-        return lanes if states == wanted.states else [*lanes, _failed_roots(runs, wanted, is_limited=is_limited)]
-    return [Plan(runs, rest, is_sieve)]
+        lanes = [Plan(times & Q(state=state), rest) for state in sorted(states)]
+        return lanes if states == wanted.states else [*lanes, _failed_roots(wanted)]
+    return [Plan(times, rest)]
 
 
-def _failed_roots(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -> Plan:
+def _failed_roots(wanted: RunCriteria) -> Plan:
     """Return the lane of failed runs that are no children: along an index of their own, however many children have failed."""
     rest = _sieve(replace(wanted, only_roots=False, queue=""))
     # these of a run never change
@@ -338,15 +345,9 @@ def _failed_roots(runs: RunQuerySet, wanted: RunCriteria, *, is_limited: bool) -
     times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
     open_ones = {"is_open": True, "parent__isnull": True}
     of_failure = {f"failure__{name}": value for name, value in open_ones.items()}
-    roots = runs.filter(_is(**{f"failure__{name}": value for name, value in times.items()}), **of_failure)
+    roots = _is(**{f"failure__{name}": value for name, value in times.items()}) & Q(**of_failure)
     failures = Failure.objects.using(conf.DATABASE).filter(_is(**times), **open_ones)
-    return Plan(
-        roots,
-        rest,
-        is_limited or bool(rest),
-        is_of_failures=True,
-        failures=None if is_limited else failures,
-    )
+    return Plan(roots, rest, is_of_failures=True, failures=failures)
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:
@@ -357,8 +358,8 @@ def _causes(wanted: RunCriteria) -> list[int] | None:
     return list(found.order_by("pk").values_list("pk", flat=True))
 
 
-def _begins_with(runs: RunQuerySet, prefix: str) -> RunQuerySet:
-    return runs.filter(id__gte=prefix, id__lt=prefix + _LAST)
+def _begins_with(prefix: str) -> Q:
+    return Q(id__gte=prefix, id__lt=prefix + _LAST)
 
 
 def _created(wanted: RunCriteria) -> Q:

@@ -359,17 +359,19 @@ def _urgency(row: Row, opened: str) -> tuple[bool, bool, bool, int]:
 def _entry_spans(record: Record, failed: Sequence[Work], run: Run) -> Iterator[Span]:
     if record.kind == EntryKind.STEP:
         yield from _attempt_spans(record, failed)
-        if (undone := record.rollback_completed_at) is not None:
-            yield Span(kind="rollback", begins_at=undone, ends_at=undone)
-        elif record.has_failed_to_undo and run.state == RunState.FAILED and run.finished_at is not None:
-            yield Span(kind="rollback failed", begins_at=run.finished_at, ends_at=run.finished_at)
-        return
-    kind = _SPANS.get(EntryKind(record.kind), "moment")
-    yield Span(kind=kind, begins_at=record.created_at, ends_at=record.completed_at)
+    else:
+        kind = _SPANS.get(EntryKind(record.kind), "moment")
+        yield Span(kind=kind, begins_at=record.created_at, ends_at=record.completed_at)
+    if (undone := record.rollback_completed_at) is not None:
+        yield Span(kind="rollback", begins_at=undone, ends_at=undone)
+    elif record.has_failed_to_undo and run.state == RunState.FAILED and run.finished_at is not None:
+        yield Span(kind="rollback failed", begins_at=run.finished_at, ends_at=run.finished_at)
 
 
 def _attempt_spans(record: Record, failed: Sequence[Work]) -> Iterator[Span]:
     last_end: datetime | None = None
+    if record.status == EntryStatus.PENDING and not failed:  # it waits for a slot of a limit, or for its turn of a rate
+        yield Span(kind="wait", begins_at=record.created_at, ends_at=None)
     for begin, end in failed:
         if last_end is not None and begin > last_end:
             yield Span(kind="backoff", begins_at=last_end, ends_at=begin)

@@ -20,8 +20,10 @@ from redis.exceptions import RedisError
 
 from durable.conf import conf
 from durable.core import registry
+from durable.core.renames import names_of_queue
 from durable.inspection.loose_scans import queues_of_due_runs
 from durable.models import Run, WorkerProcess
+from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, worker_registry
 
@@ -87,7 +89,8 @@ class WorkerState:
 
     def serves(self, queue: str) -> bool:
         """Return whether it takes runs of the queue now."""
-        return self.state not in _NOT_SERVING and (self.serves_all or queue in self.queues)
+        served = self.serves_all or any(name in self.queues for name in names_of_queue(queue))
+        return served and self.state not in _NOT_SERVING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,12 +276,14 @@ def _process(worker: str) -> tuple[str, int]:
 
 def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[QueueState]:
     known, with_runs = redis_clients.queue_names(), queues_with_runs(within)
+    if any(each not in known or not serving(workers, each) for each in with_runs):
+        learn_queues(conf.DATABASE)  # a migration may have given them the names of others
     with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
     return [
         QueueState(
             name=name,
             workers=len(serving(workers, name)),
-            is_known=name in known or not conf.REDIS,
+            is_known=not conf.REDIS or any(each in known for each in names_of_queue(name)),
             has_runs=name in with_runs,
             has_workflows=name in with_workflows,
         )

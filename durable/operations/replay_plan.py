@@ -120,7 +120,8 @@ class ReplayPlan:
       boundary whose records stay.
     - `messages` return to the queue in their order.
     - `children` are the runs that a replay in place cancels: children that removed entries have started.
-    - `not_compensated` are completed steps with a rollback handler that are removed: their handlers are not run.
+    - `not_compensated` are completed steps with a rollback handler that are removed, and starts of children that are
+      compensated with the run: their handlers are not run.
     - `refusals` prevent a replay as a new run, `in_place_refusals` a replay in place. An empty tuple: the replay is
       possible.
     - `notes` are sentences that an operator should read.

@@ -9,6 +9,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable import Context, RetryLater, current_step, get_run, workflow
+from durable.api.paging import cursor_of
 from durable.models import Activity, Child, Run, Schedule, Tick
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.faults.passing import pass_once
@@ -74,7 +75,25 @@ def test_the_children_of_a_run_are_listed_by_state_and_group_and_page_by_page(ap
     assert (one["location"], one["group"], one["run"]["parent"]) == ("bills", None, "ada-1")
     assert children("?group=nothing") == ([], None)
     problem(api.get("/runs/ada-1/children?cursor=odd"), 400, "invalid-cursor")
+    assert children(f"?cursor={cursor_of(2, chr(0))}") == (family[2:], None)
     problem(api.get("/runs/nothing/children"), 404, "run-not-found")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_no_child_is_lost_or_repeated_where_a_page_ends_among_children_of_one_position(
+    api: Api, family: list[str], limit: int
+) -> None:
+    Child.objects.filter(run__in=family[1:]).update(position=1)
+    Child.objects.filter(run=family[1]).update(location="again")  # PostgreSQL stores the row anew, behind the others
+    seen: list[str] = []
+    query = f"?limit={limit}"
+    while True:
+        page = api.get(f"/runs/ada-1/children{query}").json()
+        seen += [each["run"]["id"] for each in page["results"]]
+        if page["next_cursor"] is None:
+            break
+        query = f"?limit={limit}&cursor={page['next_cursor']}"
+    assert seen == family
 
 
 def test_a_run_has_its_parents_and_the_numbers_of_its_children(api: Api, family: list[str]) -> None:

@@ -10,6 +10,8 @@ import pytest
 from django.test import override_settings
 
 from durable import Break, Context, Continue, get_run, workflow
+from durable.core.aliases import Alias, AliasKind
+from durable.core.renames import in_force
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import add, ask, fail, loop
@@ -67,6 +69,15 @@ class TestStarting:
         assert "tests.api.add" in listed
         assert all(each == "tests.api.add" or each.startswith("shop.") for each in listed)
         assert len(listed) > 1
+
+    @override_settings(DURABLE={"API_WORKFLOWS": ["tests.api.add"]})
+    def test_a_former_name_starts_the_workflow(self, api: Api) -> None:
+        body = {"workflow": "tests.api.former", "args": [1]}
+        problem(api.post("/runs", body), 422, "unknown-workflow")
+        with in_force([Alias(AliasKind.WORKFLOW, "tests.api.former", "tests.api.add")]):
+            assert api.post("/runs", body).json()["workflow"] == "tests.api.add"
+        with in_force([Alias(AliasKind.WORKFLOW, "tests.api.former", "tests.api.loop")]):
+            problem(api.post("/runs", body), 422, "unknown-workflow")
 
     def test_what_durable_starts_itself_is_not_for_outsiders(self, api: Api) -> None:
         @workflow(name="durable.inner")

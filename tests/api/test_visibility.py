@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.test import override_settings
 
 from durable import get_run
+from durable.inspection import run_lanes
+from durable.inspection.visibility import has_own_index
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import loop
@@ -65,6 +69,67 @@ def test_anothers_run_is_not_there_to_read(ada: Api, path: str) -> None:
     missing = problem(ada.get(f"/runs/bob-2{path}"), 404, "run-not-found")
     assert other["detail"].replace("bob-1", "bob-2") == missing["detail"]
     assert ada.get(f"/runs/ada-1{path}").status_code == 200
+
+
+def runs_of_the_high_queue(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """What no index has."""
+    return runs.filter(queue="high")
+
+
+@pytest.mark.parametrize("sort", ["-created_at", "created_at", "wake_at", "-finished_at", "finished_at"])
+@pytest.mark.parametrize("filter", ["", "&state=pending&state=completed", "&workflow=w"])
+def test_pages_through_the_runs_of_everybody_lose_none_and_tell_none(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, sort: str, filter: str
+) -> None:
+    """Five runs a second, one of which is the user's, or none."""
+    monkeypatch.setattr(run_lanes, "WINDOW", 3)
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    for number in range(30):
+        at = begin + timedelta(seconds=number // 5, milliseconds=100 * (number % 5))
+        Run.objects.create(
+            id=f"{'mine' if number in (2, 14, 15, 27) else 'other'}-{number}",
+            workflow="w",
+            input="[]",
+            queue="high" if number in (2, 14, 15, 27) else "default",
+            created_at=at,
+            **(
+                {"state": "completed", "finished_at": at} if "finished" in sort else {"state": "pending", "wake_at": at}
+            ),
+        )
+    found, pages, cursor = list[str](), 0, ""
+    with override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_the_high_queue"}):
+        api = make_api(*ALL, name="ada")
+        while True:
+            page = api.get(f"/runs?limit=2&sort={sort}{filter}{cursor}").json()
+            found += [each["id"] for each in page["results"]]
+            pages += page["looked_through"] is not None
+            text = page["next_cursor"]
+            if text is None:
+                break
+            assert b"other" not in base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            cursor = f"&cursor={text}"
+    mine = ["mine-2", "mine-14", "mine-15", "mine-27"]
+    assert found == (mine[::-1] if sort.startswith("-") else mine)
+    assert pages >= 3
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_own"),
+    [
+        (Q(id__startswith="ada-"), True),
+        (Q(workflow__in=["a", "b"], queue="high"), True),
+        (Q(id__in=Run.objects.filter(queue="high").values("pk")), True),
+        (Q(queue="high"), False),
+        (Q(workflow="a") | Q(queue="high"), False),
+        (~Q(workflow="a"), False),
+        (Q(id__contains="ada"), False),
+        (Q(pk__in=[]), True),
+    ],
+)
+def test_a_condition_with_an_index_is_told_from_others(condition: Q, is_own: bool) -> None:
+    assert has_own_index(Run.objects.filter(condition)) is is_own
+    assert has_own_index(Run.objects.filter(state="failed").filter(condition)) is is_own
+    assert has_own_index(Run.objects.none())
 
 
 @pytest.mark.parametrize(("verb", "body"), VERBS)

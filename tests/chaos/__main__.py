@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --seconds 60 [--seed N] [--concurrency N] [--load runs|families|limits]`: servers, workers, runs, faults,
+"""`python -m tests.chaos --seconds 60 [--seed N] [--concurrency N] [--load runs|families|flow|limits]`: servers, workers, runs, faults,
 and the audit at the end.
 """
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of the faults' kinds and moments (default: random)")
     parser.add_argument("--concurrency", type=int, default=1, help="runs that each worker passes at once (default: 1)")
     parser.add_argument(
-        "--load", choices=("runs", "families", "limits"), default="runs", help="what is run (default: runs)"
+        "--load", choices=("runs", "families", "flow", "limits"), default="runs", help="what is run (default: runs)"
     )
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
@@ -73,6 +73,8 @@ def _chaos(
         while time.monotonic() < ends_at:
             time.sleep(chance.uniform(0.2, 1.0))  # random moments are what is wanted here
             faults.strike()
+            if trial.is_deadly and faults.kill_a_process():
+                faults.injected["kill_beside_it"] += 1
             load.begin_a_group()
             load.send_some()
         faults.thaw(at_once=True)

@@ -4,7 +4,7 @@ from tests.e2e.settings import *  # noqa: F403  # a settings module extends anot
 from tests.e2e.settings import DURABLE as BASE_DURABLE
 from tests.e2e.settings import INSTALLED_APPS as BASE_APPS
 
-INSTALLED_APPS = [*BASE_APPS, "tests.chaos", "tests.chaos.families", "tests.chaos.limits"]
+INSTALLED_APPS = [*BASE_APPS, "tests.chaos", "tests.chaos.families", "tests.chaos.flow", "tests.chaos.limits"]
 DURABLE = {
     **BASE_DURABLE,
     "MAX_CRASHES": 1_000_000,

@@ -15,7 +15,7 @@ from tests.support.child_path import child_path
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONCURRENCY = (1, 4)
 #: By load. Of runs each kind of fault comes several times, of the others once: their faults are the same.
-SECONDS = {"runs": 60, "families": 15, "limits": 15}
+SECONDS = {"runs": 60, "families": 15, "flow": 5, "limits": 15}
 
 
 @pytest.mark.e2e

@@ -12,6 +12,8 @@ from project.shop.models import Product
 from tests.chaos import audit
 from tests.chaos.families import audit as family_audit
 from tests.chaos.families.load import FamilyLoad
+from tests.chaos.flow import audit as flow_audit
+from tests.chaos.flow.load import FlowLoad
 from tests.chaos.limits import audit as limit_audit
 from tests.chaos.limits.load import LimitLoad
 from tests.chaos.load import Load
@@ -21,12 +23,13 @@ __all__ = ["Trial", "trial_of"]
 
 @dataclass(frozen=True)
 class Trial:
-    """A load, what it promises, and how that is audited and told."""
+    """A load, what it promises, and how that is audited and told. `is_deadly`: a worker is killed beside each fault."""
 
-    load: Load | FamilyLoad | LimitLoad
+    load: Load | FamilyLoad | FlowLoad | LimitLoad
     promises: str
     audit: Callable[[], list[str]]
     told: Callable[[], str]
+    is_deadly: bool = False
 
 
 def trial_of(kind: str, chance: random.Random) -> Trial:
@@ -51,6 +54,16 @@ def trial_of(kind: str, chance: random.Random) -> Trial:
         )
     families = FamilyLoad(chance)
     families.prepare()
+    if kind == "flow":
+        flow = FlowLoad(chance, families)
+        flow_audit.install()
+        return Trial(
+            load=flow,
+            promises="each charge kept or given back as its parent says, no refused child ran, no key twice, no orphan",
+            audit=lambda: flow_audit.broken_promises(flow),
+            told=lambda: f"{_told(Counter(dict(_kinds())))}, {_told(flow_audit.charges())}, {_told(flow.acts)}",
+            is_deadly=True,
+        )
     family_audit.install()
     return Trial(
         load=families,

@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, CriticalError, Handle, operations, workflow
-from durable.inspection import Filtered, RunCriteria, find_cause, list_causes, list_runs, parse_search
-from durable.inspection.causes import BARS, HIDDEN_PATTERN
+from durable.inspection import Filtered, RunCriteria, causes, find_cause, list_causes, list_runs, parse_search
+from durable.inspection.causes import BARS, HIDDEN_PATTERN, WIDTH
 from durable.models import Cause, Failure, Run
 from durable.operations import bulk
 from tests.faults.passing import pass_once
@@ -234,6 +234,38 @@ def test_a_day_old_failure_is_no_longer_drawn() -> None:
     Failure.objects.update(failed_at=now() - timedelta(days=2))
     [cause] = list_causes(now())
     assert sum(cause.bars) == 0
+
+
+def test_failures_are_drawn_in_the_half_hour_in_which_they_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = now().replace(microsecond=500_000)
+    begin = at - BARS * WIDTH
+    moments = {
+        "before": begin - timedelta(microseconds=1),
+        "first": begin,
+        "last of the first": begin + WIDTH - timedelta(microseconds=1),
+        "second": begin + WIDTH,
+        "newest": at,
+        "by a fast clock": at + timedelta(hours=5),
+    }
+    for run_id, moment in moments.items():
+        declined(run_id)
+        Failure.objects.filter(run=run_id).update(failed_at=moment)
+    [cause] = list_causes(at)
+    assert {bar: number for bar, number in enumerate(cause.bars) if number} == {0: 2, 1: 1, BARS - 1: 2}
+    assert not cause.is_sampled
+    monkeypatch.setattr(causes, "SAMPLE", 5)
+    assert list_causes(at)[0].is_sampled  # all five of the last day, and perhaps there were more
+    monkeypatch.setattr(causes, "SAMPLE", 6)
+    assert not list_causes(at)[0].is_sampled
+
+
+def test_the_workflow_with_the_most_failures_is_named_first() -> None:
+    for number in range(3):
+        errors.update(charge=CardDeclined("card of order 5 declined"))
+        _failed(refund.using(id=f"refund-{number}").start())
+    declined("newest")
+    [cause] = list_causes(now())
+    assert cause.workflows == ["tests.causes.refund", "tests.causes.order"]
 
 
 def test_a_cause_tells_the_builds_that_have_seen_it() -> None:

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from durable import Context, runtime, workflow
 from durable.inspection import explain
-from durable.inspection.child_counts import child_counts
+from durable.inspection.family import count_children
 from durable.models import Run
 from tests.support.stores import passed
 
@@ -43,13 +43,12 @@ def test_a_parent_and_its_children_are_explained_and_counted() -> None:
     assert headline("order-7:bills:4") == 'Waits for its turn: 2 of 2 of the map "bills" of "order-7" are under way'
     for number in range(2):
         passed(at, f"order-7:bills:{number}")
-    counts = child_counts("order-7")
-    [group] = counts.groups
-    assert (group.location, group.size, group.completed, group.running, group.waiting) == ("bills", 5, 2, 2, 1)
-    assert {state: str(number) for state, number in counts.alone.items()} == {"pending": "1"}
+    alone_ones, bills = count_children("order-7").groups
+    assert (alone_ones.name, dict(alone_ones.states)) == ("", {"pending": 1})
+    assert (bills.name, dict(bills.states)) == ("bills", {"pending": 3, "completed": 2})
     assert len(run.children(group="bills", state="completed")) == 2
     for number in range(2, 5):
         passed(at, f"order-7:bills:{number}")
     passed(at, "order-7")
     assert run.result(timeout=1) == 5
-    assert not child_counts("order-7:alone")
+    assert not count_children("order-7:alone")

@@ -24,6 +24,7 @@ from durable.inspection import (
     find_names,
     last_day,
     last_hour,
+    list_causes,
     list_events,
     places,
     tree_window,
@@ -176,6 +177,26 @@ def test_what_a_user_sees_who_may_see_some_runs_is_looked_up(get: Callable[[str]
             assert sifted(queries, tables) <= WINDOW, address
 
 
+def runs_of_a_queue(_request: Any, runs: RunQuerySet) -> RunQuerySet:
+    """What a user sees whose runs no index has."""
+    return runs.filter(queue="nobody")
+
+
+@override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_a_queue"})
+def test_a_list_for_which_no_index_has_the_users_runs_looks_through_a_window_of_all(get: Callable[[str], Any]) -> None:
+    """The other lists have few runs of their own to look through, or an index that the condition is combined with."""
+    for address in ("/counts", *(each for each in LISTS if each.startswith("/runs?") and "id_prefix" not in each)):
+        with CaptureQueriesContext(connection) as queries:
+            page = get(address)
+        assert scans(queries, {*GROWING} - {"durable_failure"}) == [], address  # of failures there are few pages
+        # a window ends between two seconds, and that of a state may be read along the index of all: a twentieth more
+        assert sifted(queries, GROWING) <= WINDOW * 21 // 20, address
+    assert page["results"] == []
+    assert get("/runs")["looked_through"] == WINDOW
+    assert get("/counts")["states"]["completed"] == {"number": 0, "is_capped": True}
+    assert get("/counts")["states"]["failed"] == {"number": 0, "is_capped": False}
+
+
 @pytest.mark.parametrize("filter", ["", "&state=failed", "&queue=nobody", "&cause=cause-1"])
 def test_a_list_by_the_end_reads_no_more_than_a_window(get: Callable[[str], Any], filter: str) -> None:
     """The index has the end alone: runs that ended at one moment are sorted by id, those of a page are few."""
@@ -184,6 +205,19 @@ def test_a_list_by_the_end_reads_no_more_than_a_window(get: Callable[[str], Any]
             paged(get, f"/runs?sort={sort}{filter}")
         assert scans(queries, GROWING) == []
         assert read(queries, "durable_run") <= 6 * WINDOW  # on two pages, the ends of windows included
+
+
+def test_the_last_day_of_causes_is_counted_by_the_database() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        causes = list_causes(timezone.now())
+    assert sum(sum(each.bars) for each in causes) == RUNS // 100
+    returned = []
+    with connection.cursor() as cursor:
+        for each in queries.captured_queries:
+            cursor.execute(each["sql"].replace("%", "%%"), [])
+            returned.append(len(cursor.fetchall()))
+    # a row for each workflow and each half hour of a cause, none for each failure
+    assert max(returned) <= len(causes) * (7 + 4)
 
 
 def test_a_page_deep_in_the_audit_log_begins_where_it_begins(get: Callable[[str], Any]) -> None:

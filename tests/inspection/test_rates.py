@@ -6,13 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable import Context, workflow
+from durable import Context, get_run, runtime, workflow
 from durable.core.rate_counts import counted
 from durable.core.rates import nanoseconds
+from durable.inspection import explain
 from durable.inspection.rates import (
     count_rates,
     list_rates,
@@ -24,6 +26,7 @@ from durable.inspection.rates import (
 from durable.metrics.rows import RowsCollector
 from durable.models import RateKey, RateLimit, Reservation, Run
 from tests.support.plans import read, scans, sorts
+from tests.support.stores import passed
 
 pytestmark = pytest.mark.django_db
 MANY = 10_000
@@ -32,6 +35,11 @@ MANY = 10_000
 @workflow(name="inspection_rates.plain")
 def plain(ctx: Context) -> int:
     return 1
+
+
+@workflow(name="inspection_rates.held")
+def held(ctx: Context) -> int:
+    return ctx.step("call", lambda: 1, rate="hole")
 
 
 def limit(name: str) -> None:
@@ -134,3 +142,36 @@ def test_ten_thousand_keys_and_attempts_are_read_along_indexes() -> None:
     assert [each.run_id for each in line] == [f"r-{number}" for number in range(MANY, MANY + 20)]
     assert wait is not None
     assert wait.before == 1_000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_moment_behind_cancelled_attempts_is_told_and_freed_by_setting_the_rate(settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"hole": {"rate": "1/h"}}}
+    at = runtime.current()
+    for name in "abcd":
+        held.using(id=name).start()
+        passed(at, name)
+    now = timezone.now()
+    wait = rate_wait_of("c", now)
+    assert wait is not None
+    assert (wait.before, wait.sooner) == (1, None)
+    first = rate_wait_of("b", now)
+    assert first is not None
+    assert (first.before, first.sooner) == (0, None)  # its moment is the right one
+    for name in "bc":
+        get_run(name).cancel()
+    wait = rate_wait_of("d", now)
+    assert wait is not None
+    assert wait.before == 0
+    assert wait.sooner is not None
+    assert wait.at - wait.sooner == timedelta(hours=2)
+    said = explain(Run.objects.get(id="d"), now)
+    assert said.headline.endswith("0 before it")
+    assert "cancelled before it stay reserved" in said.detail
+    command = "python manage.py durable set-rate hole 1/h"
+    assert said.detail.endswith(command)
+    call_command("durable", *command.split()[3:])
+    freed = rate_wait_of("d", now)
+    assert freed is not None
+    assert (freed.at, freed.sooner) == (wait.sooner, None)
+    assert "stay reserved" not in explain(Run.objects.get(id="d"), now).detail

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from durable import Break, Context, Continue, workflow
+from durable import Break, Context, Continue, CriticalError, workflow
+from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
 from durable.inspection import Row, Timeline, build_timeline, places
+from durable.inspection.time_axis import time_axis
 from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS
 from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
@@ -47,6 +50,23 @@ def rounds(ctx: Context) -> None:
     for number in range(7):
         ctx.step(f"parcel {number}", flows.value_of, number)
     ctx.step("after", flows.value_of, 1)
+
+
+def sold_out() -> None:
+    raise CriticalError("sold out")
+
+
+@workflow(name="tests.timeline.hotel")
+def hotel(ctx: Context) -> None:
+    ctx.rollback_checkpoint("from here on")
+    ctx.step("book", flows.value_of, 1, rollback=flows.refund)
+
+
+@workflow(name="tests.timeline.trip")
+def trip(ctx: Context) -> None:
+    ctx.rollback_checkpoint("from here on")
+    ctx.child("hotel", hotel.using(rollback=True))
+    ctx.step("flight", sold_out)
 
 
 def rows_of(timeline: Timeline) -> list[tuple[int, str, int]]:
@@ -93,6 +113,28 @@ def test_a_folded_row_opens_page_by_page_and_member_by_member(stage: Stage, eith
         (2, "poll"),
         (2, "only once"),
     ]
+
+
+def test_a_child_that_was_undone_has_a_mark_of_it(stage: Stage) -> None:
+    stage.start(trip, id="trip", settle=False)
+    while (due := Run.objects.filter(wake_at__lte=stage.now).first()) is not None:
+        stage.settle(due.pk)
+    run = Run.objects.get(pk="trip")
+    assert run.state == "failed"
+    spans = row_at(build_timeline(run, stage.now), "hotel").spans
+    assert [span.kind for span in spans] == ["wait", "rollback"]
+
+
+@pytest.mark.parametrize(("length", "most"), [(timedelta(seconds=1), 6), (timedelta(minutes=7), 6)])
+def test_the_labels_of_an_axis_have_room_in_half_a_window(length: timedelta, most: int) -> None:
+    began = datetime(2026, 11, 23, 7, 41, 21, tzinfo=UTC)
+    axis = time_axis(began, began + length, [(began, began + length)], is_folded=True)
+    shown = [label for label in waterfall.labels_of(axis) if label.room != "wide"]
+    middles = [float(label.x.rstrip("%")) for label in shown]
+    middles[0], middles[-1] = middles[0] + 10, middles[-1] - 10  # they stand inside of the axis
+    assert (shown[0].anchor, shown[-1].anchor) == ("start", "end")
+    assert 2 < len(shown) <= most
+    assert all(after - before >= 20 for before, after in pairwise(middles))
 
 
 @pytest.mark.parametrize("window", [500, 2])

@@ -6,7 +6,6 @@ under a parent that has ended, or deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
@@ -19,7 +18,7 @@ from durable.core.records import ENDED, RunChange, RunState
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import ENDS, ORDERS, Actor, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, park, started, the
@@ -33,20 +32,6 @@ def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
         for table in ("durable_queuemessage", "durable_cascade", "durable_child", "durable_run"):
             cursor.execute(f"DELETE FROM {table}")
-
-
-def both(
-    pools: Pools,
-    order: str,
-    ends: tuple[str, str],
-    first: Callable[[], Any],
-    second: Callable[[], Any],
-) -> dict[str, Actor]:
-    """Do two transactions in this order."""
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
-    return actors
 
 
 def family(store: Store, *children: str, is_parked: bool = True) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import pytest
 from django.db import connections, transaction
@@ -16,7 +15,7 @@ from durable.store import Store
 from durable.store.base import ChildIdTaken, ChildKeyTaken
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.family import finish, start_children
 from tests.store.making import LEASE, NOW, a_run, an_entry, at, park, started, the
@@ -119,15 +118,6 @@ def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
         for table in ("durable_runkey", "durable_cascade", "durable_child", "durable_entry", "durable_run"):
             cursor.execute(f"DELETE FROM {table} WHERE true")
-
-
-def both(
-    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
-) -> dict[str, Actor]:
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
-    return actors
 
 
 def starting(store: LockingStore, held: RunRecord, *starts: ChildStart) -> Callable[[], str]:

@@ -320,6 +320,11 @@ class RunPageSerializer(serializers.Serializer[Any]):
 
     results = RunSerializer(many=True)
     next_cursor = serializers.CharField(allow_null=True)
+    looked_through = serializers.IntegerField(
+        allow_null=True,
+        help_text="The page ends because so many runs were looked through for it: runs that match may follow at "
+        "`next_cursor`. Null for any other page.",
+    )
 
 
 class RunListQuery(PageQuery):

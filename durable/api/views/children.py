@@ -12,7 +12,7 @@ from durable.api.paging import cursor_of, key_of
 from durable.api.schema import described
 from durable.api.serializers.children import ChildListQuery, ChildPageSerializer, ChildSerializer
 from durable.api.views.base import View
-from durable.inspection.family import list_children
+from durable.inspection.family import ChildKey, list_children
 
 __all__ = ["ChildrenView"]
 
@@ -26,16 +26,16 @@ class ChildrenView(View):
     def get(self, request: Request, run_id: str) -> Response:
         """Return the runs that the code of this one has started as its children, in the order of their starts."""
         query = ChildListQuery.read(request.query_params)
-        key = key_of(query.get("cursor"), int)
+        key = key_of(query.get("cursor"), int, str)
         page = list_children(
             visible_run(request, run_id).id,
             states=query.get("state", ()),
             group=query.get("group"),
-            after=None if key is None else key[0],
+            after=None if key is None else ChildKey(*key),
             limit=query["limit"],
             within=visible_runs(request) if is_limited() else None,
         )
         rows: Any = page.rows  # many=True takes several
         context = self.context_for(request, [each.run for each in page.rows])
-        after = None if page.next_position is None else cursor_of(page.next_position)
+        after = None if page.next_key is None else cursor_of(*page.next_key)
         return Response({"results": ChildSerializer(rows, many=True, context=context).data, "next_cursor": after})

@@ -26,16 +26,16 @@ from durable.api.serializers.runs import (
 )
 from durable.api.views.base import View, link
 from durable.conf import conf
-from durable.core import registry
 from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs, paused_of
-from durable.inspection.runs import settle_roots
+from durable.inspection.runs import WINDOW, settle_roots
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
 from durable.operations.audit import acting_as
+from durable.operations.names import workflow_named
 
 __all__ = ["CountsView", "RunView", "RunsView", "is_offered", "reference", "startable"]
 
@@ -69,7 +69,8 @@ class RunsView(View):
         now = timezone.now()
         beside = {"running": activities_of_runs(page.runs, now), "paused": paused_of(page.runs, now)}
         shown = RunSerializer(runs, many=True, context={**self.context_for(request, runs), **beside}).data
-        return Response({"results": shown, "next_cursor": page.next_cursor})
+        looked_through = WINDOW if page.is_window else None
+        return Response({"results": shown, "next_cursor": page.next_cursor, "looked_through": looked_through})
 
     @described(
         operation_id="start_run",
@@ -130,13 +131,15 @@ def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
 
 def startable(name: str) -> Workflow[Any, Any]:
     """Return the workflow of this name. Raises a problem if there is none, or if it may not be started over REST."""
-    if not is_offered(name):
-        raise ProblemError("unknown-workflow", 422, f'No workflow "{name}" can be started over REST in this project.')
     try:
-        found = registry.get(name)
+        found, problem = workflow_named(name), None
     except UnknownWorkflowError as error:
-        nearest = [each for each in error.nearest if is_offered(each)]
-        raise ProblemError("unknown-workflow", 422, f"{error}.", nearest=nearest) from None
+        found, problem = None, error
+    if not is_offered(name) and (found is None or not is_offered(found.name)):
+        raise ProblemError("unknown-workflow", 422, f'No workflow "{name}" can be started over REST in this project.')
+    if problem is not None:
+        nearest = [each for each in problem.nearest if is_offered(each)]
+        raise ProblemError("unknown-workflow", 422, f"{problem}.", nearest=nearest) from None
     if not isinstance(found, Workflow):
         raise ProblemError("unknown-workflow", 422, f'"{name}" is started by durable itself, and not from here.')
     return found

@@ -1,0 +1,104 @@
+"""`python -m tests.faults.killed_commits SCENARIO`: passes on the real database by processes that SIGKILL ends at each commit.
+
+Each process is forked from this one, goes on where the last one died, and dies right after its first call of the store that
+has led a run to where no process has died yet. A call inside a larger transaction is among them: the transaction is lost
+then, and is made again. Prints as JSON what the database has in the end, and what it has when nothing is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["main"]
+
+#: What of a store writes: each call is one transaction, or is inside a larger one.
+_WRITES: Final = ("change", "commit", "create", "start_keyed")
+_MOST: Final = 2_000  # processes of a scenario
+
+
+def main(name: str) -> dict[str, Any]:
+    """Return what a scenario comes to with and without kills, and how many processes were killed."""
+    import django
+
+    django.setup()
+    from tests.faults.killed_scenarios import SCENARIOS, found, prepare
+
+    drive = SCENARIOS[name]
+    prepare()
+    _fork(drive, None)
+    undisturbed = found()
+    prepare()
+    kills = 0
+    with tempfile.NamedTemporaryFile() as deaths:
+        while _fork(drive, Path(deaths.name)):
+            kills += 1
+            assert kills < _MOST, "the scenario does not come to its end"
+            _expire_leases()
+    return {"undisturbed": undisturbed, "killed": found(), "kills": kills}
+
+
+def _fork(drive: Callable[[], None], deaths: Path | None) -> bool:
+    """Let another process drive the scenario to its end; return True if SIGKILL has ended that before.
+
+    `deaths` has a line for each death, None for no death.
+    """
+    from django.db import connections
+
+    connections.close_all()
+    pid = os.fork()
+    if pid == 0:
+        if deaths is not None:
+            _arm(deaths)
+        drive()
+        connections.close_all()
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return True
+    assert status == 0, f"the process has ended with {status}"
+    return False
+
+
+def _arm(deaths: Path) -> None:
+    """Let this process die after a call that writes, where none has died."""
+    from durable.store.postgres import PostgresStore
+    from tests.faults.killed_scenarios import situation
+
+    survived = set(deaths.read_text().splitlines())
+
+    def dying(name: str) -> Callable[..., Any]:
+        call = getattr(PostgresStore, name)
+
+        def method(self: PostgresStore, *args: Any, **kwargs: Any) -> Any:
+            answer = call(self, *args, **kwargs)
+            here = hashlib.sha256(f"{name} {situation()}".encode()).hexdigest()
+            if here not in survived:
+                with deaths.open("a") as lines:
+                    lines.write(f"{here}\n")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return method
+
+    for name in _WRITES:
+        setattr(PostgresStore, name, dying(name))
+
+
+def _expire_leases() -> None:
+    """The worker is dead: let its leases be over."""
+    from durable.core import clock
+    from durable.models import Run
+
+    Run.objects.filter(lease_expires_at__isnull=False).update(lease_expires_at=clock.now())
+
+
+if __name__ == "__main__":
+    json.dump(main(sys.argv[1]), sys.stdout)

@@ -1,0 +1,191 @@
+"""What `tests.faults.killed_commits` drives: keyed children, the compensation of a map, and the recovery of one in batches.
+
+A scenario is called again from its beginning by each process, so each of its acts changes nothing where it was done before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.apps import apps
+from django.db import connection
+from django.db.models import Model
+
+from durable import (
+    ChildCancelledError,
+    Context,
+    CriticalError,
+    KeyConflictError,
+    RollbackContext,
+    get_run,
+    runtime,
+    workflow,
+)
+from durable.core import map_recovery
+from durable.models import Cascade, Child, Entry, GroupTally, Run, RunKey, Turn
+from durable.store import families
+from project.shop.models import Mail
+from tests.support.stores import in_force, passed, settle
+
+__all__ = ["CHILDREN", "SCENARIOS", "found", "prepare", "situation"]
+
+CHILDREN: Final = 3  # of a map: a batch of two and a half one
+
+
+def post(key: str) -> None:
+    """A row that nobody may write twice."""
+    Mail.objects.create(to="cat@example.com", subject="purr", body="", idempotency_key=key)
+
+
+def undo(context: RollbackContext, _output: None) -> None:
+    """Note that the step is undone; a repeated call notes it again."""
+    key = f"{context.run_id} undone"
+    Mail.objects.get_or_create(idempotency_key=key, defaults={"to": "cat@example.com", "subject": "purr", "body": ""})
+
+
+def _mended() -> None:
+    if not Mail.objects.filter(idempotency_key="mended").exists():
+        raise CriticalError("not mended yet")
+
+
+@workflow(name="faults.keyed")
+def keyed(ctx: Context, *, waits: bool) -> str:
+    """Write a row, and end at once or when it is told to."""
+    ctx.step("post", post, ctx.run_id, atomic=True)
+    if waits:
+        ctx.queue.next("go")
+    return ctx.run_id
+
+
+@workflow(name="faults.keyed_parent")
+def keyed_parent(ctx: Context, how: Any, *, waits: bool) -> str:
+    """What has become of its child, whose key others have or want."""
+    try:
+        done: str = ctx.child("child", keyed.using(key="k", if_open=how), waits=waits)
+    except KeyConflictError as error:
+        return f"refused: {error.run_id}"
+    except ChildCancelledError as error:
+        return f"cancelled: {error.reason}"
+    return done
+
+
+@workflow(name="faults.bill")
+def bill(ctx: Context, number: int) -> int:
+    """Write a row, which a compensation undoes."""
+    ctx.rollback_checkpoint("undo")
+    ctx.step("post", post, ctx.run_id, atomic=True, rollback=undo)
+    return number
+
+
+@workflow(name="faults.undone_map")
+def undone_map(ctx: Context) -> None:
+    """Fail after a map, whose children are compensated then."""
+    ctx.rollback_checkpoint("undo")
+    ctx.map("bills", bill.using(rollback=True), [(number,) for number in range(CHILDREN)], at_once=2)
+    raise CriticalError("undo all")
+
+
+@workflow(name="faults.fragile_bill")
+def fragile_bill(ctx: Context, number: int) -> int:
+    """Fail until it is mended, then write a row."""
+    ctx.step("look", _mended)
+    ctx.step("post", post, ctx.run_id, atomic=True)
+    return number
+
+
+@workflow(name="faults.recovered_map")
+def recovered_map(ctx: Context) -> int:
+    """The sum of the children's outputs; fail with the first that fails."""
+    return sum(ctx.map("bills", fragile_bill, [(number,) for number in range(CHILDREN)]).outputs)
+
+
+# -- the scenarios
+
+
+def keyed_family() -> None:
+    """A key is taken, refused, handed to the child that replaces its run, and to that child's next generation; it is freed."""
+    keyed.using(id="first", key="k").start(waits=True)
+    settle()
+    keyed_parent.using(id="refused").start("error", waits=False)
+    settle()
+    replacing = keyed_parent.using(id="replacing").start("replace", waits=True)
+    settle()
+    if not Child.objects.filter(parent="replacing", is_dropped=True).exists():
+        replacing.replay("child", in_place=True)
+    settle()
+    get_run("replacing:child~1").send("go", id="go")
+    settle()
+    keyed_parent.using(id="after").start("error", waits=False)
+    settle()
+
+
+def compensated_map() -> None:
+    """A parent fails after its map."""
+    undone_map.using(id="undone").start()
+    settle()
+
+
+def recovered_map_in_batches() -> None:
+    """All children of a map fail, and the recovery of their parent recovers them."""
+    at, run = runtime.current(), recovered_map.using(id="recovered").start()
+    if not Mail.objects.filter(idempotency_key="mended").exists():
+        if Child.objects.count() < CHILDREN:
+            passed(at, run.id)
+        for child in Run.objects.open().filter(parent="recovered").order_by("created_at", "pk"):
+            passed(at, child.pk)  # before the parent stops the others
+        settle()
+    defaults = {"to": "cat@example.com", "subject": "purr", "body": ""}
+    Mail.objects.get_or_create(idempotency_key="mended", defaults=defaults)
+    if run.state == "failed":
+        run.recover()
+    settle()
+
+
+def _driven(drive: Callable[[], None]) -> Callable[[], None]:
+    def driven() -> None:
+        map_recovery._BATCH = families._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
+        with in_force("chosen"):
+            drive()
+
+    return driven
+
+
+SCENARIOS: Final = {
+    "keys": _driven(keyed_family),
+    "compensation": _driven(compensated_map),
+    "recovery": _driven(recovered_map_in_batches),
+}
+
+
+def prepare() -> None:
+    """Empty the tables."""
+    models: list[type[Model]] = [*apps.get_app_config("durable").get_models(), Mail]
+    tables = [model._meta.db_table for model in models]
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
+
+
+def situation() -> Any:
+    """Return how far the runs are; each commit that has an effect leads to another situation."""
+    runs = Run.objects.order_by("pk").values_list(
+        "pk", "state", "pending_request", "waiting_for", "state_after_rollback"
+    )
+    return [[*map(str, runs)], *found().values()]
+
+
+def found() -> dict[str, Any]:
+    """Return what the database says of the runs, without its counters and moments."""
+    return {
+        "runs": [
+            list(each) for each in Run.objects.order_by("pk").values_list("pk", "state", "output", "request_reason")
+        ],
+        "written": sorted(Mail.objects.values_list("idempotency_key", flat=True)),
+        "entries": sorted([*each] for each in Entry.objects.values_list("run", "location", "metadata__status")),
+        "generations": sorted([*each] for each in Child.objects.values_list("run", "generation", "is_dropped")),
+        "open keys": sorted(RunKey.objects.filter(is_open=True).values_list("run", flat=True)),
+        "counts": sorted(
+            [*each] for each in GroupTally.objects.values_list("completed", "failed", "cancelled", "waiting")
+        ),
+        "left": [Cascade.objects.count(), Turn.objects.count()],
+    }
