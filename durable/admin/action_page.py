@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 from urllib.parse import urlencode
@@ -29,6 +29,7 @@ from durable.core.errors import (
     StaleRunError,
 )
 from durable.inspection import activities_of_runs, explain_fully, possible_verbs
+from durable.inspection.children_notes import verb_note
 from durable.inspection.progress import open_keys_of_long
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
@@ -138,8 +139,9 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "ticked": ticked,
         "options": _options(verb, run),
         "location": location,
+        "children_note": verb_note(run, name),
         "is_possible": name in possible_verbs(run) or name == "take_stack",
-        "command": _command(name, run.id, location),
+        "command": _command(name, run.id, location, ticked),
         "edit_url": admin.url("edit_input", run.id) if name == "restart" and _may_edit(request) else "",
     }
     return admin.page(request, "act", context, status=status)
@@ -155,9 +157,9 @@ def _options(verb: Verb, run: Run) -> list[Option]:
     return [each for each in verb.options if each.name not in without]
 
 
-def _command(name: str, run_id: str, location: str) -> str:
+def _command(name: str, run_id: str, location: str, ticked: Mapping[str, bool]) -> str:
     word = "stack" if name == "take_stack" else name.replace("_", "-")
-    return command(word, run_id, location=location) if location else command(word, run_id)
+    return command(word, run_id, location=location, **ticked)
 
 
 def _may_edit(request: HttpRequest) -> bool:

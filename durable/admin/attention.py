@@ -24,6 +24,7 @@ from durable.operations.audit import revision
 
 if TYPE_CHECKING:
     from durable.inspection import Count
+    from durable.inspection.causes import CauseLine
 
 __all__ = [
     "Row",
@@ -31,6 +32,7 @@ __all__ = [
     "bulk_url",
     "children_url",
     "headline",
+    "lines_of_causes",
     "query_of",
     "rows_of_causes",
     "rows_of_findings",
@@ -96,6 +98,11 @@ def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin") -> list[
     return [_row_of_cause(each, newest.get(each.newest_run), site) for each in newest_first]
 
 
+def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Row]:
+    """Return a short row for each further cause: its title, its number and its verb."""
+    return [_line_of_cause(each, site) for each in causes]
+
+
 def rows_of_findings(findings: Sequence[Finding], site: str = "admin", *, with_children: bool = False) -> list[Row]:
     """Return a row for each finding, the urgent ones first. `with_children`: there are runs that are children."""
     urgent_first = sorted(findings, key=lambda finding: not finding.is_urgent)
@@ -107,8 +114,11 @@ def title_of(cause: CauseSummary) -> str:
     return cause_in_words(cause.place, cause.error_type)
 
 
-def headline(rows: Sequence[Row], *, has_more: bool = False) -> str:
-    """Return the sentence that says what needs a person; `has_more`: there are more causes than rows of causes."""
+def headline(rows: Sequence[Row], *, further: int = 0, has_more: bool = False) -> str:
+    """Return the sentence that says what needs a person.
+
+    `further` is the number of causes that have no row, `has_more` says that there are more than these.
+    """
     urgent = [row for row in rows if row.is_urgent]
     causes = [row for row in urgent if row.columns]
     others = len(urgent) - len(causes)
@@ -120,14 +130,15 @@ def headline(rows: Sequence[Row], *, has_more: bool = False) -> str:
         return ngettext("%(number)d finding needs a person", "%(number)d findings need a person", others) % {
             "number": others
         }
-    number = f"{len(causes)}+" if has_more else str(len(causes))
+    size = len(causes) + further
+    number = f"{size}+" if has_more else str(size)
     if others:
         return _("%(causes)s and %(others)s need a person") % {
-            "causes": _causes(len(causes), number),
+            "causes": _causes(size, number),
             "others": ngettext("%(number)d other finding", "%(number)d other findings", others) % {"number": others},
         }
-    needs = ngettext("%(causes)s needs a person", "%(causes)s need a person", len(causes))
-    return needs % {"causes": _causes(len(causes), number)} + _of_which_new(causes)
+    needs = ngettext("%(causes)s needs a person", "%(causes)s need a person", size)
+    return needs % {"causes": _causes(size, number)} + ("" if further else _of_which_new(causes))
 
 
 def _causes(size: int, number: str) -> str:
@@ -184,7 +195,7 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> R
     return Row(
         key=cause.fingerprint,
         title=title_of(cause),
-        url=reverse("admin:durable_run_cause", args=[cause.fingerprint], current_app=site),
+        url=_cause_url(cause.fingerprint, site),
         list_url=_list_url(query, site),
         list_title=_("In the list"),
         count=cause.count,
@@ -201,12 +212,37 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> R
         verbs=[recover] if cause.count else [],
         newest=cause.newest_run,
         newest_revision="" if newest is None else revision(newest),
-        recover_newest_url=(
-            reverse("admin:durable_run_act", args=[as_key(cause.newest_run), "recover"], current_app=site)
-            if cause.count.number > 1
-            else ""
-        ),
+        recover_newest_url=_recover_newest_url(cause, site),
     )
+
+
+def _line_of_cause(cause: CauseLine, site: str) -> Row:
+    query = query_of(RunCriteria(cause=cause.fingerprint))
+    text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
+    is_parent = cause.count.number == 1 and cause.error_type in _OF_CHILDREN
+    recover = children_url(cause.newest_run, site) if is_parent else bulk_url("recover", query, site)
+    return Row(
+        key=cause.fingerprint,
+        title=cause_in_words(cause.place, cause.error_type),
+        url=_cause_url(cause.fingerprint, site),
+        list_url=_list_url(query, site),
+        count=cause.count,
+        is_urgent=True,
+        verbs=[Verb(title=text % {"count": cause.count}, url=recover)],
+        newest=cause.newest_run,
+        recover_newest_url=_recover_newest_url(cause, site),
+    )
+
+
+def _cause_url(fingerprint: str, site: str) -> str:
+    return reverse("admin:durable_run_cause", args=[fingerprint], current_app=site)
+
+
+def _recover_newest_url(cause: CauseSummary | CauseLine, site: str) -> str:
+    """Return the address of the confirmation that recovers the newest run alone; "" if there is no other."""
+    if cause.count.number < 2:
+        return ""
+    return reverse("admin:durable_run_act", args=[as_key(cause.newest_run), "recover"], current_app=site)
 
 
 def _advice_of(run: FailedRun | None) -> str:

@@ -20,11 +20,11 @@ _CUT = 1_000  # characters of an output
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show a page of the places of this run and of the run in `with`; without one, of the run that it was made from."""
+    """Show a page of the places of this run and of the run in `with`; without one, of the run that it repeats."""
     run = pages.find(key)
     other_id = request.GET.get("with") or run.replay_of_id or ""
     if not other_id:
-        raise Http404(_('Run "%(run)s" was not made from another run: name the other one.') % {"run": run.id})
+        raise Http404(_('Run "%(run)s" repeats no other run: name the other one.') % {"run": run.id})
     other: Run = pages.find(as_key(other_id))
     start = request.GET.get("start", "")
     with_payloads = access.may(request, "view_payload")

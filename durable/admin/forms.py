@@ -226,7 +226,10 @@ class SendMessageForm(_Asking):
     """A message: its queue, and its body as JSON."""
 
     queue = forms.CharField(
-        label=_("Queue"), max_length=MAX_NAME, strip=False, widget=forms.TextInput(attrs={"list": "known-queues"})
+        label=_("Message queue"),
+        max_length=MAX_NAME,
+        strip=False,
+        widget=forms.TextInput(attrs={"list": "known-queues"}),
     )
     body = forms.CharField(
         required=False,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -19,13 +21,47 @@ from durable.inspection import (
     list_causes,
     worker_overview,
 )
+from durable.inspection.causes import MOST, further_causes
 from durable.inspection.counts import CAP, count_everyone
 
-__all__ = ["context", "needs_a_person", "show"]
+__all__ = ["Attention", "context", "needs_a_person", "show"]
 
-CAUSES: Final = 10  # that the overview and the admin's index have
+CAUSES: Final = 10  # that the overview and the admin's index show in full
+FEWER: Final = 5  # that the index shows in full if there are further ones, so that these are on the first screen too
 #: The text of a time from now: the browser counts it on, so it is no change of the page.
 _FROM_NOW: Final = re.compile(r"(?<=data-durable-relative=\"1\">)[^<]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """What needs a person: rows of causes and findings, and short rows of `further` causes, with `has_more` not of all."""
+
+    rows: Sequence[attention.Row]
+    further: Sequence[attention.Row]
+    has_more: bool
+    findings: Sequence[Finding]
+
+    @property
+    def headline(self) -> str:
+        """The sentence that says it."""
+        return attention.headline(self.rows, further=len(self.further), has_more=self.has_more)
+
+    @property
+    def number(self) -> str:
+        """How many need a person, "" for none."""
+        number = sum(row.is_urgent for row in self.rows) + len(self.further)
+        return f"{number}{'+' if self.has_more else ''}" if number else ""
+
+    @property
+    def causes(self) -> Sequence[attention.Row]:
+        """The rows of causes."""
+        return [row for row in self.rows if row.is_urgent and row.newest]
+
+    @property
+    def of_index(self) -> tuple[Sequence[attention.Row], Sequence[attention.Row]]:
+        """The causes that the admin's index shows in full, and the others."""
+        most = FEWER if self.further else CAUSES
+        return self.causes[:most], [*self.causes[most:], *self.further]
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -42,14 +78,17 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     workers = worker_overview()
     states, has_children = count_everyone()
     everyone = pages.with_children(has_children)
-    rows, has_more, findings = _attention(now, workers, site, has_children=has_children)
+    found = _attention(now, workers, site, has_children=has_children)
     return {
         "now": now,
-        "headline": attention.headline(rows, has_more=has_more),
-        "rows": rows,
-        "has_more": has_more,
-        "has_urgent_findings": any(each.is_urgent for each in findings),
-        "paused": {each.wanted.queue for each in findings if each.kind == "queue_paused" and each.wanted is not None},
+        "headline": found.headline,
+        "rows": found.rows,
+        "further": found.further,
+        "has_more": found.has_more,
+        "has_urgent_findings": any(each.is_urgent for each in found.findings),
+        "paused": {
+            each.wanted.queue for each in found.findings if each.kind == "queue_paused" and each.wanted is not None
+        },
         "failed": states["failed"],
         "states": [(state, count, f"?{urlencode({'state': state, **everyone})}") for state, count in states.items()],
         "has_children": has_children,
@@ -60,22 +99,21 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     }
 
 
-def needs_a_person(now: datetime, site: str) -> tuple[str, str, list[attention.Row]]:
-    """Return how many rows of the overview need a person, "" for none, its headline, and the newest causes among the rows."""
-    rows, has_more, _findings = _attention(now, worker_overview(), site)
-    urgent = [row for row in rows if row.is_urgent]
-    number = f"{len(urgent)}{'+' if has_more else ''}" if urgent else ""
-    return number, attention.headline(rows, has_more=has_more), [row for row in urgent if row.newest]
+def needs_a_person(now: datetime, site: str) -> Attention:
+    """Return what needs a person, for the admin's index."""
+    return _attention(now, worker_overview(), site)
 
 
-def _attention(
-    now: datetime, workers: Workers, site: str, *, has_children: bool = False
-) -> tuple[list[attention.Row], bool, list[Finding]]:
-    """Return the rows of what needs a person, whether there are more causes, and the findings among the rows."""
-    causes = list_causes(now, muted=False, most=CAUSES + 1)
+def _attention(now: datetime, workers: Workers, site: str, *, has_children: bool = False) -> Attention:
+    causes = list_causes(now, muted=False, most=CAUSES)
+    further = further_causes(after=CAUSES, most=MOST - CAUSES + 1)
     findings = collect_findings(now, workers, failed=[])  # a cause has the failed ones
-    rows = [
-        *attention.rows_of_causes(causes[:CAUSES], site),
-        *attention.rows_of_findings(findings, site, with_children=has_children),
-    ]
-    return rows, len(causes) > CAUSES, findings
+    return Attention(
+        rows=[
+            *attention.rows_of_causes(causes, site),
+            *attention.rows_of_findings(findings, site, with_children=has_children),
+        ],
+        further=attention.lines_of_causes(further[: MOST - CAUSES], site),
+        has_more=len(further) > MOST - CAUSES,
+        findings=findings,
+    )

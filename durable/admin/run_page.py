@@ -178,7 +178,7 @@ def _buttons(
             continue
         if verb == "wake" and not ("wake" in remedies or _is_at_rest(run, now)):  # allowed, and without an effect
             continue
-        if verb == "abandon" and not running:
+        if verb == "abandon" and all(step.abandon_asked_at is not None for step in running):
             continue
         is_send = verb == "send"
         buttons.append(

@@ -37,7 +37,7 @@ from durable.inspection import (
     redacted_traceback,
     stuck_step,
 )
-from durable.inspection.family import ChildRow, FamilyCounts, list_children
+from durable.inspection.family import ChildKey, ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.size_limit import TooLarge, read_within
@@ -51,6 +51,7 @@ _MOST: Final = 20  # related runs and actions
 _MOST_ATTEMPTS: Final = 30
 _MOST_PLACES: Final = 100  # of a history on one page
 _MOST_LINES: Final = 200  # of a log
+_MOST_OPEN: Final = 5  # messages whose bodies are unfolded; beside more of them a page is read by its lines
 _CAP: Final = 1_000  # related runs and actions that are counted
 _STATES: Final = frozenset(each.value for each in RunState)
 
@@ -222,7 +223,7 @@ def _failed_handlers(shown: Shown) -> list[FailedHandler]:
 
 def _messages(shown: Shown) -> dict[str, Any]:
     rows = message_rows(shown.admin, shown.run, with_payloads=shown.may_see_payloads)
-    return {"messages_of_run": rows, "most_messages": MOST_MESSAGES}
+    return {"messages_of_run": rows, "most_messages": MOST_MESSAGES, "are_closed": len(rows) > _MOST_OPEN}
 
 
 def _logs(shown: Shown) -> dict[str, Any]:
@@ -248,10 +249,10 @@ def _children(shown: Shown) -> dict[str, Any]:
     state = given.get("state", "")
     states = [state] if state in _STATES else []
     group = given.get("group", "").replace("\0", "")[:1024] or None
-    page = list_children(shown.run.id, states=states, group=group, after=_whole_number(given.get("after"), digits=18))
+    page = list_children(shown.run.id, states=states, group=group, after=ChildKey.parse(given.get("after", "")))
     paused = paused_of([each.run for each in page.rows], shown.now)
     around = {"part": "children", **({"state": state} if states else {}), **({"group": group} if group else {})}
-    following = {**around, "after": page.next_position}
+    following = {**around, "after": str(page.next_key)}
     return {
         "child_rows": [
             ChildLine(
@@ -264,7 +265,7 @@ def _children(shown: Shown) -> dict[str, Any]:
         "child_page": page,
         "child_state": state if states else "",
         "child_group": group or "",
-        "next_children": "" if page.next_position is None else f"?{urlencode(following)}",
+        "next_children": "" if page.next_key is None else f"?{urlencode(following)}",
         "first_children": f"?{urlencode(around)}" if "after" in given else "",
     }
 
@@ -278,11 +279,11 @@ def _related(shown: Shown) -> dict[str, Any]:
     if run.parent_id in found:
         related.append(Related(gettext("started by"), found[run.parent_id]))
     if run.replay_of_id in found:
-        related.append(Related(gettext("made from"), found[run.replay_of_id], is_comparable=True))
+        related.append(Related(gettext("repeats"), found[run.replay_of_id], is_comparable=True))
     started = _started(runs, shown)[:_MOST]
     related += [Related(gettext("started"), each) for each in started]
     made = runs.filter(replay_of=run).order_by()[:_MOST]
-    related += [Related(gettext("made into"), each, is_comparable=True) for each in made]
+    related += [Related(gettext("repeated by"), each, is_comparable=True) for each in made]
     return {"related": related, "most_related": _MOST}
 
 

@@ -20,11 +20,11 @@ from durable.inspection import Mark, Piece, Row, Span, TimeAxis, Timeline
 from durable.inspection.humanize import day_and_clock, milliseconds, printable, span, thousands
 from durable.models import Run
 
-__all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn"]
+__all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn", "labels_of"]
 
 _NARROWEST: Final = 0.4  # percent of the axis
 _APART: Final = 8.0  # percent between the middles of two labels
-_APART_IN_HALF: Final = 13.0  # the same in a window of half the width
+_APART_IN_HALF: Final = 20.0  # the same in a window of half the width
 _APART_ON_A_TELEPHONE: Final = 24.0
 _STEPS: Final = tuple(
     timedelta(seconds=each)
@@ -133,7 +133,7 @@ def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_
     links = _Links(admin.url("step", run.id), timeline.opened, is_real=is_real)
     rows = [_row(row, timeline.axis, run, now, links) for row in timeline.rows]
     failed = {id(row) for row in timeline.failed}
-    labels = list(_labels(timeline.axis))
+    labels = list(labels_of(timeline.axis))
     axis = timeline.axis
     return DrawnTimeline(
         timeline=timeline,
@@ -233,7 +233,8 @@ def _took(row: Row, end: datetime) -> str:
         attempts = ngettext("%(number)s attempt", "%(number)s attempts", number) % {"number": thousands(number)}
         return f"{attempts}, {took}"
     if row.ends_at is None:
-        text = gettext("waiting %(span)s") if row.kind in ("sleep", "message") else gettext("running %(span)s")
+        is_waiting = row.kind in ("sleep", "message") or (row.kind == "step" and row.status == "pending")
+        text = gettext("waiting %(span)s") if is_waiting else gettext("running %(span)s")
         return text % {"span": took}
     return took
 
@@ -260,7 +261,7 @@ def _bar(kind: str, start: float, end: float, text: str) -> Bar:
     return Bar(kind=kind, x=f"{min(start, 100 - width):.2f}%", width=f"{width:.2f}%", text=text)
 
 
-def _labels(axis: TimeAxis) -> Iterator[Label]:
+def labels_of(axis: TimeAxis) -> Iterator[Label]:
     """Yield the labels of an axis without those that would cover each other: times, and in a line below the gaps."""
     times = [(0.0, _clock(axis.begins_at, axis)), (100.0, _clock(axis.ends_at, axis))]
     for piece in axis.pieces:
@@ -279,9 +280,10 @@ def _apart(candidates: Sequence[tuple[float, str]], *, is_gap: bool) -> Iterator
         is_told = not is_gap and any(text == other for _, other in shown)
         if not is_told and _is_free(x, [other for other, _ in shown], _APART):
             shown.append((x, text))
-            for taken, apart in ((half, _APART_IN_HALF), (small, _APART_ON_A_TELEPHONE)):
-                if _is_free(x, taken, apart):
-                    taken.append(x)
+            if _is_free(x, half, _APART_IN_HALF):
+                half.append(x)
+                if _is_free(x, small, _APART_ON_A_TELEPHONE):
+                    small.append(x)
     for x, text in sorted(shown):
         anchor = "start" if x < 5 else "end" if x > 95 else "middle"
         room = "small" if x in small else "half" if x in half else "wide"
@@ -289,12 +291,12 @@ def _apart(candidates: Sequence[tuple[float, str]], *, is_gap: bool) -> Iterator
 
 
 def _is_free(x: float, taken: Sequence[float], apart: float) -> bool:
-    return all(abs(_middle(x) - _middle(other)) >= apart for other in taken)
+    return all(abs(_middle(x, apart) - _middle(other, apart)) >= apart for other in taken)
 
 
-def _middle(x: float) -> float:
+def _middle(x: float, apart: float) -> float:
     """Return the middle of a label: those at the ends of the axis stand inside of it."""
-    return min(max(x, _APART / 2), 100 - _APART / 2)
+    return min(max(x, apart / 2), 100 - apart / 2)
 
 
 def _ticks(piece: Piece) -> Iterator[datetime]:

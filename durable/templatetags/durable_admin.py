@@ -64,7 +64,7 @@ _BARS = {
     "failed": _("failed attempt"),
     "backoff": _("backoff"),
     "sleep": _("sleep"),
-    "wait": _("waiting for a message or a child"),
+    "wait": _("waiting for a message, a child or a limit"),
     "folded": _("from the first to the last"),
     "scope": _("all that is inside"),
     "bad": _("something inside failed"),
@@ -311,20 +311,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The way in to the overview: how many of its rows need a person, "" for none, its headline, and its newest causes."""
+    """The way in to the overview: how many of its rows need a person, "" for none, its headline, and its causes.
+
+    `rows` are the newest causes, and `further` the others in one line each.
+    """
 
     url: str
     number: str
     headline: str
     now: datetime
     rows: Sequence[Row] = ()
+    further: Sequence[Row] = ()
     may_operate: bool = False
     may_see_payloads: bool = False
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there are more causes than rows."""
-        return self.number.endswith("+")
 
 
 @register.simple_tag(takes_context=True)
@@ -378,15 +377,17 @@ def durable_entry(context: dict[str, Any]) -> Entry | None:
     url, now = reverse("admin:app_list", args=["durable"]), pages.now()
     try:
         with reading():
-            number, headline, rows = overview.needs_a_person(now, getattr(request, "current_app", "admin"))
+            found = overview.needs_a_person(now, getattr(request, "current_app", "admin"))
     except StatementTimeoutError as error:
         return Entry(url=url, number="?", headline=humanize.sentence(error), now=now)
+    rows, further = found.of_index
     return Entry(
         url=url,
-        number=number,
-        headline=headline,
+        number=found.number,
+        headline=found.headline,
         now=now,
         rows=rows,
+        further=further,
         may_operate=access.may(request, "operate_run"),
         may_see_payloads=access.may(request, "view_payload"),
     )

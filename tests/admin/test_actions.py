@@ -211,6 +211,9 @@ class TestReplay:
         assert done.status_code == 302
         [new] = Run.objects.exclude(pk="run")
         assert new.replay_of_id == "run"
+        related = {name: text_of(operator.get(url("change", name), {"part": "related"})) for name in ("run", new.id)}
+        assert f'<li>repeated by <a href="{url("change", new.id)}">' in related["run"]
+        assert f'<li>repeats <a href="{url("change", "run")}">' in related[new.id]
         assert operator.post(address, hidden(page)).status_code == 302  # twice is once
         assert Run.objects.count() == 2
         assert stage.settle(new.id).state == "completed"

@@ -30,6 +30,7 @@ WAIT = 120_000  # milliseconds
 WIDE = {"width": 1440, "height": 900}
 NARROW = {"width": 390, "height": 844}
 OF_ONE_CAUSE = 12
+RECOVERED = (0, 4, 10, 49)  # of fifty causes
 LONG = "order-" + "a-long-customer-reference-" * 7
 #: The elements that reach beyond the window's right edge.
 BEYOND = """[...document.querySelectorAll("body *")].filter(each => each.getBoundingClientRect().right > innerWidth)
@@ -68,6 +69,17 @@ def ten_causes(stage: Stage) -> str:
             stage.start(refused, place, id=f"order-{place}-{number}")
             stage.advance(seconds=1)
     return "abcdefghij"
+
+
+@pytest.fixture
+def fifty_causes(stage: Stage) -> list[str]:
+    """Failed runs of each of fifty causes, two of those that are recovered; what their places end with, the newest first."""
+    places = [f"{tens}{ones}" for tens in "abcde" for ones in "fghijklmno"]
+    for place in reversed(places):
+        for number in range(2 if places.index(place) in RECOVERED else 1):
+            stage.start(refused, place, id=f"order-{place}-{number}")
+            stage.advance(seconds=1)
+    return places
 
 
 @pytest.fixture
@@ -213,6 +225,37 @@ def test_each_of_ten_causes_is_recovered_from_the_index_with_two_clicks(
     else:
         [order] = Run.objects.filter(workflow="durable.bulk")
         assert Cause.objects.get(place=f"step {ten_causes[place]}").fingerprint in order.input
+
+
+def test_each_of_fifty_causes_is_recovered_from_the_index_with_two_clicks(
+    operator_page: Page, live_server: LiveServer, fifty_causes: list[str], is_wide: bool
+) -> None:
+    """On a wide window none of them takes a scroll, on a telephone the last ones take one."""
+    efforts = {}
+    for place, verb in [(place, verb) for place in RECOVERED for verb in ("Recover", "Only the newest")]:
+        name = fifty_causes[place]
+        operator_page.goto(f"{live_server.url}/admin/")
+        hand = Hand(operator_page)
+        title = operator_page.get_by_role("link", name=f"step {name} · CriticalError", exact=True)
+        hand.see(title)
+        row = operator_page.locator(".durable-incidents li").filter(has=title).last
+        if place < 5:
+            hand.click(row.get_by_text("Recover these 2"))
+            hand.click(row.get_by_role("button", name=verb, exact=True))
+        else:
+            opened = "Recover these 2" if verb == "Recover" else verb
+            hand.click(row.get_by_role("link", name=f"{opened}: step {name}"))
+            hand.click(operator_page.get_by_role("button", name="Recover", exact=True))
+        operator_page.locator(".messagelist").wait_for(timeout=WAIT)
+        efforts[place, verb] = (hand.clicks, hand.scrolls)
+        if verb == "Recover":
+            order = Run.objects.filter(workflow="durable.bulk").latest("created_at")
+            assert Cause.objects.get(place=f"step {name}").fingerprint in order.input
+        else:
+            assert Run.objects.get(pk=f"order-{name}-1").state == "pending"
+    last = (2, 0) if is_wide else (2, 1)
+    assert efforts == {key: last if key[0] == 49 else (2, 0) for key in efforts}
+    assert len(efforts) == 2 * len(RECOVERED)
 
 
 def test_the_overview_is_used_with_the_keyboard_alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from html import unescape
 
@@ -68,6 +69,32 @@ def test_the_index_leads_to_the_causes_that_it_leaves_out(
     index = text_of(operator, reverse("admin:index"))
     assert index.count('name="durable-incident"') == shown
     assert (f'href="{url("causes")}">More causes, muted ones too</a>' in index) is has_more
+
+
+def test_causes_that_have_no_row_have_a_line_with_their_verbs(
+    failed: str, operator: Client, log_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index has the first in full, and the overview too; behind the last line stands how many there may be."""
+    monkeypatch.setattr("durable.admin.overview.CAUSES", 1)
+    recover = retry_url(failed)
+
+    def line(client: Client, address: str) -> str:
+        found = re.search(r'<ul class="durable-further".*?</ul>', text_of(client, address), re.S)
+        assert found is not None
+        return found[0]
+
+    for address in (reverse("admin:index"), reverse("admin:app_list", args=["durable"])):
+        shown = line(operator, address)
+        assert shown.count("<li") == 1
+        assert f'<a href="{recover}" aria-label="Recover these 2: charge · GatewayTimeout">Recover 2</a>' in shown
+        assert f'<a href="{url("act", "run-2", "recover")}"' in shown
+    assert "2 causes of failure need a person" in text_of(operator, reverse("admin:index"))
+    monkeypatch.setattr("durable.admin.overview.MOST", 1)
+    assert "1+ cause of failure needs a person" in text_of(operator, reverse("admin:index"))
+    monkeypatch.setattr("durable.admin.overview.MOST", 50)
+    viewed = line(log_in("view_run", name="bob"), reverse("admin:index"))
+    assert "Recover" not in viewed
+    assert f'href="{url("changelist")}?cause={failed}">2</a>' in viewed
 
 
 def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str, operator: Client) -> None:

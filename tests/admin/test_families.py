@@ -7,12 +7,17 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+import durable.cli.children as command
+import durable.inspection.family as family_of_runs
 from durable import Actor, acting_as, get_run, operations
+from durable.admin import run_parts
 from durable.inspection import Filtered, RunCriteria, list_runs, progress_of, run_lanes
 from durable.inspection.family import FailedChildren, list_children
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
@@ -209,8 +214,67 @@ def test_children_are_listed_page_by_page_by_state_and_group(
     ]
     first = list_children("billing-1", limit=3)
     assert [row.run.id for row in first.rows] == CHILDREN[:3]
-    rest = list_children("billing-1", limit=3, after=first.next_position)
-    assert ([row.run.id for row in rest.rows], rest.next_position) == (CHILDREN[3:], None)
+    rest = list_children("billing-1", limit=3, after=first.next_key)
+    assert ([row.run.id for row in rest.rows], rest.next_key) == (CHILDREN[3:], None)
+
+
+@pytest.fixture
+def with_ties(family: Stage) -> list[str]:
+    """The ids of six children of one run, in order: the first five have one position, and were stored in another order."""
+    added = [f"billing-1:bill {number}" for number in ("1~2", "1~1")]
+    for run_id in added:
+        run = Run.objects.get(pk=CHILDREN[1])
+        run.pk = run_id
+        run.save(force_insert=True)
+        child = Child.objects.get(pk=CHILDREN[1])
+        child.run_id = run_id
+        child.save(force_insert=True)
+    position = Child.objects.get(pk=CHILDREN[1]).position
+    Child.objects.filter(run__in=[CHILDREN[2], CHILDREN[0]]).update(position=position)
+    return sorted([*CHILDREN[:3], *added]) + CHILDREN[3:]
+
+
+@pytest.mark.parametrize("chosen", [{}, {"states": ["failed", "completed"]}, {"within": Run.objects.all()}])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_no_child_is_lost_or_repeated_where_pages_end_among_children_of_one_position(
+    with_ties: list[str], monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any], size: int
+) -> None:
+    for cap in (10_000, size):  # each page in turn ends with its limit, and with what it examines
+        monkeypatch.setattr(family_of_runs, "CAP", cap)
+        seen: list[str] = []
+        after = None
+        while True:
+            page = list_children("billing-1", after=after, limit=min(size, cap), **chosen)
+            seen += [row.run.id for row in page.rows]
+            after = page.next_key
+            if after is None:
+                break
+        assert seen == with_ties
+
+
+def test_the_pages_of_each_surface_and_a_bulk_go_on_behind_the_last_child(
+    with_ties: list[str], operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = partial(list_children, limit=2)
+    monkeypatch.setattr(run_parts, "list_children", lambda *args, **options: listed(*args, **options))
+    query, seen = "?part=children", list[str]()
+    while query:
+        page = operator.get(url("change", "billing-1") + query)
+        seen += [line.row.run.id for line in page.context["child_rows"]]
+        query = page.context["next_children"]
+    assert seen == with_ties
+    monkeypatch.setattr(command, "PAGE", 2)
+    assert told("children", "billing-1", "-o", "ids").split("\n")[:-1] == with_ties
+    failed = FailedChildren("billing-1")
+    cursor, chosen = None, list[str]()
+    while True:
+        ids, cursor = failed.page(cursor, 2)
+        chosen += ids
+        if cursor is None:
+            break
+    states = dict(Run.objects.values_list("id", "state"))
+    assert chosen == [*(each for each in with_ties if states[each] == "failed"), "billing-1"]
+    assert [each.id for each in get_run("billing-1").children()] == with_ties
 
 
 def test_the_live_part_changes_with_a_child(family: Stage, operator: Client) -> None:

@@ -170,7 +170,8 @@ class TestACompensation:
     def test_an_undone_run_has_a_word_of_its_own(self, stage: Stage, operator: Client) -> None:
         run = stage.start(flows.saga, id="undone")
         assert (run.state, state_word(run), is_undone(run)) == ("failed", "failed, undone", True)
-        for page in (url("change", "undone"), url("changelist")):
+        replay = f"{url('replay', 'undone')}?at=charge"
+        for page in (url("change", "undone"), url("changelist"), url("act", "undone", "recover"), replay):
             assert "failed, undone" in text_of(operator.get(page))
         run = stage.start(flows.switched, id="failed")
         assert (state_word(run), is_undone(run)) == ("failed", False)
@@ -205,6 +206,9 @@ class TestACompensation:
         assert "out of stock" in error
         [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
         assert [span.kind for span in row.spans] == ["attempt", "rollback failed"]
+        step = text_of(operator.get(url("step", "stuck"), {"at": "charge"}))
+        assert "Its rollback handler failed." in step
+        assert 'class="durable-card durable-headline durable-failed"' in step
 
     def test_failed_attempts_have_the_handler(
         self, stage: Stage, operator: Client, log_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch

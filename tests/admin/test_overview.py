@@ -18,11 +18,11 @@ from durable import get_run
 from durable.admin import attention, charts
 from durable.admin.attention import Row, Verb, headline
 from durable.inspection import Count, RunCriteria
-from durable.models import Build, Cause, Failure, Run
+from durable.models import Activity, Build, Cause, Failure, Run
 from tests.admin import flows
 from tests.admin.addresses import a_hung_step
 from tests.admin.conftest import Stage
-from tests.admin.pages import url
+from tests.admin.pages import hidden, url
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +81,11 @@ def test_one_sentence_says_what_is_wrong(rows: list[Row], sentence: str) -> None
 
 def test_the_sentence_says_that_there_are_more_causes_than_rows() -> None:
     assert headline([row(), row()], has_more=True) == "2+ causes of failure need a person"
+    assert headline([row(is_new=True), row()], further=3) == "5 causes of failure need a person"
+    assert headline([row()], further=49, has_more=True) == "50+ causes of failure need a person"
+    assert headline([row(), row(is_cause=False)], further=1) == (
+        "2 causes of failure and 1 other finding need a person"
+    )
 
 
 def test_every_row_leads_to_a_list_and_to_a_verb_or_a_command(stage: Stage, operator: Client) -> None:
@@ -210,6 +215,20 @@ def test_the_index_leads_to_the_overview_and_says_what_needs_a_person(stage: Sta
     assert badge() == "Durable Nothing needs a person"
 
 
+def test_the_age_of_a_hung_step_is_no_change_within_a_minute(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_hung_step(stage)
+    monkeypatch.setattr(stage, "now", timezone.now().replace(second=10, microsecond=0))
+    Activity.objects.update(began_at=stage.now - timedelta(minutes=30, seconds=5))
+    first = operator.get(url("overview"))
+    assert "for 30 m (timeout 9 s)" in unescape(first.content.decode())
+    stage.advance(seconds=40)
+    assert operator.get(url("overview"), headers={"If-None-Match": first["ETag"]}).status_code == 304
+    stage.advance(seconds=60)
+    assert "for 31 m (timeout 9 s)" in unescape(operator.get(url("overview")).content.decode())
+
+
 def test_the_row_of_a_hung_step_has_its_verbs(
     stage: Stage, log_in: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +246,29 @@ def test_the_row_of_a_hung_step_has_its_verbs(
     assert verbs("view_run", "view_payload", "operate_run", name="ada") == everything
     assert verbs("view_run", "view_payload", name="bob") == [everything[0], address]
     assert verbs("view_run", name="cid") == [address]
+
+
+def test_an_abandoned_attempt_is_not_abandoned_again(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_hung_step(stage)
+    monkeypatch.setattr(stage, "now", timezone.now())
+    address = url("act", "hung", "abandon")
+    assert f'href="{address}"' in text_of(operator, url("change", "hung"))
+    operator.post(address, hidden(operator.get(address)))
+    page = text_of(operator, url("change", "hung"))
+    assert f'href="{address}"' not in page
+    assert "An operator abandoned the attempt" in page
+
+
+def test_a_page_that_interrupts_has_the_command_that_does(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_hung_step(stage)
+    monkeypatch.setattr(stage, "now", timezone.now())
+    address = url("act", "hung", "cancel")
+    assert "durable cancel hung</code>" in text_of(operator, address)
+    assert "durable cancel hung --interrupt</code>" in text_of(operator, f"{address}?interrupt=on")
 
 
 def test_the_index_recovers_what_it_shows(stage: Stage, operator: Client, log_in: Callable[..., Client]) -> None:

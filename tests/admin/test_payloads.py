@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -178,6 +179,19 @@ class TestAddresses:
         assert "of=message&amp;id=" in page
         step = text_of(operator.get(url("step", "run"), {"at": "prepare"}))
         assert "of=output&amp;at=prepare" in step
+
+    def test_the_bodies_of_many_messages_are_folded(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, id="run")
+
+        def unfolded() -> list[str]:
+            page = text_of(operator.get(url("change", "run"), {"part": "messages"}))
+            return re.findall(r'<details class="durable-payload"( open)?>', page)
+
+        for number in range(5):
+            get_run("run").send("other", number)
+        assert unfolded() == [" open"] * 5
+        get_run("run").send("other", 6)
+        assert unfolded() == [""] * 6
 
     def test_what_a_step_has_saved_for_its_next_attempt(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.saving, id="run")

@@ -21,7 +21,7 @@ from durable.retention import Policy
 from durable.store import store_for
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.admin.pages import url
-from tests.support.plans import scans, sifted, sorts
+from tests.support.plans import most_read, scans, sifted, sorts
 from tests.support.worker_rows import a_worker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
@@ -200,6 +200,8 @@ def test_a_family_is_read_along_indexes_and_no_further_than_its_cap(crowd: None,
             # the server expects as many as are looked through
             assert scans(queries, tables) + sorts(queries, tables, most=CAP + 1) == [], address
             assert sifted(queries, tables) <= CAP, address
+            read, sql = most_read(queries)
+            assert read <= CAP + 1 or "durable_failure" in sql, f"{sql} on {address}"
             assert len(queries) <= 40, address
         counts = count_children(BIG)
         assert (counts.total.is_capped, list(counts.states)) == (True, ["completed", "failed"])

@@ -48,6 +48,14 @@ def test_what_waits_for_its_moment(operator: Client) -> None:
     assert "Rate openai/" in text_of(operator.get(url("change", "third")))
 
 
+def test_a_step_that_waits_for_its_turn_does_not_run(operator: Client) -> None:
+    page = text_of(operator.get(url("change", "third")))
+    timeline = page.partition('id="timeline-table"')[2].partition("</table>")[0]
+    assert re.search(r"<td[^>]*>waiting [^<]+</td>", timeline)
+    assert re.search('<rect class="durable-fall-wait"', timeline)
+    assert "running" not in timeline
+
+
 def test_the_last_minute_is_a_line(operator: Client) -> None:
     later = timezone.now() + timedelta(hours=1)  # however long the page takes
     RateKey.objects.update(recent=counted("", nanoseconds(later), 7))
