@@ -40,8 +40,11 @@ class Played:
 
 
 def play(scenario: Scenario, colour: Colour, crash: Crash | None = None) -> Played:
-    """Run the scenario's program in a fresh harness and do to it what the scenario says."""
-    with Harness(now=START, short_sleep=0) as harness:
+    """Run the scenario's program in a fresh harness and do to it what the scenario says.
+
+    The harness replays each pass a second time only in plays without a crash: a crash is resumed in a fresh pass anyway.
+    """
+    with Harness(now=START, short_sleep=0, strict=crash is None) as harness:
         first = harness.commits
         handle = harness.start(WORKFLOWS[colour], scenario.source, id=scenario.id)
         with recording(scenario.id, lambda: harness.commits) as recorder:
