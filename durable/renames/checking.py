@@ -24,6 +24,18 @@ def recorded_names(alias: str, kind: AliasKind) -> Aliases:
     return Aliases(Alias(kind, *each) for each in rows.values_list("old", "new"))
 
 
+def is_recorded(alias: str, name: Alias) -> bool:
+    """Return True if both names are of one thing already. Raises RenameRefused if no migration can make them so."""
+    names = recorded_names(alias, name.kind)
+    if names.is_same(name.old, name.new):
+        return True
+    try:
+        names.add(name)
+    except ValueError as error:
+        raise RenameRefused(f"{error}. Nothing was written.") from error
+    return False
+
+
 def check_names(alias: str, rename: Rename, workflows: Sequence[str]) -> None:
     """Raise RenameRefused for a name that another rename has; `workflows` are all names of the rename's workflow."""
     before = RenamedStep.objects.using(alias).filter(workflow__in=workflows).order_by("id")

@@ -138,7 +138,35 @@ class RenameStep(_Renaming):
         return f'Rename the recorded operation "{self.old}" of {self.workflow} to "{self.new}"'
 
 
-class RenameWorkflow(_Renaming):
+class _RenamingOfName(_Renaming):
+    """A rename of a name of its own, such as a workflow's: `kind` says of what."""
+
+    kind: ClassVar[AliasKind]
+
+    def __init__(self, old: str, new: str, *, wait: float = 60, elidable: bool = False) -> None:
+        for each in (old, new):
+            self._check(each)
+        if old == new:
+            raise ValueError(f'"{old}" is the name already')
+        super().__init__(old, new, wait=wait, elidable=elidable)
+        self.old = old
+        self.new = new
+
+    def _check(self, name: str) -> None:
+        """Raise TypeError or ValueError for what is no such name."""
+        raise NotImplementedError
+
+    @property
+    def renames(self) -> list[Rename | Alias]:
+        """What the operation says."""
+        return [Alias(self.kind, self.old, self.new)]
+
+    def describe(self) -> str:
+        """Return what `migrate --plan` shows."""
+        return f'Rename the {self.kind.value} "{self.old}" to "{self.new}"'
+
+
+class RenameWorkflow(_RenamingOfName):
     """Rename a workflow, in all its runs: `RenameWorkflow("shop.fulfil", "shop.fulfil_order")`.
 
     From then on both are names of one workflow, so that workers with the old code and with the new one may run beside each
@@ -158,34 +186,20 @@ class RenameWorkflow(_Renaming):
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
 
     _fragment = "rename_workflow"
+    kind = AliasKind.WORKFLOW
 
-    def __init__(self, old: str, new: str, *, wait: float = 60, elidable: bool = False) -> None:
-        for each in (old, new):
-            _check_workflow(each)
-            if each.startswith(_INTERNAL):
-                raise ValueError(f'"{each}" is a name of durable itself: choose another name')
-        if old == new:
-            raise ValueError(f'"{old}" is the name already')
-        super().__init__(old, new, wait=wait, elidable=elidable)
-        self.old = old
-        self.new = new
-
-    @property
-    def renames(self) -> list[Rename | Alias]:
-        """What the operation says."""
-        return [Alias(AliasKind.WORKFLOW, self.old, self.new)]
+    def _check(self, name: str) -> None:
+        _check_workflow(name)
+        if name.startswith(_INTERNAL):
+            raise ValueError(f'"{name}" is a name of durable itself: choose another name')
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:
         from durable.renames.workflows import rename_workflow
 
         rename_workflow(alias, self.old, self.new, is_back=is_back, wait=self.wait, say=_say)
 
-    def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
-        return f'Rename the workflow "{self.old}" to "{self.new}"'
 
-
-class RenameQueue(_Renaming):
+class RenameQueue(_RenamingOfName):
     """Rename a queue, with its open runs: `RenameQueue("default", "orders")`.
 
     From then on both are names of one queue: a worker that serves one of them serves both, so that workers with the old
@@ -206,29 +220,15 @@ class RenameQueue(_Renaming):
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
 
     _fragment = "rename_queue"
+    kind = AliasKind.QUEUE
 
-    def __init__(self, old: str, new: str, *, wait: float = 60, elidable: bool = False) -> None:
-        for each in (old, new):
-            check_queue(each)
-        if old == new:
-            raise ValueError(f'"{old}" is the name already')
-        super().__init__(old, new, wait=wait, elidable=elidable)
-        self.old = old
-        self.new = new
-
-    @property
-    def renames(self) -> list[Rename | Alias]:
-        """What the operation says."""
-        return [Alias(AliasKind.QUEUE, self.old, self.new)]
+    def _check(self, name: str) -> None:
+        check_queue(name)
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:
         from durable.renames.queues import rename_queue
 
         rename_queue(alias, self.old, self.new, is_back=is_back, wait=self.wait, say=_say)
-
-    def describe(self) -> str:
-        """Return what `migrate --plan` shows."""
-        return f'Rename the queue "{self.old}" to "{self.new}"'
 
 
 def _check_workflow(name: object) -> None:

@@ -20,7 +20,7 @@ from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import notify
 from durable.renames.batches import in_batches, refuse_atomic, rewrite_runs
-from durable.renames.checking import RenameRefused, recorded_names
+from durable.renames.checking import RenameRefused, is_recorded
 from durable.renames.references import copy_hold, rewrite_views
 
 __all__ = ["rename_queue"]
@@ -67,13 +67,8 @@ def rename_queue(
 
 def _check(alias: str, old: str, new: str) -> None:
     """Raise RenameRefused if the new name is that of another queue."""
-    names = recorded_names(alias, AliasKind.QUEUE)
-    if names.is_same(old, new):
+    if is_recorded(alias, Alias(AliasKind.QUEUE, old, new)):
         return
-    try:
-        names.add(Alias(AliasKind.QUEUE, old, new))
-    except ValueError as error:
-        raise RenameRefused(f"{error}. Nothing was written.") from error
     what = _user_of(alias, new)
     if what is not None:
         raise RenameRefused(

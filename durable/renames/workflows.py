@@ -26,7 +26,7 @@ from durable.models import (
     Schedule,
 )
 from durable.renames.batches import check_atomic, rewrite_runs, runs_of
-from durable.renames.checking import RenameRefused, recorded_names
+from durable.renames.checking import RenameRefused, is_recorded
 from durable.renames.references import copy_hold, rewrite_views
 
 __all__ = ["rename_workflow"]
@@ -59,13 +59,8 @@ def rename_workflow(
 
 def _check(alias: str, old: str, new: str) -> None:
     """Raise RenameRefused if the new name is that of another workflow."""
-    names = recorded_names(alias, AliasKind.WORKFLOW)
-    if names.is_same(old, new):
+    if is_recorded(alias, Alias(AliasKind.WORKFLOW, old, new)):
         return
-    try:
-        names.add(Alias(AliasKind.WORKFLOW, old, new))
-    except ValueError as error:
-        raise RenameRefused(f"{error}. Nothing was written.") from error
     what = _user_of(alias, new)
     if what is not None:
         raise RenameRefused(
