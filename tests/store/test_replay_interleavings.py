@@ -19,7 +19,7 @@ from durable.core.records import ENDED, Request, RunChange, RunState
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
-from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
+from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.family import a_child, finish, start_children
 from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
@@ -35,16 +35,6 @@ def emptied() -> None:
     with connections[POSTGRES].cursor() as cursor:
         for table in _TABLES:
             cursor.execute(f"DELETE FROM durable_{table}")
-
-
-def both(
-    pools: Pools, order: str, ends: tuple[str, str], first: Callable[[], Any], second: Callable[[], Any]
-) -> dict[str, Actor]:
-    """Do two transactions in this order."""
-    a, b = pools
-    actors = {"A": Actor(a, "A", first, ends[0]), "B": Actor(b, "B", second, ends[1])}
-    print(", ".join(play(order, actors)))
-    return actors
 
 
 def family(store: Store, *children: str) -> None:
