@@ -37,7 +37,7 @@ from durable.inspection import (
     redacted_traceback,
     stuck_step,
 )
-from durable.inspection.family import ChildKey, ChildRow, FamilyCounts, list_children
+from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.size_limit import TooLarge, read_within
@@ -249,7 +249,7 @@ def _children(shown: Shown) -> dict[str, Any]:
     state = given.get("state", "")
     states = [state] if state in _STATES else []
     group = given.get("group", "").replace("\0", "")[:1024] or None
-    page = list_children(shown.run.id, states=states, group=group, after=ChildKey.parse(given.get("after", "")))
+    page = list_children(shown.run.id, states=states, group=group, after=ChildCursor.parse(given.get("after", "")))
     paused = paused_of([each.run for each in page.rows], shown.now)
     around = {"part": "children", **({"state": state} if states else {}), **({"group": group} if group else {})}
     following = {**around, "after": str(page.next_key)}

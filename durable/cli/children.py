@@ -18,7 +18,7 @@ from durable.cli.run_list import run_data
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core.records import RunState
 from durable.inspection import explain, paused_of, paused_queues, reading, state_word
-from durable.inspection.family import ChildKey, ChildRow, FamilyCounts, count_children, list_children
+from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, count_children, list_children
 from durable.inspection.humanize import relative, thousands
 
 __all__ = ["CHILDREN", "counted"]
@@ -69,7 +69,7 @@ def _children(options: Namespace, output: Output) -> int:
 
 
 def _all(run_id: str, states: list[str], group: str | None) -> Iterator[ChildRow]:
-    after: ChildKey | None = None
+    after: ChildCursor | None = None
     while True:
         with reading():
             page = list_children(run_id, states=states, group=group, after=after, limit=PAGE)

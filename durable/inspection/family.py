@@ -24,7 +24,7 @@ from durable.models.run import RunQuerySet
 
 __all__ = [
     "CAP",
-    "ChildKey",
+    "ChildCursor",
     "ChildPage",
     "ChildRow",
     "FailedChildren",
@@ -93,7 +93,7 @@ class FamilyCounts:
         return bool(self.groups)
 
 
-class ChildKey(NamedTuple):
+class ChildCursor(NamedTuple):
     """Where a child is in the order of starts. A child that was started anew may have the position of the one before."""
 
     position: int
@@ -103,7 +103,7 @@ class ChildKey(NamedTuple):
         return f"{self.position}:{self.run_id}"
 
     @classmethod
-    def parse(cls, text: str) -> ChildKey | None:
+    def parse(cls, text: str) -> ChildCursor | None:
         """Return the key of a text, None for a text that is none. Without an id it is before all at its position."""
         position, _, run_id = text.partition(":")
         is_number = position.isascii() and position.isdigit() and len(position) <= _DIGITS
@@ -129,7 +129,7 @@ class ChildPage:
     """
 
     rows: Sequence[ChildRow]
-    next_key: ChildKey | None = None
+    next_key: ChildCursor | None = None
     is_window: bool = False
 
 
@@ -177,7 +177,7 @@ def list_children(
     *,
     states: Collection[str] = (),
     group: str | None = None,
-    after: ChildKey | None = None,
+    after: ChildCursor | None = None,
     limit: int = PAGE,
     within: RunQuerySet | None = None,
 ) -> ChildPage:
@@ -204,11 +204,11 @@ def list_children(
         if each.run_id in runs
     ]
     if len(rows) > limit:
-        return ChildPage(rows=shown, next_key=ChildKey(rows[limit - 1].position, rows[limit - 1].run_id))
-    return ChildPage(rows=shown, next_key=None if end is None else ChildKey(end + 1, ""), is_window=end is not None)
+        return ChildPage(rows=shown, next_key=ChildCursor(rows[limit - 1].position, rows[limit - 1].run_id))
+    return ChildPage(rows=shown, next_key=None if end is None else ChildCursor(end + 1, ""), is_window=end is not None)
 
 
-def _behind(children: QuerySet[Any], key: ChildKey | None) -> QuerySet[Any]:
+def _behind(children: QuerySet[Any], key: ChildCursor | None) -> QuerySet[Any]:
     """Return those of these children of one run that are behind this key."""
     if key is None:
         return children
@@ -250,7 +250,7 @@ class FailedChildren:
         """Return up to `limit` ids of children behind `cursor`, and the next cursor; at the end the run alone."""
         if cursor == _PARENT:
             return self._itself(), None
-        after = None if cursor is None else ChildKey.parse(cursor)
+        after = None if cursor is None else ChildCursor.parse(cursor)
         page = list_children(self.parent, states=[_FAILED], group=self.group, after=after, limit=limit)
         ids = [each.run.id for each in page.rows]
         return ids, _PARENT if page.next_key is None else str(page.next_key)

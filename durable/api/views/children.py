@@ -12,7 +12,7 @@ from durable.api.paging import cursor_of, key_of
 from durable.api.schema import described
 from durable.api.serializers.children import ChildListQuery, ChildPageSerializer, ChildSerializer
 from durable.api.views.base import View
-from durable.inspection.family import ChildKey, list_children
+from durable.inspection.family import ChildCursor, list_children
 
 __all__ = ["ChildrenView"]
 
@@ -31,7 +31,7 @@ class ChildrenView(View):
             visible_run(request, run_id).id,
             states=query.get("state", ()),
             group=query.get("group"),
-            after=None if key is None else ChildKey(*key),
+            after=None if key is None else ChildCursor(*key),
             limit=query["limit"],
             within=visible_runs(request) if is_limited() else None,
         )
