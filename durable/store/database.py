@@ -296,7 +296,7 @@ class DatabaseStore(ABC):
             found = found.filter(run__state=state)
         if group is not None:
             found = found.filter(group=group)
-        return list(found.order_by("position", "run_id").values_list("run_id", flat=True))
+        return list(found.order_by("position", "generation", "run_id").values_list("run_id", flat=True))
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         return endings.started_below(self.alias, parent_id, places)

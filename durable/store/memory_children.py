@@ -132,7 +132,9 @@ class MemoryChildren:
         return [each for each in wanted if not row_rules.is_ending(each)]
 
     def _in_order(self, parent_id: str) -> list[ChildRecord]:
-        return sorted(self._children.get(parent_id, {}).values(), key=lambda each: (each.position, each.run_id))
+        return sorted(
+            self._children.get(parent_id, {}).values(), key=lambda each: (each.position, each.generation, each.run_id)
+        )
 
 
 def due_for_children(runs: Mapping[str, RunRecord], batch: Batch, groups: MemoryGroups) -> RunRecord | None:
