@@ -106,7 +106,7 @@ def needs_a_person(now: datetime, site: str) -> Attention:
 
 def _attention(now: datetime, workers: Workers, site: str, *, has_children: bool = False) -> Attention:
     causes = list_causes(now, muted=False, most=CAUSES)
-    further = further_causes(after=CAUSES, most=MOST - CAUSES + 1)
+    further = further_causes(after=CAUSES, most=MOST - CAUSES + 1) if len(causes) == CAUSES else []
     findings = collect_findings(now, workers, failed=[])  # a cause has the failed ones
     return Attention(
         rows=[

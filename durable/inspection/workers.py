@@ -46,6 +46,7 @@ _MOST_QUEUES = 50
 #: How old the last sign of a worker is that is called dead: three signs (`durable.worker.presence`).
 DEAD_AFTER: Final = timedelta(seconds=45)
 _NOT_SERVING: Final = frozenset({"stopping", "dead"})
+_NAMELESS: Final = _NOT_SERVING | {"unknown"}  # workers whose queues do not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +277,8 @@ def _process(worker: str) -> tuple[str, int]:
 
 def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[QueueState]:
     known, with_runs = redis_clients.queue_names(), queues_with_runs(within)
-    if any(each not in known or not serving(workers, each) for each in with_runs):
+    may_serve = any(each.state not in _NAMELESS for each in workers)
+    if may_serve and any(each not in known or not serving(workers, each) for each in with_runs):
         learn_queues(conf.DATABASE)  # a migration may have given them the names of others
     with_workflows = {conf.QUEUE, *(each.queue for each in registry.all())}
     return [
