@@ -52,7 +52,7 @@ def _mended() -> None:
 @workflow(name="faults.keyed")
 def keyed(ctx: Context, *, waits: bool) -> str:
     """Write a row, and end at once or when it is told to."""
-    ctx.step("post", post, ctx.run_id, atomic=True)
+    ctx.step("post", post, ctx.run_id, atomic=True, retry_backoff_base=0)
     if waits:
         ctx.queue.next("go")
     return ctx.run_id
@@ -74,7 +74,7 @@ def keyed_parent(ctx: Context, how: Any, *, waits: bool) -> str:
 def bill(ctx: Context, number: int) -> int:
     """Write a row, which a compensation undoes."""
     ctx.rollback_checkpoint("undo")
-    ctx.step("post", post, ctx.run_id, atomic=True, rollback=undo)
+    ctx.step("post", post, ctx.run_id, atomic=True, retry_backoff_base=0, rollback=undo)
     return number
 
 
@@ -90,7 +90,7 @@ def undone_map(ctx: Context) -> None:
 def fragile_bill(ctx: Context, number: int) -> int:
     """Fail until it is mended, then write a row."""
     ctx.step("look", _mended)
-    ctx.step("post", post, ctx.run_id, atomic=True)
+    ctx.step("post", post, ctx.run_id, atomic=True, retry_backoff_base=0)
     return number
 
 
