@@ -6,10 +6,10 @@ two sends none, so work that must happen belongs into a step, not into a receive
 
 The `sender` is `durable.signals.Durable` unless a module says otherwise. The keyword arguments:
 
-- `run_changed`: `run` (id), `workflow`, `state`, `previous` (states as text; `previous` is "" for a new run). It is not sent
-  for the children that the database cancels in the commit that ends their parent, because no process has made that
-  change: a receiver that needs them asks for `handle.children()` when the parent has ended. It is sent for a child that a
-  worker has, which ends its own pass.
+- `run_changed`: `run` (id), `workflow`, `state`, `previous` (states as text; `previous` is "" for a new run). For a new
+  child it is sent by the worker whose pass has started it. It is not sent for the children that the database cancels in
+  the commit that ends their parent, because no process has made that change: a receiver that needs them asks for
+  `handle.children()` when the parent has ended. It is sent for a child that a worker has, which ends its own pass.
 - `run_completed`: `run`, `workflow`.
 - `run_failed`: `run`, `workflow`, `error` (`ErrorInfo`: type, message, traceback), `is_mistake`: whether a mistake in
   the workflow's code has stopped the run, so that nothing was undone.

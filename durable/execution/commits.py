@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
@@ -82,6 +83,7 @@ class CommitSession:
         self._notify = notify
         self._lock = threading.Lock()
         self._generation = 0  # the journal's count of taken changes that are committed
+        self._started: deque[RunRecord] = deque()  # children whose starts are committed and not told yet
         #: The queues of the runs that the commit which has ended the pass has made due.
         self.left_to_notify: frozenset[str] = frozenset()
 
@@ -205,7 +207,9 @@ class CommitSession:
             nonlocal previous
             previous = child.state
             self._check_is_ours()
-            return child_rollback.change_of(child, entries, run.id, now, only_open=effect.only_open)
+            return child_rollback.change_of(
+                child, entries, run.id, now, only_open=effect.only_open, is_replaced=effect.is_replaced
+            )
 
         try:
             child = self._changed(lambda: self._store.change(effect.run_id, decide))
@@ -382,12 +386,12 @@ class CommitSession:
         try:
             try:
                 sessions.prepare_commit(conf.DATABASE)
-                return self._store.commit(batch)
+                committed = self._store.commit(batch)
             except SESSION_TROUBLE as trouble:
                 if in_step_transaction or in_transaction():
                     raise
                 now = self._journal.environment.now
-                return retry_commit(batch, trouble, run=run, store=self._store, eviction=self._eviction, now=now)
+                committed = retry_commit(batch, trouble, run=run, store=self._store, eviction=self._eviction, now=now)
         except LeaseLost:
             self._eviction.request(LEASE_LOST)
             self._events.lease_lost()
@@ -398,6 +402,10 @@ class CommitSession:
                 raise TransactionManagementError(BROKEN) from error
             self._journal.is_lost = True
             raise pass_aborted(run, error) from error
+        self._started.extend(each.run for each in batch.starts)
+        for group in batch.groups:
+            self._started.extend(each.run for each in group.starts)
+        return committed
 
     def _answered(self, committed: Committed | None, *, is_over: bool = False) -> None:
         """Note the operator's request that a commit has returned, and notify the queues it has made due.
@@ -411,6 +419,20 @@ class CommitSession:
             self.left_to_notify = committed.queues_to_notify
         elif committed.queues_to_notify:
             self._notify(committed.queues_to_notify)
+        if self._started:
+            self._tell_of_starts()
+
+    def _tell_of_starts(self) -> None:
+        """Tell of the children that commits have started; of each once, whichever branch does it."""
+        children: list[RunRecord] = []
+        with suppress(IndexError):
+            while True:
+                children.append(self._started.popleft())
+        self._events.children_started(children, lambda ids: self._delegate.call(lambda: self._states(ids)))
+
+    def _states(self, ids: Sequence[str]) -> dict[str, str]:
+        sessions.restore_used(conf.DATABASE)
+        return self._store.states(ids)
 
 
 def _ends_unfinished(patch: RunPatch | None) -> bool:

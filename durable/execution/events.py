@@ -6,7 +6,7 @@ Owns what is reported of a pass while it runs. Must not decide anything and must
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from durable import signals
@@ -14,7 +14,8 @@ from durable.core.current import running_workflow
 from durable.core.effects import Call
 from durable.core.errors import STOPPED
 from durable.core.journal import Event
-from durable.core.records import RunRecord
+from durable.core.records import RunRecord, RunState
+from durable.execution.connections import DATABASE_TROUBLE
 from durable.instrumentation import observers
 
 __all__ = ["PassEvents"]
@@ -57,6 +58,25 @@ class PassEvents:
             details = {"run": run.id, "workflow": run.workflow, "state": str(run.state), "previous": str(previous)}
             signals.send(signals.run_changed, **details)
 
+    def children_started(
+        self, children: Sequence[RunRecord], states: Callable[[Sequence[str]], Mapping[str, str]]
+    ) -> None:
+        """Tell the observers and the receivers of `run_changed` of the children that this pass has started.
+
+        `states` looks up the states of runs, once and only if there are receivers: a child of a workflow whose new starts
+        are held is paused.
+        """
+        with running_workflow(None):  # a receiver is not workflow code
+            for run in children:
+                observers.started(run)
+            if not children or not signals.run_changed.receivers:
+                return
+            found = _looked_up(states, [run.id for run in children])
+            for run in children:
+                is_held = found.get(run.id) == RunState.PAUSED
+                details = {"run": run.id, "workflow": run.workflow, "previous": ""}
+                signals.send(signals.run_changed, **details, state=str(RunState.PAUSED if is_held else run.state))
+
     def before_call(self, call: Call) -> None:
         """Tell the harness of a call that is about to be made."""
         if self._on_call is not None:
@@ -69,6 +89,14 @@ class PassEvents:
             self._run.id,
             self._run.fence,
         )
+
+
+def _looked_up(states: Callable[[Sequence[str]], Mapping[str, str]], ids: Sequence[str]) -> Mapping[str, str]:
+    try:
+        return states(ids)
+    except DATABASE_TROUBLE as error:  # the children are started, whatever the store says now
+        logger.warning("the states of started children cannot be read: %s: %s", type(error).__name__, error)
+        return {}
 
 
 def _log(event: Event, details: Mapping[str, Any]) -> None:

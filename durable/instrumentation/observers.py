@@ -61,7 +61,10 @@ class Observer(Protocol):
         """Called before the function of a step, or its rollback handler, is called."""
 
     def run_started(self, run: RunRecord) -> None:
-        """Called for a new run, by the process that starts it, before the caller's transaction (if any) commits."""
+        """Called for a new run, by the process that starts it, when the transaction that has started it is committed.
+
+        For a child by the worker whose pass has started it, inside that pass.
+        """
 
 
 def lateness(run: RunRecord, now: datetime) -> float | None:

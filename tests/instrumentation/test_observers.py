@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context
+from durable import AsyncContext, Context, RunConflictError, signals, workflow
 from durable.core.effects import Call
 from durable.core.records import RunRecord
 from durable.core.run_pass import PassOutcome
 from durable.instrumentation import observers
 from durable.instrumentation.observers import CallEnds, PassEnds
+from durable.operations.holds import hold_starts
 from durable.testing import Harness
 from tests.core.driving import evicted_pass, threaded_pass
+from tests.support.stores import in_force, passed
 
 _place: ContextVar[str] = ContextVar("place", default="outside")
 
@@ -185,6 +187,85 @@ def test_a_broken_observer_breaks_nothing_and_keeps_nothing_from_the_others(
         observers.uninstall(broken)
     assert f"broken {at}" in caplog.text
     assert len(noting.notes) == 7
+
+
+@workflow(name="observed.child")
+def child(ctx: Context, number: int = 0) -> int:
+    return ctx.step("number", lambda: number)
+
+
+@workflow(name="observed.parent")
+def parent(ctx: Context, size: int) -> Any:
+    started = ctx.start_child("started", child)
+    ctx.join("both", {name: lambda c: c.child("called", child) for name in ("a", "b")})
+    outputs = ctx.map("mapped", child, [(number,) for number in range(size)], at_once=100).outputs
+    ctx.step("wait", where)
+    return [started.result("read"), len(outputs)]
+
+
+@workflow(name="observed.async_parent")
+async def async_parent(ctx: AsyncContext, size: int) -> Any:
+    started = await ctx.start_child("started", child)
+    await ctx.join("both", {name: lambda c: c.child("called", child) for name in ("a", "b")})
+    outputs = (await ctx.map("mapped", child, [(number,) for number in range(size)], at_once=100)).outputs
+    return [await started.result("read"), len(outputs)]
+
+
+def changes(seen: list[tuple[str, str, str]]) -> Callable[..., None]:
+    def receiver(*, run: str, state: str, previous: str, **_: Any) -> None:
+        seen.append((run, state, previous))
+
+    return receiver
+
+
+@pytest.mark.parametrize("family", [parent, async_parent])
+@pytest.mark.parametrize("size", [3, 1_001])
+def test_each_child_that_a_pass_starts_is_told_once_as_a_new_run(
+    h: Harness, noting: Noting, family: Any, size: int
+) -> None:
+    seen: list[tuple[str, str, str]] = []
+    receiver = changes(seen)
+    signals.run_changed.connect(receiver)
+    try:
+        run = family.using(id="p").start(size)
+        assert h.finish(run).output == [0, size]
+    finally:
+        signals.run_changed.disconnect(receiver)
+    children = sorted(each.id for each in run.children())
+    assert len(children) == 3 + size
+    assert sorted(each[1] for each in noting.notes if each[0] == "started") == sorted(["p", *children])
+    assert sorted(each for each in seen if not each[2]) == sorted((each, "pending", "") for each in ["p", *children])
+    assert all(seen.index((each, "pending", "")) < seen.index((each, "completed", "running")) for each in children)
+
+
+def test_a_child_whose_start_is_refused_is_told_as_no_new_run(h: Harness, noting: Noting) -> None:
+    def refused(ctx: Context) -> str:
+        try:
+            ctx.child("a", child.using(id="taken"))
+        except RunConflictError:
+            return "refused"
+        return ""
+
+    simple_run = h.start(simple, id="taken")
+    assert h.finish(h.start(refused, id="p")).output == "refused"
+    assert [each for each in noting.notes if each[0] == "started"] == [("started", simple_run.id), ("started", "p")]
+
+
+@pytest.mark.django_db
+def test_a_child_whose_workflow_is_held_is_told_as_paused() -> None:
+    seen: list[tuple[str, str, str]] = []
+    receiver = changes(seen)
+    with in_force("chosen") as at:
+        hold_starts("observed.child")
+        run = parent.using(id="p").start(3)
+        signals.run_changed.connect(receiver)
+        try:
+            passed(at, run.id)
+        finally:
+            signals.run_changed.disconnect(receiver)
+    assert [each for each in seen if not each[2]] == [
+        (each, "paused", "") for each in ("p:started", "p:both:a:called", "p:both:b:called")
+    ]
 
 
 def _undo(_rollback: Any, _output: Any) -> None: ...

@@ -85,6 +85,11 @@ def napping(ctx: Context) -> None:
     ctx.step("after", work)
 
 
+@workflow(name="tests.tracing.with_child")
+def with_child(ctx: Context) -> None:
+    ctx.child("nap", napping)
+
+
 async def going(ctx: AsyncContext) -> None:
     await ctx.step("one", work_async)
     await ctx.step("two", work)
@@ -158,6 +163,13 @@ class TestPasses:
             napping.using(id="one").start()
         run = (run_context("one").trace_id, run_context("one").span_id)
         assert links(spans.one("request")) == {"started run": run}
+
+    def test_a_pass_is_linked_to_the_child_that_it_has_started(self, h: Harness, spans: Spans) -> None:
+        h.finish(h.start(with_child.using(id="p")))
+        run = (run_context("p:nap").trace_id, run_context("p:nap").span_id)
+        first, second = spans.named("pass tests.tracing.with_child")
+        assert links(first)["started run"] == run
+        assert "started run" not in links(second)
 
     def test_a_pass_is_no_part_of_the_trace_that_it_happens_in(self, h: Harness, spans: Spans) -> None:
         napping.start()

@@ -54,6 +54,17 @@ def sleeping(ctx: Context) -> None:
     ctx.sleep("nap", "1 hour")
 
 
+@workflow(name="tests.metrics.leaf")
+def leaf(ctx: Context, number: int) -> int:
+    return ctx.step("number", lambda: number)
+
+
+@workflow(name="tests.metrics.fanning_out")
+def fanning_out(ctx: Context) -> int:
+    ctx.child("one", leaf, 7)
+    return len(ctx.map("some", leaf, [(number,) for number in range(4)], at_once=2).outputs)
+
+
 class Counts:
     """The instruments in a registry of their own."""
 
@@ -94,6 +105,12 @@ class TestInstruments:
         assert counts("durable_step_calls_total", workflow=name, kind="rollback", outcome="returned") == 1
         assert counts("durable_step_failures_total", workflow=name, kind="step", then="retried") == 1
         assert counts("durable_step_failures_total", workflow=name, kind="step", then="final") == 1
+
+    def test_children_are_counted_as_started_by_the_pass_of_their_parent(self, h: Harness, counts: Counts) -> None:
+        assert h.finish(fanning_out.start()).output == 4
+        assert counts("durable_runs_started_total", workflow="tests.metrics.leaf") == 5
+        assert counts("durable_runs_ended_total", workflow="tests.metrics.leaf", state="completed") == 5
+        assert counts("durable_runs_started_total", workflow="tests.metrics.fanning_out") == 1
 
     def test_how_late_a_pass_is(self, h: Harness, counts: Counts) -> None:
         sleeping.start()
