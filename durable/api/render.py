@@ -6,21 +6,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from durable.api.serializers.runs import error_of
-from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection import payload
+from durable.inspection.entry_facts import entry_facts
 from durable.models import Attempt, Entry, QueueMessage, Run
 
 __all__ = ["attempt_shown", "entry_shown", "message_shown"]
-
-#: The members of an entry's data that hold values of the workflow.
-_VALUES: Final = {
-    EntryKind.LOOP: ("state", "open"),
-    EntryKind.MESSAGE: ("received",),
-    EntryKind.JOIN: ("branches",),
-    EntryKind.RACE: ("branches",),
-}
 
 
 def entry_shown(run: Run, entry: Entry, *, may_see_payloads: bool, with_payloads: bool = False) -> dict[str, Any]:
@@ -39,7 +31,7 @@ def entry_shown(run: Run, entry: Entry, *, may_see_payloads: bool, with_payloads
         "rollback_completed_at": about.rollback_completed_at,
         "error": error_of(run, about.error, may_see_payloads=may_see_payloads),
         "rollback_error": error_of(run, about.rollback_error, may_see_payloads=may_see_payloads),
-        "data": _facts(entry),
+        "data": entry_facts(run, entry),
         "payloads": _values(run, entry) if with_payloads and may_see_payloads else None,
     }
 
@@ -81,28 +73,9 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
     }
 
 
-def _facts(entry: Entry) -> dict[str, Any]:
-    facts = _without(_data(entry), *_VALUES.get(EntryKind(entry.kind), ()))
-    if entry.kind == EntryKind.MESSAGE:
-        facts["received"] = [_received(each) for each in _data(entry).get("received", ())]
-    if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
-        branches = _data(entry).get("branches", {})
-        facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
-    return facts
-
-
-def _received(record: dict[str, Any]) -> dict[str, Any]:
-    shown = _without(record, "body", "completed", REFUSED)
-    return {**shown, "refused": True} if REFUSED in record else shown
-
-
 def _data(entry: Entry) -> dict[str, Any]:
     data: dict[str, Any] = dict(entry.data)
     return data
-
-
-def _without(given: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in names}
 
 
 def _values(run: Run, entry: Entry) -> dict[str, Any]:

@@ -19,12 +19,15 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.core.places import Place, of_arguments, of_message
 from durable.inspection.entry_detail import arguments_field
+from durable.inspection.entry_facts import entry_facts
+from durable.inspection.family import count_children, family_data
 from durable.inspection.keys import key_data
 from durable.inspection.limits import limits_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.ranks import rank_data
+from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.time_limit import reading
-from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
+from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run, StepSave
 from durable.models.batches import in_batches, weight
 
 __all__ = ["MOST", "MOST_BYTES", "exported", "written"]
@@ -35,13 +38,13 @@ _AT_ONCE: Final = 1024 * 1024  # bytes of recorded text in memory at a time
 
 
 def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
-    """Return the run, its history, failed attempts, messages and audit log in memory, as `written` writes them."""
+    """Return the run, its history, failed attempts, saves, messages and audit log in memory, as `written` writes them."""
     data: dict[str, Any] = json.loads("".join(written(run, with_payloads=with_payloads)))
     return data
 
 
 def written(run: Run, *, with_payloads: bool, indent: int | None = None, most_bytes: int = MOST_BYTES) -> Iterator[str]:
-    """Yield the run, its history, failed attempts, messages and audit log as pieces of one JSON text.
+    """Yield the run, its history, failed attempts, saves, messages and audit log as pieces of one JSON text.
 
     Times are ISO 8601 text. Without payloads, inputs, outputs, bodies and tracebacks are left out. `is_complete` is
     false if a cap was reached: `MOST` rows of a kind, or `most_bytes` characters. With `indent` the text has lines.
@@ -110,6 +113,8 @@ class _Part:
 
 
 def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
+    with reading():
+        children, tick = count_children(run.id), tick_of(run.id)
     data: dict[str, Any] = {
         "id": run.id,
         "workflow": run.workflow,
@@ -121,6 +126,8 @@ def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
         "finished_at": _text(run.finished_at),
         "wake_at": _text(run.wake_at),
         "parent": run.parent_id,
+        "children": family_data(children),
+        "schedule": tick_data(tick),
         "replay_of": run.replay_of_id,
         "error": _error(run, run.error, with_payloads),
         **limits_data(run),
@@ -147,6 +154,7 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
         "rollback_completed_at": _text(metadata.rollback_completed_at),
         "error": _error(run, metadata.error, with_payloads),
         "rollback_error": _error(run, metadata.rollback_error, with_payloads),
+        "data": entry_facts(run, entry),
     }
     if "given" in entry.data:
         data["given_by_hand"] = entry.data["given"]
@@ -167,6 +175,14 @@ def _attempt(run: Run, attempt: Attempt, with_payloads: bool) -> dict[str, Any]:
         "finished_at": _text(attempt.finished_at),
         "error": _error(run, attempt.error, with_payloads),
     }
+
+
+def _save(run: Run, save: StepSave, with_payloads: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {"location": save.location, "attempt": save.attempt}
+    if with_payloads:
+        place = Place(run.id, "saved", save.location)
+        data["saved"] = payload(run.workflow, f"saved:{save.location}", save.details, place)
+    return data
 
 
 def _message(run: Run, message: QueueMessage, with_payloads: bool) -> dict[str, Any]:
@@ -237,6 +253,7 @@ _PARTS: Final = (
         as_data=_entry,
     ),
     _Part(name="attempts", found=_of(Attempt, "id"), large=("error",), payloads=(), as_data=_attempt),
+    _Part(name="saves", found=_of(StepSave, "location"), large=("details",), payloads=("details",), as_data=_save),
     _Part(
         name="messages",
         found=_of(QueueMessage, "order"),

@@ -118,4 +118,5 @@ _DATA: dict[str, Callable[[str, EntryRecord, Decode], dict[str, Any]]] = {
     EntryKind.JOIN: _fork,
     EntryKind.RACE: _fork,
     EntryKind.CHILD: _child,
+    EntryKind.MAP: _child,
 }

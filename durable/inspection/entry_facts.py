@@ -1,0 +1,52 @@
+"""What the engine has recorded of an operation beside the workflow's values: what REST and the export have as `data`.
+
+Must not hold a value of the workflow, or an error's text that was not redacted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from durable.core.messages import REFUSED
+from durable.core.records import EntryKind
+from durable.inspection.payloads import redacted
+from durable.models import Entry, Run
+
+__all__ = ["entry_facts"]
+
+#: The members of an entry's data that hold values of the workflow.
+_VALUES: Final = {
+    EntryKind.LOOP: ("state", "open"),
+    EntryKind.MESSAGE: ("received",),
+    EntryKind.JOIN: ("branches",),
+    EntryKind.RACE: ("branches",),
+}
+
+
+def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
+    """Return what is recorded of the operation by name: a child's id, a map's counts, a sleep's deadline."""
+    data: dict[str, Any] = dict(entry.data)
+    facts = _without(data, *_VALUES.get(EntryKind(entry.kind), ()))
+    if entry.kind == EntryKind.MESSAGE:
+        facts["received"] = [_received(each) for each in data.get("received", ())]
+    if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
+        branches = data.get("branches", {})
+        facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
+    if entry.kind == EntryKind.MAP and "first" in facts.get("failure", ()):
+        facts["failure"] = {**facts["failure"], "first": [_failed(run, each) for each in facts["failure"]["first"]]}
+    return facts
+
+
+def _received(record: dict[str, Any]) -> dict[str, Any]:
+    shown = _without(record, "body", "completed", REFUSED)
+    return {**shown, "refused": True} if REFUSED in record else shown
+
+
+def _failed(run: Run, child: list[Any]) -> list[Any]:
+    """Return one of the first failed children of a map: its number, its id, and the type and the text of its error."""
+    number, child_id, kind, message = child[:4]
+    return [number, child_id, kind, str(redacted(run.workflow, "error", message))]
+
+
+def _without(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in names}
