@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final
 
 from django.core.checks import ERROR, run_checks
@@ -30,9 +31,10 @@ from durable.inspection import (
     wrong_isolation,
     wrong_routines,
 )
+from durable.inspection.capped_counts import Count
 from durable.inspection.humanize import plural, relative, span
 from durable.inspection.rates import unused_rates
-from durable.inspection.schedules import gone_schedules
+from durable.inspection.schedules import count_ticks, gone_schedules
 from durable.inspection.slot_troubles import unused_limits
 from durable.notifier import sweep_heartbeat
 from durable.operations.schedules.sync import differences
@@ -116,7 +118,7 @@ def _diagnoses() -> Iterator[Diagnosis]:
 
 
 def _schedules() -> Iterator[Diagnosis]:
-    """Yield how the rows of schedules differ from the code, and which schedules the code has left behind."""
+    """Yield how the rows of schedules differ from the code, which ones it has left behind, and which skip moments."""
     if different := differences():
         found = "; ".join(map(str, different[:SHOWN_DIFFERENCES]))
         advice = (
@@ -127,6 +129,14 @@ def _schedules() -> Iterator[Diagnosis]:
         found = f"no longer in the code, and paused: {', '.join(gone)}"
         advice = "Delete them with `durable delete-schedule`, or deploy code that has them."
         yield Diagnosis(kind="schedules_gone", verdict=NOTE, found=found, advice=advice)
+    if (skipped := count_ticks("skipped", timezone.now() - timedelta(days=1))).number:
+        count = Count(number=skipped.number, is_capped=skipped.is_capped)
+        found = f"skipped in the last day, while an earlier run had not ended: {count}, of {', '.join(skipped.names)}"
+        advice = (
+            "`durable schedules NAME` says which runs they were. If their runs usually take longer than the time between two "
+            "moments, choose a rule with fewer, or an `overlap` that lets them wait or run side by side."
+        )
+        yield Diagnosis(kind="ticks_skipped", verdict=NOTE, found=found, advice=advice)
 
 
 def _limits() -> Iterator[Diagnosis]:

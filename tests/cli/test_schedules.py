@@ -101,3 +101,15 @@ def test_the_doctor_says_what_the_code_has_left_behind(shell: Shell) -> None:
     assert '"renamed" is no longer in the code' in shell("doctor").out
     shell("schedules", "--sync")
     assert "no longer in the code, and paused: renamed" in shell("doctor").out
+
+
+def test_the_doctor_says_which_schedules_skip_moments(shell: Shell) -> None:
+    create(shell)
+    assert "ticks_skipped" not in shell("doctor").out
+    shell("run-schedule", "nightly")
+    assert "ticks_skipped" not in shell("doctor").out
+    for _ in range(2):
+        shell("run-schedule", "nightly")
+    found = next(each for each in shell("doctor", "-o", "json").all_json if each["kind"] == "ticks_skipped")
+    assert found["found"] == "skipped in the last day, while an earlier run had not ended: 2, of nightly"
+    assert found["verdict"] == "note"
