@@ -308,9 +308,10 @@ class Context(_Shared[SyncDriver]):
     def child(self, name: str, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run of another workflow as a child, wait for its end, and return its output.
 
-        Arguments are the workflow's; options are said before, with `workflow.using(...)`: `id`, `queue`, `delay`,
-        `when_parent_ends`. The workflow may be given by its name. Raises ChildFailedError, ChildCancelledError, and
-        RunConflictError if the id is another run's.
+        Arguments are the workflow's; options are said before, with `workflow.using(...)`: `id`, `key`, `queue`, `delay`,
+        `deadline`, `priority`, `when_parent_ends`, `rollback` and others. The workflow may be given by its name. Raises
+        ChildFailedError, ChildCancelledError, RunConflictError if the id is another run's, KeyConflictError if an open run
+        has the key, and DeadlockError if the child could never begin.
         """
         return self._do(f'child "{name}"', call_child(self._scope, name, _child_request(workflow, args, kwargs)))
 

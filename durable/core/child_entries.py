@@ -9,6 +9,7 @@ from typing import Final
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
 __all__ = [
+    "ANEW",
     "CALL",
     "DEADLOCK",
     "RESULT",
@@ -17,6 +18,8 @@ __all__ = [
     "begun_again",
     "divided",
     "dropped_with",
+    "is_to_start",
+    "started_anew",
     "started_children",
     "unread_children",
     "waits_for",
@@ -27,16 +30,33 @@ CALL: Final = "call"
 START: Final = "start"
 RESULT: Final = "result"
 
+#: Marks the entry of a start that is made anew, and still names the child before: what that has done is undone first.
+ANEW: Final = "anew"
+
 #: The kind of the failure of a wait that has reached its deadline.
 TIMEOUT: Final = "timeout"
 #: The kind of the failure of a wait that could never end; without a child, if it was refused before the start.
 DEADLOCK: Final = "deadlock"
 
 
+def is_to_start(entry: EntryRecord) -> bool:
+    """Return True if the operation has not started its child yet, or starts another one instead of it."""
+    return entry.data.get("child") is None or ANEW in entry.data
+
+
+def started_anew(entry: EntryRecord) -> EntryRecord:
+    """Return the entry of a start as that of one that starts another child.
+
+    One with `rollback=True` still names the child before: its next pass, or a rollback before that, undoes what is left.
+    """
+    data = {**entry.data, ANEW: True} if "rollback" in entry.data else {**entry.data, "child": None}
+    return replace(entry, data=data)
+
+
 def started_children(entry: EntryRecord) -> list[str]:
     """Return the child that the operation has started, if it has: it goes with its entry."""
     has_started = entry.kind == EntryKind.CHILD and entry.data["action"] != RESULT and "refused" not in entry.data
-    return [entry.data["child"]] if has_started and entry.data.get("child") is not None else []
+    return [entry.data["child"]] if has_started and not is_to_start(entry) else []
 
 
 def dropped_with(entry: EntryRecord) -> list[str]:

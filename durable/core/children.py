@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from durable.core.child_entries import CALL, DEADLOCK, RESULT, START, TIMEOUT
+from durable.core.child_entries import ANEW, CALL, DEADLOCK, RESULT, START, TIMEOUT, is_to_start
 from durable.core.child_keys import ChildKey, KeyRefusal, freed
-from durable.core.child_rollback import LOOK_EVERY, POLICY
+from durable.core.child_rollback import LOOK_EVERY, POLICY, undo_before_anew
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
 from durable.core.deadlocks import Deadlock
@@ -95,14 +95,14 @@ def call_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
     if entry.status == EntryStatus.EXHAUSTED:
         raise _failure(name, entry)
     if entry.status != EntryStatus.COMPLETED:
-        if is_to_start := entry.data.get("child") is None:
+        if is_started := is_to_start(entry):
             yield from _refuse_deadlock(scope, name, entry, request)
             yield from _start(scope, entry, request)
         if "refused" in entry.data:
             scope.journal.finish(entry)
             yield SAVE
         else:
-            yield from _wait(scope, name, entry, None, is_new=is_new, is_started=is_to_start)
+            yield from _wait(scope, name, entry, None, is_new=is_new, is_started=is_started)
     return _ended(scope, name, entry)
 
 
@@ -110,7 +110,7 @@ def start_child(scope: Scope, name: str, request: ChildRequest) -> Operation:
     """Start a child; return the location of its start and its id."""
     _check_checkpoint(scope, name, request)
     entry, _ = _matched(scope, name, START, request.workflow)
-    if entry.data.get("child") is None:
+    if is_to_start(entry):
         yield from _start(scope, entry, request)
         scope.journal.finish(entry)
         yield SAVE
@@ -168,8 +168,13 @@ def _ended(scope: Scope, name: str, entry: EntryRecord) -> Any:
 
 
 def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation:
-    """Let the next commit start the child, under the first id that is free; or note why it is refused."""
+    """Let the next commit start the child, under the first id that is free; or note why it is refused.
+
+    What a child before has done is undone first. Raises Park until it is.
+    """
     run = scope.journal.run
+    if ANEW in entry.data:
+        yield from undo_before_anew(scope.journal, entry)
     chosen = [request.run_id] if request.run_id is not None else list(ids_at(run, entry.location))
     for base in chosen:
         generation = 0
@@ -203,7 +208,7 @@ def _refuse_key(scope: Scope, entry: EntryRecord, child_id: str, refusal: KeyRef
 
 def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **more: Any) -> None:
     """Note that no child was started; an earlier one, which was compensated, is not to be compensated again."""
-    data = {name: value for name, value in entry.data.items() if name != "rollback"}
+    data = {name: value for name, value in entry.data.items() if name not in ("rollback", ANEW)}
     scope.journal.mark(entry, data={**data, "child": child_id, "refused": problem, **more})
 
 
@@ -242,7 +247,8 @@ def _begin(
     )
     other = scope.journal.start_child(ChildStart(run, child))
     if other is None:
-        data = {**entry.data, "child": child_id}
+        data = {name: value for name, value in entry.data.items() if name not in ("rollback", ANEW)}
+        data = {**data, "child": child_id}
         scope.journal.mark(entry, data={**data, "rollback": POLICY} if request.rollback else data)
     return other
 

@@ -317,11 +317,13 @@ class PeekTaken:
 class UndoChild:
     """Begin the compensation of a child (`durable.core.child_rollback.change_of`). Answer: its run then, None if it is gone.
 
-    `only_open`: leave a child that has ended, and cancel one that has not, with its rollback.
+    `only_open`: leave a child that has ended, and cancel one that has not, with its rollback. `is_replaced`: the run starts
+    another child in its place.
     """
 
     run_id: str
     only_open: bool = False
+    is_replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

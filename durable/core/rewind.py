@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from durable.core.child_entries import dropped_with, started_children
+from durable.core.child_entries import dropped_with, started_anew, started_children
 from durable.core.location import escape, parent
 from durable.core.map_entries import UNDONE_FROM, UNDONE_SOME, continued, group_of, open_maps
 from durable.core.records import (
@@ -125,7 +125,7 @@ class Rewind:
         """Let the operations that stay and have started these children start new ones."""
         for entry in self if children else ():
             if not set(started_children(entry)).isdisjoint(children):
-                self.put(entry, data={**entry.data, "child": None})
+                self.put(started_anew(entry))
 
     def start_lost_anew(self) -> None:
         """Let the maps that stay, and whose results have not been read, start their cancelled children anew."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from durable import Context, CriticalError, RollbackContext, get_run, workflow
-from durable.testing import Harness
+from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, workflow
+from durable.testing import Harness, SimulatedCrash
 
 DONE: list[str] = []
 FAIL: set[str] = set()
@@ -278,3 +278,198 @@ def test_a_thousand_children_are_undone() -> None:
         assert h.finish(run).state == "failed"
         undone = [each.removeprefix("undo charge ") for each in DONE if each.startswith("undo")]
         assert undone == [str(number) for number in range(999, -1, -1)], "the newest first"
+
+
+@workflow(name="undone_again.mistaken")
+def mistaken(ctx: Context, when: str) -> Any:
+    ctx.rollback_checkpoint("undo")
+    child = ctx.start_child("a", UNDONE, "a", 600)
+    ctx.sleep("s", 30)
+    if "parent" in MISTAKE:
+        raise TypeError("a mistake of the code")
+    if when == "before the wait":
+        ctx.step("middle", do, "middle")
+    child.result("a read")
+    return ctx.step("end", do, "end")
+
+
+@workflow(name="undone_again.mistaken_async")
+async def mistaken_async(ctx: AsyncContext, when: str) -> Any:
+    await ctx.rollback_checkpoint("undo")
+    child = await ctx.start_child("a", UNDONE, "a", 600)
+    await ctx.sleep("s", 30)
+    if "parent" in MISTAKE:
+        raise TypeError("a mistake of the code")
+    if when == "before the wait":
+        await ctx.step("middle", do, "middle")
+    await child.result("a read")
+    return await ctx.step("end", do, "end")
+
+
+@workflow(name="undone_again.called")
+def called(ctx: Context, when: str) -> Any:
+    ctx.rollback_checkpoint("undo")
+
+    def errs(branch: Context) -> None:
+        branch.sleep("s", 30)
+        if "parent" in MISTAKE:
+            raise TypeError("a mistake of the code")
+        if when == "before the wait":
+            branch.step("middle", do, "middle")
+
+    ctx.join("both", {"child": lambda branch: branch.child("a", UNDONE, "a", 600), "errs": errs})
+    return ctx.step("end", do, "end")
+
+
+each_mistaken = pytest.mark.parametrize("parent", [mistaken, mistaken_async, called])
+
+
+def child_of(run: Any, generation: int = 0) -> Any:
+    """The child of this generation, from 0."""
+    return sorted(run.children(), key=lambda each: each.id)[generation]
+
+
+def stopped_by_a_mistake(h: Harness, parent: Any, when: str = "") -> Any:
+    """A parent that a mistake has stopped, which has undone nothing, and whose open child was cancelled with it."""
+    MISTAKE.add("parent")
+    run = h.start(parent.using(id="p"), when)
+    h.settle()
+    h.advance(30)
+    h.settle()
+    assert (run.state, child_of(run).state, balance()) == ("failed", "cancelled", 1)
+    MISTAKE.clear()
+    return run
+
+
+@each_mistaken
+def test_a_child_that_a_recovery_starts_anew_is_undone_before(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        run.recover()
+        assert h.finish(run).state == "completed"
+        assert DONE == ["charge a", "undo charge a", "charge a", "book a", "end"]
+        assert child_of(run, 1).state == "completed"
+
+
+@each_mistaken
+def test_one_that_the_recovered_parent_has_not_come_to_is_undone_with_its_parent(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        run.recover()
+        run.cancel("not wanted", rollback=True)
+        h.settle()
+        assert (run.state, balance(), len(run.children())) == ("cancelled", 0, 1)
+
+
+@each_mistaken
+def test_while_it_is_undone_its_parent_waits_for_it(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        run.recover()
+        h.run(run)
+        child = child_of(run)
+        assert (run.state, child.state, balance()) == ("sleeping", "rolling_back", 1)
+        assert child.id in run.summary
+        h.run(child.id)
+        assert (child.state, balance()) == ("cancelled", 0)
+        assert h._store._runs[child.id].request_reason == 'run "p" starts another child in its place'
+        assert run.wake_at == h.now
+        assert h.finish(run).state == "completed"
+
+
+@each_mistaken
+def test_while_a_handler_of_it_has_stopped_its_parent_waits_until_it_is_recovered(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        FAIL.add("undo charge a")
+        run.recover()
+        h.settle()
+        child = child_of(run)
+        for _ in range(2):
+            assert (run.state, child.state, balance(), len(run.children())) == ("sleeping", "failed", 1, 1)
+            assert f'waiting for child "{child.id}"' in run.summary
+            h.advance("1 minute")
+            h.settle()
+        FAIL.clear()
+        child.recover()
+        h.settle()
+        h.advance("1 minute")
+        assert h.finish(run).state == "completed"
+        assert DONE == ["charge a", "undo charge a", "charge a", "book a", "end"]
+
+
+@each_mistaken
+def test_a_cancel_with_rollback_then_stops_at_it_too(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        FAIL.add("undo charge a")
+        run.recover()
+        h.settle()
+        run.cancel("not wanted", rollback=True)
+        h.settle()
+        assert (run.state, balance()) == ("failed", 1)
+        assert f'the compensation of child "{child_of(run).id}" has stopped' in run.summary
+        FAIL.clear()
+        run.recover()
+        h.settle()
+        assert (run.state, balance(), len(run.children())) == ("cancelled", 0, 1)
+
+
+@each_mistaken
+def test_a_child_whose_run_is_gone_is_started_anew_all_the_same(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        child = child_of(run).id
+        run.recover()
+        h._store._runs.pop(child)
+        h._store._children._children["p"].pop(child)
+        assert h.finish(run).state == "completed"
+
+
+@each_mistaken
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_whenever_a_worker_dies_after_the_recovery_the_charge_is_undone_once(parent: Any, when: Any) -> None:
+    deaths = 0
+    while True:
+        DONE.clear()
+        with Harness() as h:
+            run = stopped_by_a_mistake(h, parent)
+            run.recover()
+            try:
+                with h.crash_at(deaths + 1, when):
+                    h.finish(run)
+                break
+            except SimulatedCrash:
+                deaths += 1
+            h.advance("1 hour")
+            assert h.finish(run).state == "completed"
+            if when == "after":  # before it, the function of a step or a handler has run and is called again
+                assert DONE == ["charge a", "undo charge a", "charge a", "book a", "end"]
+            first, *_, last = [number for number, each in enumerate(DONE) if each == "charge a"]
+            undone = [number for number, each in enumerate(DONE) if each == "undo charge a"]
+            assert first < min(undone) <= max(undone) < last
+            assert len(run.children()) == 2
+    assert deaths >= 6
+
+
+def test_without_rollback_what_the_cancelled_child_has_done_stays() -> None:
+    @workflow(name="undone_again.plain")
+    def plain(ctx: Context) -> Any:
+        ctx.start_child("a", pay, "a", 600)
+        ctx.sleep("s", 30)
+        if "parent" in MISTAKE:
+            raise TypeError("a mistake of the code")
+        ctx.sleep("t", 30)
+        return ctx.step("end", do, "end")
+
+    MISTAKE.add("parent")
+    with Harness() as h:
+        run = h.start(plain.using(id="p"))
+        h.settle()
+        h.advance(30)
+        h.settle()
+        assert run.state == "failed"
+        MISTAKE.clear()
+        run.recover()
+        assert h.finish(run).state == "completed"
+        assert (get_run("p:a").state, get_run("p:a~1").state, balance()) == ("cancelled", "cancelled", 2)
