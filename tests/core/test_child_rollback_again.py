@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, workflow
 from durable.testing import Harness, SimulatedCrash
+from tests.support.stores import STORES, in_force, settle
 
 DONE: list[str] = []
 FAIL: set[str] = set()
@@ -473,3 +475,41 @@ def test_without_rollback_what_the_cancelled_child_has_done_stays() -> None:
         run.recover()
         assert h.finish(run).state == "completed"
         assert (get_run("p:a").state, get_run("p:a~1").state, balance()) == ("cancelled", "cancelled", 2)
+
+
+@workflow(name="undone_again.listening_child")
+def listening_child(ctx: Context) -> str:
+    ctx.rollback_checkpoint("undo")
+    paid = ctx.step("charge", do, "charge a", rollback=undo)
+    ctx.queue.next("end")
+    return paid
+
+
+@workflow(name="undone_again.listening")
+def listening(ctx: Context) -> str:
+    ctx.rollback_checkpoint("undo")
+    child = ctx.start_child("a", listening_child.using(rollback=True))
+    ctx.queue.next("go")
+    if "parent" in MISTAKE:
+        raise TypeError("a mistake of the code")
+    return child.result("a read")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("store", STORES)
+def test_rows_are_undone_and_started_anew_too(store: str, settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
+    MISTAKE.add("parent")
+    with in_force(store):
+        run = listening.using(id="p").start()
+        settle()
+        run.send("go")
+        settle()
+        assert (run.state, get_run("p:a").state, balance()) == ("failed", "cancelled", 1)
+        MISTAKE.clear()
+        run.recover()
+        settle()
+        get_run("p:a~1").send("end")
+        settle()
+        assert run.result(timeout=1) == "charge a"
+        assert DONE == ["charge a", "undo charge a", "charge a"]
