@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -109,10 +109,10 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show one limit, and of one key, given as `?key=`, who holds its slots and who waits."""
     now, name = pages.now(), as_id(key)
-    rates = list_rates(now, name)
-    if rates and not list_limits(name):
+    found, rates = list_limits(name), list_rates(now, name)
+    if rates and not found:
         return rates_page.show(admin, request, rates[0], now)
-    limit = _found(name)
+    limit = _the_only(found, name)
     chosen = request.GET.get("key", limit.keys[0].key if limit.keys else "")
     held, waiting = slots_of(limit.name, chosen)
     context = {
@@ -139,7 +139,7 @@ def show_verb(admin: AdminPages, request: HttpRequest, key: str, name: str) -> H
     if verb is None:
         raise Http404(action_page.no_verb(name, [*_VERBS, *rates_page.RATE_VERBS]))
     action_page.admit(request, verb.action, "")
-    limit, problem, status = _found(as_id(key)), "", 200
+    limit, problem, status = _number_of(as_id(key)), "", 200
     back = admin.url("limit", limit.name)
     form = verb.form(request.POST if request.method == "POST" else None, initial={"at_once": limit.at_once})
     if request.method == "POST":
@@ -152,7 +152,7 @@ def show_verb(admin: AdminPages, request: HttpRequest, key: str, name: str) -> H
             else:
                 messages.success(request, str(verb.done))
                 return HttpResponseRedirect(back)
-        limit = _found(limit.name)
+        limit = _number_of(limit.name)
     context: dict[str, Any] = {
         "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": limit.name},
         "now": pages.now(),
@@ -177,8 +177,12 @@ def _do(request: HttpRequest, verb: _Verb, name: str, given: dict[str, Any]) -> 
             raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
 
 
-def _found(name: str) -> LimitSummary:
-    found = list_limits(name)
+def _number_of(name: str) -> LimitSummary:
+    """Return the limit without its keys. Raises Http404."""
+    return _the_only(list_limits(name, with_keys=False), name)
+
+
+def _the_only(found: Sequence[LimitSummary], name: str) -> LimitSummary:
     if not found:
         raise Http404(
             gettext('There is no limit "%(limit)s": one appears when a run first wants a slot of it.') % {"limit": name}

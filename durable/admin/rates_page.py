@@ -25,7 +25,7 @@ from durable.core.ids import MAX_ID
 from durable.core.rate_counts import SECONDS
 from durable.core.rates import MOST_UNITS, LimitClosing, Rate
 from durable.inspection.humanize import thousands
-from durable.inspection.rates import RateKeySummary, RateSummary, list_rates, reservations_of
+from durable.inspection.rates import RateKeySummary, RateSummary, list_rates, own_closing_of, reservations_of
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.models import Reservation
@@ -218,7 +218,7 @@ def show_verb(admin: AdminPages, request: HttpRequest, limit: str, name: str) ->
     """Show the form of a verb on a limit's rate, or do it."""
     verb = RATE_VERBS[name]
     action_page.admit(request, verb.action, "")
-    rate, problem, status = _found(limit), "", 200
+    rate, problem, status = _rate_of(limit), "", 200
     back, key = admin.url("limit", rate.name), request.GET.get("key", "")
     initial = {"rate": rate.rate.text, "burst": rate.rate.burst, "key": key, "duration": "10 minutes"}
     form = verb.form(request.POST if request.method == "POST" else None, initial=initial)
@@ -232,11 +232,11 @@ def show_verb(admin: AdminPages, request: HttpRequest, limit: str, name: str) ->
             else:
                 messages.success(request, str(verb.done))
                 return HttpResponseRedirect(back)
-        rate = _found(rate.name)
+        rate = _rate_of(rate.name)
     if verb.is_about_rate:
         expected = rates.rate_revision_of(rate.rate)
     else:
-        expected = rates.closing_revision_of(next((each.closing for each in rate.keys if each.key == key), None))
+        expected = rates.closing_revision_of(own_closing_of(rate.name, key, pages.now()))
     context: dict[str, Any] = {
         "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": rate.name},
         "now": pages.now(),
@@ -270,8 +270,9 @@ def _do(request: HttpRequest, verb: _Verb, name: str, given: dict[str, Any]) -> 
             raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
 
 
-def _found(name: str) -> RateSummary:
-    found = list_rates(pages.now(), name)
+def _rate_of(name: str) -> RateSummary:
+    """Return the rate of a limit without its keys. Raises Http404."""
+    found = list_rates(pages.now(), name, with_keys=False)
     if not found:
         raise Http404(
             gettext('There is no limit "%(limit)s" with a rate: one appears when an attempt first wants units of it.')

@@ -12,12 +12,12 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import IntegerField, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.inspection.humanize import thousands
 
-__all__ = ["Count", "count_capped", "cross_tally", "moment_of", "sample_rows", "samples", "tally"]
+__all__ = ["CappedCount", "Count", "count_capped", "cross_tally", "moment_of", "sample_rows", "samples", "tally"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,19 @@ class Count:
 
     def __bool__(self) -> bool:
         return self.number > 0
+
+
+class CappedCount(Subquery):
+    """The number of rows of a queryset with `OuterRef`, counted up to `most`, for `annotate`.
+
+    Give the queryset the order of an index that serves it, as for `count_capped`.
+    """
+
+    template = "(SELECT COUNT(*) FROM (%(subquery)s) AS counted)"
+    output_field = IntegerField()
+
+    def __init__(self, queryset: QuerySet[Any], most: int) -> None:
+        super().__init__(queryset.values("pk")[:most])
 
 
 def count_capped(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:

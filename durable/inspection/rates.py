@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+from django.db.models import OuterRef, Subquery
 
 from durable.conf import conf
 from durable.core import registry
@@ -12,7 +15,7 @@ from durable.core.gcra import Cell, Want, begin_anew, reserve
 from durable.core.rate_counts import BUCKETS, counts_of
 from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanoseconds, nanoseconds
 from durable.core.slot_records import limit_label
-from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.inspection.capped_counts import CappedCount, Count, count_capped
 from durable.inspection.loose_scans import keys_awaited
 from durable.models import RateKey, RateLimit, Reservation
 from durable.models.run import RunQuerySet
@@ -25,6 +28,7 @@ __all__ = [
     "closing_of",
     "count_rates",
     "list_rates",
+    "own_closing_of",
     "rate_wait_of",
     "refusal_of",
     "reservations_of",
@@ -145,13 +149,23 @@ def closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
     return max(closings, key=lambda each: each.until, default=None)
 
 
-def list_rates(now: datetime, name: str = "", within: RunQuerySet | None = None) -> list[RateSummary]:
+def own_closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
+    """Return the closing of this key alone, "" for the one that closes all; None while it is open."""
+    row = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key=key).first()
+    return None if row is None else row.closing(now)
+
+
+def list_rates(
+    now: datetime, name: str = "", within: RunQuerySet | None = None, *, with_keys: bool = True
+) -> list[RateSummary]:
     """Return the rates by the names of their limits, or that of one; at most 100 limits, and 100 keys of each.
 
-    With `within`, only keys for which one of these runs waits, and the one without a name.
+    With `within`, only keys for which one of these runs waits, and the one without a name. Without `with_keys`, no key: one
+    statement and one more for each limit, and else at most four more for each.
     """
     limits = RateLimit.objects.using(conf.DATABASE).order_by("name")
-    return [_summary(each, now, within) for each in (limits.filter(name=name) if name else limits[:_LIMITS])]
+    found = limits.filter(name=name) if name else limits[:_LIMITS]
+    return [_summary(each, _keys_of(each.name, now, within) if with_keys else [], now) for each in found]
 
 
 def reservations_of(limit: str, key: str, now: datetime) -> list[Reservation]:
@@ -194,12 +208,7 @@ def refusal_of(run_id: str) -> str:
     )
 
 
-def _summary(limit: RateLimit, now: datetime, within: RunQuerySet | None) -> RateSummary:
-    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit.name)
-    shown = list(rows.filter(key__in=_shown_keys(limit.name, within)))
-    waits = _waits(limit.name, [row.key for row in shown], now)
-    keys = [_key(row, *waits[row.key], now) for row in shown]
-    keys.sort(key=lambda each: (-each.waiting, each.key))
+def _summary(limit: RateLimit, keys: list[RateKeySummary], now: datetime) -> RateSummary:
     return RateSummary(
         name=limit.name,
         rate=limit.now,
@@ -208,6 +217,15 @@ def _summary(limit: RateLimit, now: datetime, within: RunQuerySet | None) -> Rat
         closing=closing_of(limit.name, "", now),
         keys=keys,
     )
+
+
+def _keys_of(limit: str, now: datetime, within: RunQuerySet | None) -> list[RateKeySummary]:
+    """Return the keys of a limit that are told: how many attempts wait for each, and when the next one begins."""
+    waiting = Reservation.objects.using(conf.DATABASE)
+    waiting = waiting.filter(limit=OuterRef("limit"), key=OuterRef("key"), at__gt=now).order_by("limit", "key", "at")
+    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in=_shown_keys(limit, within))
+    told = rows.annotate(waiting=CappedCount(waiting, _PLACES), next_at=Subquery(waiting.values("at")[:1]))
+    return sorted((_key(row, now) for row in told), key=lambda each: (-each.waiting, each.key))
 
 
 def _shown_keys(limit: str, within: RunQuerySet | None) -> set[str]:
@@ -225,25 +243,12 @@ def _shown_keys(limit: str, within: RunQuerySet | None) -> set[str]:
     return set(list(keys)[:_KEYS]) | {""}
 
 
-def _waits(limit: str, keys: list[str], now: datetime) -> dict[str, tuple[int, datetime | None]]:
-    """Return how many attempts wait for each key, counting no further than 1,000, and when the next one begins."""
-    rows = Reservation.objects.using(conf.DATABASE).filter(limit=limit, at__gt=now).order_by("limit", "key", "at")
-    each = [rows.filter(key=key) for key in keys]
-    if not each:
-        return {}
-    counts, first = count_capped(each, _PLACES), sample_rows(each, ["at"], 1)
-    return {
-        key: (counts[number].number, moment_of(first[number][0][0]) if first[number] else None)
-        for number, key in enumerate(keys)
-    }
-
-
-def _key(row: RateKey, waiting: int, next_at: datetime | None, now: datetime) -> RateKeySummary:
+def _key(row: Any, now: datetime) -> RateKeySummary:
     newest = max(row.reserved, row.put_off)
     return RateKeySummary(
         key=row.key,
-        waiting=waiting,
-        next_at=next_at,
+        waiting=row.waiting,
+        next_at=row.next_at,
         reserved_until=from_nanoseconds(newest) if newest else None,
         closing=row.closing(now),
         last_minute=counts_of(row.recent, nanoseconds(now)),

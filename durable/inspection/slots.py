@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from durable.conf import conf
-from durable.inspection.capped_counts import count_capped, moment_of, sample_rows
+from durable.inspection.limit_lines import lines_of
 from durable.inspection.loose_scans import keys_with_slots
 from durable.models import Limit, Run, Slot
 from durable.models.run import RunQuerySet
@@ -84,13 +85,15 @@ def line_of(run_id: str) -> Line | None:
     )
 
 
-def list_limits(name: str = "", within: RunQuerySet | None = None) -> list[LimitSummary]:
+def list_limits(name: str = "", within: RunQuerySet | None = None, *, with_keys: bool = True) -> list[LimitSummary]:
     """Return the limits by name, or one of them; at most 100 limits, and 100 keys of each.
 
-    With `within`, only keys of which one of these runs holds a slot or waits for one.
+    With `within`, only keys of which one of these runs holds a slot or waits for one. Without `with_keys`, no key: one
+    statement, and else at most three more for each limit.
     """
     limits = Limit.objects.using(conf.DATABASE).order_by("name")
-    return [_summary(each, within) for each in (limits.filter(name=name) if name else limits[:_LIMITS])]
+    found = limits.filter(name=name) if name else limits[:_LIMITS]
+    return [_summary(each, _shown_keys(each.name, within) if with_keys else []) for each in found]
 
 
 def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
@@ -101,20 +104,11 @@ def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
     return list(held), list(rows.filter(is_held=False).order_by("place")[:_SHOWN])
 
 
-def _summary(limit: Limit, within: RunQuerySet | None) -> LimitSummary:
-    keys = _shown_keys(limit.name, within)
-    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit.name).order_by("limit", "key", "is_held", "place")
-    lines = [rows.filter(key=key, is_held=False) for key in keys]
-    held = count_capped([rows.filter(key=key, is_held=True) for key in keys], _HELD)
-    waiting, first = count_capped(lines, _PLACES), sample_rows(lines, ["since"], 1)
+def _summary(limit: Limit, keys: Sequence[str]) -> LimitSummary:
+    lines = lines_of(limit.name, keys, most_held=_HELD, most_waiting=_PLACES)
     found = [
-        LimitKeySummary(
-            key=key,
-            held=held[number].number,
-            waiting=waiting[number].number,
-            oldest_at=moment_of(first[number][0][0]) if first[number] else None,
-        )
-        for number, key in enumerate(keys)
+        LimitKeySummary(key=key, held=line.held, waiting=line.waiting, oldest_at=line.oldest_at)
+        for key, line in zip(keys, lines, strict=True)
     ]
     return LimitSummary(
         name=limit.name,

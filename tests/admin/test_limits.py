@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from durable import Context, Limit, workflow
 from durable.conf import conf
 from durable.models import Limit as LimitRow
-from durable.models import OperatorAction
+from durable.models import OperatorAction, RateLimit
 from durable.store import store_for
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url
@@ -77,6 +79,21 @@ def test_an_operator_sets_a_number_and_takes_it_back(log_in: Callable[..., Clien
         ("ada", "set_limit", "refused", ""),
         ("ada", "take_back_limit", "done", ""),
     ]
+
+
+def test_a_page_reads_its_lines_once_and_the_form_of_a_verb_none(log_in: Callable[..., Client], stage: Stage) -> None:
+    client = log_in("view_run", "change_limit")
+    two_runs(stage)
+    RateLimit.objects.create(name="crm", rate="1/s", spacing=1_000_000_000)
+    for address, statements in (
+        # the keys that wait longest and the others, the lines of all, and the held and waiting slots of one
+        (url("limit", "crm"), 5),
+        (url("limits"), 3),
+        (url("limit_act", "crm", "set"), 0),
+    ):
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(address).status_code == 200
+        assert sum("durable_slot" in each["sql"] for each in queries) == statements, address
 
 
 @pytest.mark.parametrize("verb", ["set", "take-back"])

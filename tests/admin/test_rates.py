@@ -9,7 +9,9 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, workflow
@@ -113,6 +115,28 @@ def test_an_operator_closes_and_opens(log_in: Callable[..., Client]) -> None:
         ("close_limit", "done"),
         ("open_limit", "done"),
     ]
+
+
+def test_a_key_that_no_page_lists_is_opened_too(log_in: Callable[..., Client]) -> None:
+    soon = timezone.now() + timedelta(hours=1)
+    RateKey.objects.bulk_create(
+        RateKey(limit="openai", key=f"k{number:03}", closed_until=soon, closed_by="ada") for number in range(150)
+    )
+    client = log_in("view_run", "change_limit")
+    assert "k149" not in text_of(client.get(url("limit", "openai")))
+    address = url("limit_act", "openai", "open") + "?key=k149"
+    answer = client.post(address, {**hidden(client.get(address)), "key": "k149"}, follow=True)
+    assert "The limit is open." in text_of(answer)
+    assert RateKey.objects.filter(closed_until__isnull=True, key="k149").exists()
+
+
+def test_the_form_of_a_verb_reads_no_key_that_it_does_not_show(log_in: Callable[..., Client]) -> None:
+    client = log_in("view_run", "change_limit")
+    for verb, most in (("set-rate", 1), ("open", 2)):  # whether all keys are closed, and the key of the address
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(url("limit_act", "openai", verb)).status_code == 200
+        assert not any('"durable_reservation"' in each["sql"] for each in queries)
+        assert sum('"durable_ratekey"' in each["sql"] for each in queries) <= most
 
 
 @pytest.mark.parametrize("verb", ["set-rate", "take-back-rate", "close", "open"])

@@ -18,6 +18,7 @@ from durable.inspection import explain
 from durable.inspection.rates import (
     count_rates,
     list_rates,
+    own_closing_of,
     rate_wait_of,
     refusal_of,
     reservations_of,
@@ -67,6 +68,36 @@ def test_keys_that_are_awaited_come_first_then_others() -> None:
     assert {"k149", "k000"} < set(keys)
     assert len(keys) == 100
     assert [each.waiting for each in found.keys[:3]] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("keys", [1, 3, 100])
+def test_any_number_of_keys_is_one_look_in_one_statement(keys: int) -> None:
+    limit("api")
+    RateKey.objects.bulk_create(RateKey(limit="api", key=f"k{number:03}") for number in range(keys))
+    awaited("api", "k000", 1_000, 2_000)
+    now = timezone.now()
+    with CaptureQueriesContext(connection) as queries:
+        [found] = list_rates(now)
+    assert [(each.key, each.waiting) for each in found.keys][:2] == [("k000", 2), ("k001", 0)][:keys]
+    assert found.keys[0].next_at == Reservation.objects.earliest("at").at
+    assert len(found.keys) == keys
+    # the limits, keys that are awaited, closed and others, all keys with their lines, and the closing of all
+    assert len(queries) <= 6
+    assert sum(each["sql"].count("SELECT") for each in queries) <= 14
+
+
+def test_a_rate_is_told_without_its_keys() -> None:
+    limit("api")
+    until = timezone.now() + timedelta(hours=1)
+    RateKey.objects.create(limit="api", key="a", closed_until=until)
+    with CaptureQueriesContext(connection) as queries:
+        [found] = list_rates(timezone.now(), "api", with_keys=False)
+    assert (found.closing, found.keys) == (None, [])
+    assert len(queries) == 2
+    closing = own_closing_of("api", "a", timezone.now())
+    assert closing is not None
+    assert closing.until == until
+    assert own_closing_of("api", "b", timezone.now()) is None
 
 
 def test_the_last_minute_is_that_of_all_keys_together() -> None:

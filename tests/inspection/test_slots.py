@@ -74,6 +74,27 @@ def test_keys_of_which_slots_are_held_are_told_too() -> None:
     assert found.keys[1].oldest_at is None
 
 
+@pytest.mark.parametrize("keys", [1, 3, 99])
+def test_any_number_of_keys_is_one_look_in_one_statement(keys: int) -> None:
+    fill(2 * keys, keys)
+    Slot.objects.filter(key="k00000").update(is_held=True, place=0)
+    with CaptureQueriesContext(connection) as queries:
+        [found] = list_limits()
+    assert {each.key: each.waiting for each in found.keys}["k00000"] == 0
+    assert len(found.keys) == keys + 1
+    # the limits, the keys that wait for longest, others, and the lines of all
+    assert len(queries) <= 4
+    assert sum(each["sql"].count("SELECT") for each in queries) <= 14
+
+
+def test_a_limit_is_told_without_its_keys() -> None:
+    fill(3, 2)
+    with CaptureQueriesContext(connection) as queries:
+        [found] = list_limits("gpu", with_keys=False)
+    assert (found.at_once, found.keys) == (1, [])
+    assert len(queries) == 1
+
+
 @pytest.mark.postgres
 def test_a_line_of_twenty_thousand_is_read_along_indexes() -> None:
     fill(2 * MANY, MANY)
