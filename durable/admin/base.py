@@ -5,13 +5,16 @@ Views take `AdminPages`. They do not import `RunAdmin`, which routes requests to
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote as url_quote
 
 from django.contrib.admin import AdminSite
 from django.db.models.options import Options
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils.http import RFC3986_SUBDELIMS
 
 from durable.admin import access
 from durable.admin.url_keys import as_key
@@ -25,6 +28,8 @@ _PERMISSIONS = (
     *("view_run", "view_payload", "start_run", "operate_run", "replay_run"),
     *("pause_queue", "hold_workflow", "view_source"),
 )
+_ANY: Final = "anyrun"  # an id that is quoted by itself
+_SAFE: Final = f"{RFC3986_SUBDELIMS}/~:@"  # what `reverse` leaves as it is
 
 
 class AdminPages:
@@ -49,3 +54,8 @@ class AdminPages:
         """Return the URL of one of these pages."""
         given = [*([] if run_id is None else [as_key(run_id)]), *args]
         return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
+
+    def url_maker(self, name: str) -> Callable[[str], str]:
+        """Return a function of an id that returns what `url` does: for a page with hundreds of links, without a look-up for each."""
+        before, _, after = self.url(name, _ANY).rpartition(_ANY)
+        return lambda run_id: f"{before}{url_quote(as_key(run_id), safe=_SAFE)}{after}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -67,9 +68,10 @@ ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTick:
-    """A tick as pages show it."""
+    """A tick as pages show it; `label` is its moment on the clock of the page with what became of it."""
 
     tick: Tick
+    label: str
     tint: str
     word: StrPromise | str
     kind: StrPromise | str
@@ -94,11 +96,12 @@ class ShownSchedule:
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the schedules by name."""
     now = pages.now()
+    run_url = admin.url_maker("change")
     found, after = list_schedules(now, after=request.GET.get("after", "")[:200], most=_ON_A_PAGE)
     context = {
         "title": _("Schedules"),
         "now": now,
-        "schedules": [_shown(admin, each) for each in found],
+        "schedules": [_shown(admin, each, run_url) for each in found],
         "next_url": f"?{urlencode({'after': after})}" if after else "",
         "is_first": not request.GET.get("after"),
         "may_create": access.may(request, "add_schedule"),
@@ -113,12 +116,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     summary = find(as_id(key))
     row = summary.schedule
     may_see = access.may(request, "view_payload")
+    run_url = admin.url_maker("change")
     context = {
         "title": row.name,
         "now": now,
-        "each": _shown(admin, summary),
+        "each": _shown(admin, summary, run_url),
         "row": row,
-        "ticks": [_shown_tick(admin, each) for each in ticks_of(row, _SHOWN)],
+        "ticks": [_shown_tick(each, run_url) for each in ticks_of(row, _SHOWN)],
         "workflow_url": admin.url("workflow", row.workflow),
         "run_url": admin.url("change", row.last_run_id) if row.last_run_id else "",
         "arguments": _arguments(row) if may_see else None,
@@ -136,28 +140,29 @@ def find(name: str) -> ScheduleSummary:
     return found
 
 
-def _shown(admin: AdminPages, summary: ScheduleSummary) -> ShownSchedule:
+def _shown(admin: AdminPages, summary: ScheduleSummary, run_url: Callable[[str], str]) -> ShownSchedule:
     tint, word = _STATES[summary.state]
     return ShownSchedule(
         summary=summary,
         url=admin.url("schedule", summary.schedule.name),
         tint=f"durable-{tint}",
         word=word,
-        dots=[_shown_tick(admin, each) for each in reversed(summary.ticks)],
+        dots=[_shown_tick(each, run_url) for each in reversed(summary.ticks)],
         moments=[
             (each, clock_of_rule(summary.schedule, each, timezone.get_current_timezone())) for each in summary.moments
         ],
     )
 
 
-def _shown_tick(admin: AdminPages, tick: Tick) -> ShownTick:
+def _shown_tick(tick: Tick, run_url: Callable[[str], str]) -> ShownTick:
     tint, word = _OUTCOMES[tick.outcome]
     return ShownTick(
         tick=tick,
+        label=f"{timezone.localtime(tick.moment):%Y-%m-%d %H:%M:%S}: {word}",
         tint=f"durable-{tint}",
         word=word,
         kind=_KINDS.get(tick.kind, tick.kind),
-        run_url=admin.url("change", tick.run_id) if tick.run_id else "",
+        run_url=run_url(tick.run_id) if tick.run_id else "",
     )
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from django.contrib import admin as django_admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from durable.admin.run_admin import RunAdmin
 from durable.models import Cause, OperatorAction, Run, SavedView
 from tests.admin import flows
 from tests.admin.addresses import PAGES, Address, make_site, path_of
@@ -50,6 +52,15 @@ def client_with(permissions: frozenset[str], *, is_staff: bool = True) -> Client
     client = Client()
     client.force_login(user)
     return client
+
+
+@pytest.mark.parametrize(
+    "run_id", ["a b/c", "ü🎉", ".", "..", '%2F?#;&=+$,"<>[]', "a'(b)*!~:@|^", "anyrun", "_2E", "\\ \t\x7f"]
+)
+def test_many_addresses_are_those_that_are_made_one_by_one(run_id: str) -> None:
+    pages = django_admin.site._registry[Run]
+    assert isinstance(pages, RunAdmin)
+    assert pages.url_maker("change")(run_id) == pages.url("change", run_id)
 
 
 @pytest.mark.parametrize("method", ["get", "post"])

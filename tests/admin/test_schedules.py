@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, Schedule, workflow
+from durable.admin import base
 from durable.admin.url_keys import as_key
 from durable.models import OperatorAction, Run, Tick
 from durable.operations.schedules.rows import arguments_of
@@ -97,6 +98,28 @@ def test_the_list_costs_the_same_for_any_number(log_in: LogIn) -> None:
     with CaptureQueriesContext(connection) as captured:
         page(client, "schedules")
     assert sum("durable_schedule" in each["sql"] or "durable_tick" in each["sql"] for each in captured) == 2
+
+
+def test_addresses_of_runs_are_not_looked_up_one_by_one(log_in: LogIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(name: str, *arguments: Any, **how: Any) -> str:
+        asked.append(name)
+        return reverse(name, *arguments, **how)
+
+    monkeypatch.setattr(base, "reverse", counted)
+    client = log_in()
+    for number in range(3):
+        make(f"s-{number}", overlap="allow")
+        for _ in range(10):
+            run_now(f"s-{number}")
+    text = page(client, "schedules")
+    assert text.count("durable-dot durable-good") == 30
+    assert all(f'href="{url("change", as_key(run_id))}"' in text for run_id in Run.objects.values_list("pk", flat=True))
+    assert len(asked) <= 3 + 2  # each schedule, and how runs are addressed, and how a schedule is created
+    del asked[:]
+    page(client, "schedule", "s-0")
+    assert len(asked) <= 12
 
 
 def test_a_page_of_one_says_everything(log_in: LogIn) -> None:
