@@ -20,6 +20,7 @@ from durable.core.causes import ROLLBACK, pattern_of
 from durable.core.records import RunState
 from durable.inspection.capped_counts import Count, count_capped, tally
 from durable.inspection.payloads import redacted
+from durable.inspection.visible_failures import visible_failures
 from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
@@ -114,10 +115,14 @@ def list_causes(
 ) -> list[CauseSummary]:
     """Return the causes of failed runs, the one with the newest failure first; at most `most` of them.
 
-    `muted` limits them to muted ones, or to the others. `within` limits the runs, for example to those that a user may
-    see. At most four statements.
+    `muted` limits them to muted ones, or to the others. At most four statements.
+
+    `within` limits the runs, for example to those that a user may see. Their failures are looked for in a window
+    (`durable.inspection.visible_failures`), and all numbers are of runs that are still failed. At most five statements.
     """
-    return _summaries(list(_newest_first(muted, within)[:most]), now, within)
+    if within is not None:
+        return _within(within, now, muted, most)
+    return _summaries(list(_newest_first(muted)[:most]), now)
 
 
 def further_causes(*, after: int, most: int) -> list[CauseLine]:
@@ -140,7 +145,7 @@ def further_causes(*, after: int, most: int) -> list[CauseLine]:
 
 def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
     """Return the cause with this fingerprint, with or without failed runs; None if there is none."""
-    found = _summaries(list(_known().filter(fingerprint=fingerprint)), now, None)
+    found = _summaries(list(_known().filter(fingerprint=fingerprint)), now)
     if not found:
         return None
     builds = _builds().filter(cause__fingerprint=fingerprint).values_list("build", flat=True)
@@ -192,58 +197,105 @@ def _builds() -> QuerySet[CauseBuild]:
     return CauseBuild.objects.using(conf.DATABASE).order_by("-first_seen_at")
 
 
-def _newest_first(muted: bool | None, within: RunQuerySet | None = None) -> QuerySet[Any]:
+def _newest_first(muted: bool | None) -> QuerySet[Any]:
     """Return the causes that have failed runs, all or the muted or the others, the one with the newest failure first."""
-    causes = _known(within).filter(last_at__isnull=False)
+    causes = _known().filter(last_at__isnull=False)
     if muted is not None:
         causes = causes.filter(muted_at__isnull=not muted)
     return causes.order_by("-last_at", "pk")
 
 
-def _known(within: RunQuerySet | None = None) -> QuerySet[Any]:
+def _known() -> QuerySet[Any]:
     """Return all causes, each with the times of its first and last failure, and the newest of the failed runs."""
-    open_ones = _failures(within).filter(cause=OuterRef("pk"), is_open=True)
+    open_ones = Failure.objects.using(conf.DATABASE).filter(cause=OuterRef("pk"), is_open=True)
     last, first = open_ones.order_by("-failed_at"), open_ones.order_by("failed_at")
-    return Cause.objects.using(conf.DATABASE).annotate(
+    causes: QuerySet[Any] = _with_builds().annotate(
         last_at=Subquery(last.values("failed_at")[:1]),
         since=Subquery(first.values("failed_at")[:1]),
         newest_run=Subquery(last.values("run_id")[:1]),
-        newest_deploy=Subquery(
-            Build.objects.using(conf.DATABASE).order_by("-first_seen_at").values("first_seen_at")[:1]
-        ),
+    )
+    return causes
+
+
+def _with_builds() -> QuerySet[Any]:
+    """Return all causes, each with the newest build that has seen it, and when the newest of all appeared."""
+    deploys = Build.objects.using(conf.DATABASE).order_by("-first_seen_at").values("first_seen_at")
+    causes: QuerySet[Any] = Cause.objects.using(conf.DATABASE).annotate(
+        newest_deploy=Subquery(deploys[:1]),
         newest_build=Subquery(_builds().filter(cause=OuterRef("pk")).values("build")[:1]),
     )
+    return causes
 
 
-def _summaries(causes: Sequence[Any], now: datetime, within: RunQuerySet | None) -> list[CauseSummary]:
+def _within(within: RunQuerySet, now: datetime, muted: bool | None, most: int) -> list[CauseSummary]:
+    """Return the causes for which some of these runs are failed."""
+    found = visible_failures(within, CAP)
+    causes = _with_builds().filter(pk__in=found.by_cause)
+    if muted is not None:
+        causes = causes.filter(muted_at__isnull=not muted)
+    shown = sorted(causes, key=lambda cause: (-found.by_cause[cause.pk][0].failed_at.timestamp(), cause.pk))[:most]
+    begin = now - BARS * WIDTH
+    spreads = []
+    for cause in shown:
+        failures = found.by_cause[cause.pk]
+        cause.last_at, cause.since, cause.newest_run = failures[0].failed_at, failures[-1].failed_at, failures[0].run_id
+        newest = failures[:SAMPLE]
+        spreads.append(
+            _Spread(
+                first_seen_at=cause.since,  # perhaps it was seen before in a run out of sight
+                count=Count(number=min(len(failures), CAP), is_capped=found.is_cut or len(failures) > CAP),
+                workflows=Counter(each.workflow for each in newest),
+                bars=_with_last(Counter((each.failed_at - begin) // WIDTH for each in newest)),
+            )
+        )
+    return _told(shown, spreads, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """The number of a cause's failed runs, and how many of its newest failures each workflow and each bar has."""
+
+    first_seen_at: datetime
+    count: Count
+    workflows: Mapping[str, int]
+    bars: Mapping[int, int]
+
+
+def _summaries(causes: Sequence[Any], now: datetime) -> list[CauseSummary]:
     if not causes:
         return []
-    failures = _failures(within)
+    failures = Failure.objects.using(conf.DATABASE)
     of_each = [failures.filter(cause_id=cause.pk) for cause in causes]
-    begin = now - BARS * WIDTH
     counts = count_capped([each.filter(is_open=True).order_by("-failed_at") for each in of_each], CAP)
-    workflows, bars = _spread_of_newest([each.order_by("-failed_at") for each in of_each], begin)
-    patterns = _shown_patterns(causes)
+    workflows, bars = _spread_of_newest([each.order_by("-failed_at") for each in of_each], now - BARS * WIDTH)
+    spreads = [
+        _Spread(first_seen_at=cause.first_seen_at, count=count, workflows=names, bars=shown)
+        for cause, count, names, shown in zip(causes, counts, workflows, bars, strict=True)
+    ]
+    return _told(causes, spreads, now)
+
+
+def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime) -> list[CauseSummary]:
     return [
         CauseSummary(
             fingerprint=cause.fingerprint,
             place=cause.place,
             error_type=cause.error_type,
             pattern=pattern,
-            count=count,
-            first_seen_at=cause.first_seen_at if within is None else cause.since,  # perhaps of a run out of sight
+            count=spread.count,
+            first_seen_at=spread.first_seen_at,
             since=cause.since,
             last_at=cause.last_at,
-            workflows=sorted(names, key=lambda name: (-names[name], name)),
-            bars=[shown.get(each, 0) for each in range(BARS)],
-            is_sampled=sum(shown.values()) >= SAMPLE and min(shown) >= 0,
+            workflows=sorted(spread.workflows, key=lambda name: (-spread.workflows[name], name)),
+            bars=[spread.bars.get(each, 0) for each in range(BARS)],
+            is_sampled=sum(spread.bars.values()) >= SAMPLE and min(spread.bars) >= 0,
             newest_run=cause.newest_run or "",
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
             is_new=cause.first_seen_at >= (cause.newest_deploy or now - _NEW),
             builds=[cause.newest_build] if cause.newest_build else [],
         )
-        for cause, count, names, shown, pattern in zip(causes, counts, workflows, bars, patterns, strict=True)
+        for cause, spread, pattern in zip(causes, spreads, _shown_patterns(causes), strict=True)
     ]
 
 

@@ -10,6 +10,7 @@ from durable.core.records import RunState
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.visibility import has_own_index
+from durable.inspection.visible_window import are_few
 from durable.models import Child, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
@@ -23,10 +24,10 @@ _STATES: Final = [state.value for state in RunState]
 def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
     """Return the number of runs in each state, every state included, each counted up to `CAP`; one statement.
 
-    `within` limits the runs that count, for example to those that a user may see. If no index serves it, these are counted
-    among the newest `CAP` runs of each state, by one more statement.
+    `within` limits the runs that count, for example to those that a user may see. If no index serves it, or they are more than
+    `CAP`, they are counted among the newest `CAP` runs of each state, by at most two more statements.
     """
-    if within is None or has_own_index(within):
+    if within is None or (has_own_index(within) and are_few(within, CAP)):
         return count_everyone(within)[0]
     everyone: RunQuerySet = Run.objects.using(conf.DATABASE)
     newest = [everyone.filter(state=each).newest_first() for each in _STATES]

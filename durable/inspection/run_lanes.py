@@ -16,6 +16,7 @@ from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.inspection.error_text import shown_with
 from durable.inspection.pagination import FAILURE_KEY, KEY_OF_FAILURE, Cursor, RunOrder
 from durable.inspection.visibility import has_own_index
+from durable.inspection.visible_window import end_of_window
 from durable.models import Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
@@ -52,6 +53,8 @@ class Plan:
     is_of_failures: bool = False
     #: the rows of the index alone, as far as they are known: where a window ends is told without a look at its runs
     failures: QuerySet[Failure] | None = None
+    #: whether the index has the runs of a state, or of a cause, that few reach: a user's runs are looked for among these
+    is_narrow: bool = False
     #: whether errors are searched for a text, which takes twice as long as other conditions
     compares_texts: bool = False
 
@@ -72,8 +75,9 @@ class Lane:
     """The runs of a plan in an order, behind the cursor `after`.
 
     `within` limits them to those that a user may see. If the database finds these along an index of their own
-    (`durable.inspection.visibility`), a window is one of them, else one of all runs of the plan's index. A list by id has no
-    window of all runs: its cursors are ids, and must not tell those of runs that the user may not see.
+    (`durable.inspection.visibility`), and the plan's is not narrow, a window is one of them, else one of all runs of the plan's
+    index (`durable.inspection.visible_window`). A list by id has no window of all runs: its cursors are ids, and must not tell
+    those of runs that the user may not see.
     """
 
     plan: Plan
@@ -106,7 +110,9 @@ class Lane:
     @property
     def _is_of_visible(self) -> bool:
         """Whether a window is one of visible runs."""
-        return self.within is not None and (self.order is RunOrder.BY_ID or has_own_index(self.within))
+        if self.within is None:
+            return False
+        return self.order is RunOrder.BY_ID or (not self.plan.is_narrow and has_own_index(self.within))
 
     def _index(self) -> QuerySet[Any]:
         if self._failures is None:
@@ -145,12 +151,12 @@ class Lane:
         return self._ends[window]
 
     def _find_end(self, window: int) -> Cursor | None:
-        keys = self._index().values_list(*self._key_of_index)  # what the index has, and no more
-        last = keys[window - 1 : window].first()
+        moment, *_ = key = self._key_of_index
+        if self.within is not None and not self._is_of_visible:
+            return end_of_window(self._index(), self.within, self.order, window, moment)
+        last = self._index().values_list(*key)[window - 1 : window].first()  # what the index has, and no more
         if last is None:
             return None
-        if self.within is not None and not self._is_of_visible:
-            return Cursor.at_second(last[0], self.order)
         return Cursor(None if self.order is RunOrder.BY_ID else last[0], last[-1], self.order)
 
 

@@ -319,7 +319,17 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
     causes = _causes(wanted)
     if causes is not None and not wanted.id_prefix and len(causes) <= _MOST_CAUSES:
         rest &= times & _in(state=wanted.states) & _is(workflow=wanted.workflow)
-        return [Plan(Q(failure__is_open=True, failure__cause_id=each), rest, is_of_failures=True) for each in causes]
+        open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
+        return [
+            Plan(
+                Q(failure__is_open=True, failure__cause_id=each),
+                rest,
+                is_of_failures=True,
+                failures=open_ones.filter(cause_id=each),
+                is_narrow=True,
+            )
+            for each in causes
+        ]
     if causes is not None:
         rest &= Q(failure__is_open=True, failure__cause_id__in=causes)
         wanted = wanted if wanted.id_prefix else replace(wanted, states=wanted.states or _FAILED)
@@ -332,7 +342,7 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
     if wanted.states:
         rest &= _is(workflow=wanted.workflow)
         states = wanted.states - _FAILED if wanted.only_roots else wanted.states
-        lanes = [Plan(times & Q(state=state), rest) for state in sorted(states)]
+        lanes = [Plan(times & Q(state=state), rest, is_narrow=state not in _COMMON) for state in sorted(states)]
         return lanes if states == wanted.states else [*lanes, _failed_roots(wanted)]
     return [Plan(times, rest)]
 
@@ -347,7 +357,7 @@ def _failed_roots(wanted: RunCriteria) -> Plan:
     of_failure = {f"failure__{name}": value for name, value in open_ones.items()}
     roots = _is(**{f"failure__{name}": value for name, value in times.items()}) & Q(**of_failure)
     failures = Failure.objects.using(conf.DATABASE).filter(_is(**times), **open_ones)
-    return Plan(roots, rest, is_of_failures=True, failures=failures)
+    return Plan(roots, rest, is_of_failures=True, failures=failures, is_narrow=True)
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,9 +13,9 @@ from django.http import HttpRequest
 from django.test import override_settings
 
 from durable import get_run
-from durable.inspection import run_lanes
+from durable.inspection import causes, run_lanes
 from durable.inspection.visibility import has_own_index
-from durable.models import OperatorAction, QueueMessage, Run
+from durable.models import Cause, Child, Failure, OperatorAction, QueueMessage, Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import loop
 from tests.faults.passing import pass_once
@@ -111,6 +111,100 @@ def test_pages_through_the_runs_of_everybody_lose_none_and_tell_none(
     mine = ["mine-2", "mine-14", "mine-15", "mine-27"]
     assert found == (mine[::-1] if sort.startswith("-") else mine)
     assert pages >= 3
+
+
+def runs_of_one_workflow(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """What an index has."""
+    return runs.filter(workflow="mine")
+
+
+@pytest.mark.parametrize("mine", [(0, 1, 2, 40), (3, 9, 12, 15, 18, 21, 24, 27, 30), range(0, 60, 2)])
+@pytest.mark.parametrize(
+    "filter", ["state=failed", "state=failed&state=cancelled", "state=failed&children=true", "place=p"]
+)
+@pytest.mark.parametrize("sort", ["-created_at", "created_at"])
+def test_pages_of_a_users_runs_among_those_of_a_state_lose_none_and_tell_none(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, mine: Collection[int], filter: str, sort: str
+) -> None:
+    """Every third run is failed, and every fourth cancelled; the user's are rare, in between, or half of all."""
+    monkeypatch.setattr(run_lanes, "WINDOW", 5)
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    cause = Cause.objects.create(fingerprint="f", place="p", error_type="E", first_seen_at=begin)
+    wanted = []
+    for number in range(60):
+        at = begin + timedelta(seconds=number // 5, milliseconds=100 * (number % 5))
+        state = "failed" if number % 3 == 0 else "cancelled" if number % 4 == 0 else "completed"
+        is_mine = number in mine
+        run = Run.objects.create(
+            id=f"{'mine' if is_mine else 'other'}-{number:02}",
+            workflow="mine" if is_mine else "others",
+            input="[]",
+            state=state,
+            created_at=at,
+            finished_at=at,
+        )
+        if state == "failed":
+            Failure.objects.create(run=run, cause=cause, workflow=run.workflow, failed_at=at, run_created_at=at)
+        if is_mine and (state == "failed" or (state == "cancelled" and "cancelled" in filter)):
+            wanted.append(run.id)
+    a_child_of_another(begin - timedelta(days=1))
+    found, cursor = list[str](), ""
+    with override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_one_workflow"}):
+        api = make_api(*ALL, name="ada")
+        while True:
+            page = api.get(f"/runs?limit=2&sort={sort}&{filter}{cursor}").json()
+            found += [each["id"] for each in page["results"]]
+            text = page["next_cursor"]
+            if text is None:
+                break
+            assert b"other" not in base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            cursor = f"&cursor={text}"
+    assert found == (wanted[::-1] if sort.startswith("-") else wanted)
+
+
+def a_child_of_another(at: datetime) -> None:
+    """A run that hides: with it, lists have lanes of roots."""
+    for run_id in ("other-parent", "other-child"):
+        Run.objects.create(id=run_id, workflow="others", input="[]", state="completed", created_at=at, finished_at=at)
+    Run.objects.filter(pk="other-child").update(parent_id="other-parent")
+    Child.objects.create(
+        run_id="other-child", parent_id="other-parent", location="c", position=0, when_parent_ends="cancel"
+    )
+
+
+def test_causes_are_looked_for_in_a_window_that_reaches_far_enough(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causes, "CAP", 5)
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    known = {
+        name: Cause.objects.create(fingerprint=name, place=name, error_type="E", first_seen_at=begin)
+        for name in ("old", "new", "hidden")
+    }
+
+    def failed(workflow: str, number: int, cause: str) -> None:
+        at = begin + timedelta(seconds=number)
+        run = Run.objects.create(
+            id=f"{workflow}-{number}", workflow=workflow, input="[]", state="failed", created_at=at, finished_at=at
+        )
+        Failure.objects.create(run=run, cause=known[cause], workflow=workflow, failed_at=at, run_created_at=at)
+
+    def told() -> list[tuple[str, int, bool]]:
+        with override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_one_workflow"}):
+            results = make_api(*ALL, name=f"ada {Run.objects.count()}").get("/causes").json()["results"]
+        return [(each["place"], each["runs"]["number"], each["runs"]["is_capped"]) for each in results]
+
+    failed("mine", 0, "old")
+    for number in range(1, 20):
+        failed("others", number, "hidden")
+    failed("mine", 20, "new")
+    assert told() == [("new", 1, False), ("old", 1, False)]  # the user has few runs, which are looked up
+    for number in range(21, 25):
+        failed("mine", number, "new")
+    assert told() == [("new", 5, True)]  # among the five newest of everybody
+    for number in range(25, 28):
+        failed("others", number, "hidden")
+    assert told() == [("new", 2, True)]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -21,12 +22,15 @@ from durable.api.paging import cursor_of
 from durable.api.stream.changes import Follower
 from durable.core.regions import Region
 from durable.inspection import (
+    causes,
+    counts,
     find_names,
     last_day,
     last_hour,
     list_causes,
     list_events,
     places,
+    run_lanes,
     tree_window,
     usual_durations,
     workflow_durations,
@@ -195,6 +199,27 @@ def test_a_list_for_which_no_index_has_the_users_runs_looks_through_a_window_of_
     assert get("/runs")["looked_through"] == WINDOW
     assert get("/counts")["states"]["completed"] == {"number": 0, "is_capped": True}
     assert get("/counts")["states"]["failed"] == {"number": 0, "is_capped": False}
+
+
+@override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_a_workflow"})
+def test_of_many_runs_of_a_user_and_many_failures_no_more_than_a_window_is_looked_through(
+    get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,700 runs are the user's, and 400 have failed: more than a window of either, as among a million."""
+    window = 100
+    for module, name in ((run_lanes, "WINDOW"), (causes, "CAP"), (counts, "CAP")):
+        monkeypatch.setattr(module, name, window)
+    for address in (
+        *("/runs?state=failed", "/runs?state=failed&children=true", "/runs?state=failed&state=cancelled"),
+        *("/runs?state=failed&queue=nobody", "/runs?cause=cause-1", "/runs?place=charge", "/causes", "/counts"),
+    ):
+        with CaptureQueriesContext(connection) as queries:
+            get(address)
+        # whether the user's runs are few is asked without an order
+        ordered: Any = SimpleNamespace(
+            captured_queries=[each for each in queries.captured_queries if "ORDER BY" in each["sql"]]
+        )
+        assert sifted(ordered, {*GROWING, "durable_child"}) <= window * 21 // 20, address
 
 
 @pytest.mark.parametrize("filter", ["", "&state=failed", "&queue=nobody", "&cause=cause-1"])
