@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
+from django.test import override_settings
 from hypothesis import settings as hypothesis_settings
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
@@ -93,6 +94,14 @@ def _forget_what_the_shop_declares() -> None:
     if RateLimit._meta.db_table in connection.introspection.table_names():
         for model in (Schedule, Limit, RateLimit):
             model._default_manager.all().delete()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_passwords() -> Iterator[None]:
+    """Hash the passwords of the tests' users fast: Django's own hasher takes a quarter of a second by intention."""
+    hashers = ["django.contrib.auth.hashers.MD5PasswordHasher", "django.contrib.auth.hashers.PBKDF2PasswordHasher"]
+    with override_settings(PASSWORD_HASHERS=hashers):
+        yield
 
 
 @pytest.fixture

@@ -80,16 +80,14 @@ def _served(_: Play, __: Namespace) -> Iterator[None]:
     def fulfil(ctx: Context, order_id: int) -> dict[str, Any]:
         return {"order": order_id, "approval": ctx.queue.next("approval", names=["approved"]).body}
 
-    hashers = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # each request of curl's has the password
-    with override_settings(PASSWORD_HASHERS=hashers):
-        User.objects.create_superuser("ada", password="…")
+    User.objects.create_superuser("ada", password="…")
     server = Client()
     Schedule.objects.create(name="nightly", workflow="shop.fulfil", rule="every 24 hours", args=[1])
 
     with (
         in_force("chosen") as at,
         pytest.MonkeyPatch.context() as patch,
-        override_settings(ALLOWED_HOSTS=["*"], PASSWORD_HASHERS=hashers),
+        override_settings(ALLOWED_HOSTS=["*"]),
     ):
 
         def handle(_: object, request: httpx.Request) -> httpx.Response:

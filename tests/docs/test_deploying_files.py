@@ -10,11 +10,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 import yaml
 
@@ -135,8 +136,11 @@ def deployed(tmp_path: Path, child_environment: dict[str, str], port: int) -> It
 
 def answers(url: str, status: int = 200) -> bool:
     try:
-        return httpx.get(url, timeout=60).status_code == status
-    except httpx.TransportError:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return bool(answer.status == status)
+    except urllib.error.HTTPError as error:
+        return error.code == status
+    except OSError:  # nobody listens yet
         return False
 
 

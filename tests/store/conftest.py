@@ -91,21 +91,21 @@ def postgres_alias(
 @pytest.fixture
 def sqlite_store(sqlite_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[OrmStore]:
     with django_db_blocker.unblock():
-        _empty(sqlite_alias)
+        empty(sqlite_alias)
         yield OrmStore(sqlite_alias)
 
 
 @pytest.fixture
 def portable_store(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[OrmStore]:
     with django_db_blocker.unblock():
-        _empty(postgres_alias)
+        empty(postgres_alias)
         yield OrmStore(postgres_alias)
 
 
 @pytest.fixture
 def postgres_store(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[PostgresStore]:
     with django_db_blocker.unblock():
-        _empty(postgres_alias)
+        empty(postgres_alias)
         yield PostgresStore(postgres_alias)
 
 
@@ -130,7 +130,8 @@ def locking_store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
     return found
 
 
-def _empty(alias: str) -> None:
+def empty(alias: str) -> None:
+    """Delete all rows of durable in this database."""
     with connections[alias].cursor() as cursor:
         for table in _TABLES:
             cursor.execute(f"DELETE FROM {table}")

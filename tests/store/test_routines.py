@@ -14,11 +14,12 @@ import pytest
 from django.core.checks import CheckMessage, Tags, run_checks
 from django.core.management import call_command
 from django.db import connections
+from pytest_django.plugin import DjangoDbBlocker
 
 import durable.migrations
 from durable.store.postgres import PostgresStore
 from durable.store.routines import differences
-from tests.store.conftest import POSTGRES
+from tests.store.conftest import POSTGRES, empty
 from tests.store.making import an_entry, commit, started
 from tests.support.locks import other_session
 
@@ -100,10 +101,22 @@ def whole(postgres_store: PostgresStore) -> Iterator[PostgresStore]:
     assert wrong() == []
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_what_each_state_of_the_migrations_makes_is_as_it_should_be(whole: PostgresStore, state: str) -> None:
-    call_command("migrate", "durable", state, database=POSTGRES, verbosity=0)
-    assert wrong() == []
+@pytest.fixture(scope="class")
+def going_back(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """The tests of the class leave the migrations where they are: from the newest on, each goes back by one."""
+    with django_db_blocker.unblock():
+        empty(postgres_alias)
+        yield
+        call_command("migrate", "durable", database=POSTGRES, verbosity=0)
+        assert wrong() == []
+
+
+@pytest.mark.usefixtures("going_back")
+class TestStates:
+    @pytest.mark.parametrize("state", STATES[::-1])
+    def test_what_each_state_of_the_migrations_makes_is_as_it_should_be(self, state: str) -> None:
+        call_command("migrate", "durable", state, database=POSTGRES, verbosity=0)
+        assert wrong() == []
 
 
 @pytest.mark.parametrize("name", BREAKS)
