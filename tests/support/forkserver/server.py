@@ -50,11 +50,17 @@ MODULES: Final = (
     "django.test.signals",
     "django.urls",
     "django.views",
+    "cron_descriptor",
     "cronsim",
+    "dateutil.relativedelta",
+    "dateutil.tz",
     "dj_database_url",
+    "durable.context",
+    "durable.lint",
     "psycopg",
     "redis",
     "rq",
+    "rq.cron",
 )
 # What a command imports when it has begun, and what depends on settings alone.
 AFTERWARDS: Final = {"durable_worker": ("durable.worker.process", "durable.worker.supervisor")}
