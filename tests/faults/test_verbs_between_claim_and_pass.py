@@ -401,6 +401,9 @@ def test_a_verb_before_a_compensation_goes_on(
 def test_verbs_on_runs_that_wait_for_a_slot(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes were quick, so a worker has claimed runs ahead of its slots, which are busy now."""
     monkeypatch.setattr(scheduler, "CLAIM_AHEAD_WINDOW", 1e6)
+    monkeypatch.setattr(
+        scheduler, "MAX_WAIT", WAIT
+    )  # a slow machine asks for longer than other workers are kept waiting
     go, busy = threading.Event(), threading.Semaphore(0)
 
     def execute(record: RunRecord, *, store: Store, eviction: Eviction) -> PassOutcome:
