@@ -143,6 +143,9 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
         not_given = list(replay.refusals_of_giving()) if is_given else []
         kept = location if is_given and not not_given else None
         survey = surveyor.survey(regions, kept=kept, most=SHOWN)
+        if survey.has_loops and surveyor.has_children():  # those that go back with what was undone
+            known |= {each.location: each for each in surveyor.loops(regions)}
+            replay = Replay(run, known.values(), (), location)
     if survey.races.number > len(survey.races.first):
         return None
     sent_again = [each.data["message_id"] for each in surveyor.own_sends(regions)] if survey.sends.number else []
