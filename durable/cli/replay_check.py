@@ -6,6 +6,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import CommandError
@@ -15,16 +16,15 @@ from durable.cli.arguments import add_report_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
-from durable.conf import conf
 from durable.core import registry
 from durable.core.aliases import Alias
 from durable.core.records import ENDED
 from durable.core.renames import Rename
 from durable.histories import HistoryFileError, read_files
 from durable.inspection.humanize import plural
-from durable.renames.pending import every_rename, expected_renames, with_other_names
+from durable.renames.pending import with_other_names
 from durable.replay_check import RecordedRun
-from durable.replay_check.checking import check_recorded, check_stored
+from durable.replay_check.checking import Facts, check_recorded, check_stored
 from durable.replay_check.findings import Verdict
 from durable.replay_check.processes import Check, in_processes
 from durable.replay_check.reading import open_runs, sampled_runs, workflows_with_runs
@@ -82,13 +82,15 @@ def _check(options: Namespace, output: Output) -> int:
         raise CommandError("--from checks all runs of the files: leave out --open and --ended", returncode=Exit.USAGE)
     try:
         if options.files:
-            _check_all(options, output, None, check_recorded, _of_files(options), report)
+            facts = Facts.of_project()
+            options.workflow = with_other_names(options.workflow, facts.renames)
+            _check_all(options, output, None, partial(check_recorded, facts=facts), _of_files(options), report)
         else:
-            renames = expected_renames(conf.DATABASE) if options.workflow else []
-            _check_names(options.workflow, renames)
-            options.workflow = with_other_names(options.workflow, renames)
+            facts = Facts.of_database()
+            _check_names(options.workflow, facts.renames)
+            options.workflow = with_other_names(options.workflow, facts.renames)
             total, run_ids = _chosen(options, output)
-            _check_all(options, output, total, check_stored, run_ids, report)
+            _check_all(options, output, total, partial(check_stored, facts=facts), run_ids, report)
     except HistoryFileError as error:
         _tell(options, output, report)
         output.complain(error)
@@ -96,10 +98,18 @@ def _check(options: Namespace, output: Output) -> int:
     except KeyboardInterrupt:
         _tell(options, output, report)
         raise
-    except (Error, BrokenProcessPool) as error:
+    except Error as error:
         _tell(options, output, report)
         output.complain(f"could not check: {type(error).__name__}: {error}")
         return Exit.USAGE
+    except BrokenProcessPool:
+        _tell(options, output, report)
+        output.complain(
+            "could not check: one of the processes could not begin, or was killed: by the system for its memory, or by the code "
+            "of a workflow. What it has printed is above; with --jobs 1 there is one process, which prints more"
+        )
+        return Exit.USAGE
+    report.is_complete = True
     _tell(options, output, report)
     if report.findings or report.decisions:
         return Exit.REFUSED
@@ -135,9 +145,8 @@ def _chosen(options: Namespace, output: Output) -> tuple[int, Iterator[str]]:
 
 def _of_files(options: Namespace) -> Iterator[RecordedRun]:
     """Yield the runs of the files; with --diff the ended ones, of which alone it can be said what they have decided."""
-    workflows = with_other_names(options.workflow, every_rename() if options.workflow else [])
     for each in read_files(options.files):
-        if workflows and each.run.workflow not in workflows:
+        if options.workflow and each.run.workflow not in options.workflow:
             continue
         if not options.diff or each.run.state in ENDED:
             yield each.recorded
@@ -175,7 +184,8 @@ def _tell(options: Namespace, output: Output, report: Report) -> None:
         return
     diverging = f"{len(report.findings):,} would diverge" if report.findings else "none would diverge"
     unchecked = f", {len(report.unchecked):,} could not be checked" if report.unchecked else ""
-    output.say(f"{plural(report.checked, 'run')} checked, {diverging}{unchecked}.")
+    so_far = "" if report.is_complete else " so far"
+    output.say(f"{plural(report.checked, 'run')} checked{so_far}, {diverging}{unchecked}.")
 
 
 REPLAY_CHECK = Subcommand(

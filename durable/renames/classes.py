@@ -63,7 +63,8 @@ class _Moved(Operation):
         from durable.models import MovedName, Run
         from durable.models.moved_names import recorded_moves
         from durable.renames.checking import RenameRefused
-        from durable.renames.classes_pending import every_move
+        from durable.renames.classes_pending import moves_of
+        from durable.renames.project import all_migrations
 
         if MovedName._meta.db_table not in schema_editor.connection.introspection.table_names():
             raise RenameRefused(
@@ -76,7 +77,7 @@ class _Moved(Operation):
         try:
             known.check(self.move)
             if Run.objects.using(alias).exists():  # else nothing has either name, and the code may be far ahead
-                self._check_code(Moves(every_move()))
+                self._check_code(Moves(moves_of(all_migrations())))
         except ValueError as error:
             raise RenameRefused(f"{error}. Nothing was written.") from error
         MovedName.objects.using(alias).create(old=self.move.old, new=self.move.new, recorded_at=clock.now())

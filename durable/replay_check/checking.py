@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from django.db import Error
 
@@ -14,20 +15,41 @@ from durable.core.errors import ErrorInfo
 from durable.core.moved_names import Move
 from durable.core.moved_names import in_force as moves_in_force
 from durable.core.renames import Rename, in_force
-from durable.renames.classes_pending import every_move, expected_moves
-from durable.renames.pending import every_rename, expected_renames
+from durable.renames.classes_pending import expected_moves, moves_of
+from durable.renames.pending import expected_renames, renames_of_migrations
+from durable.renames.project import all_migrations, pending_migrations
 from durable.replay_check.findings import Verdict
 from durable.replay_check.read_only import read_only, snapshot
 from durable.replay_check.replaying import RecordedRun, replayed
 
-__all__ = ["check_history", "check_recorded", "check_stored"]
+__all__ = ["Facts", "check_history", "check_recorded", "check_stored"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What migrations of the project rename and move. It takes a while to find, and is the same for all runs of a check."""
+
+    renames: Sequence[Rename | Alias]
+    moves: Sequence[Move]
+
+    @classmethod
+    def of_database(cls) -> Facts:
+        """Return what the database has, and what migrations say that are still to be applied."""
+        pending = pending_migrations(conf.DATABASE)
+        return cls(expected_renames(conf.DATABASE, pending), expected_moves(conf.DATABASE, pending))
+
+    @classmethod
+    def of_project(cls) -> Facts:
+        """Return what all migrations say, applied or not: what is in a file may be older than any of them."""
+        migrations = all_migrations()
+        return cls(renames_of_migrations(migrations), moves_of(migrations))
 
 
 @contextmanager
-def _checking(renames: Sequence[Rename | Alias], moves: Sequence[Move]) -> Iterator[None]:
+def _checking(facts: Facts) -> Iterator[None]:
     """Within the block, code between operations can read databases, and cause no other effect."""
     guard.watch_events()
-    with guard.refusing_effects(), read_only(conf.DATABASE), in_force(renames), moves_in_force(moves):
+    with guard.refusing_effects(), read_only(conf.DATABASE), in_force(facts.renames), moves_in_force(facts.moves):
         yield
 
 
@@ -35,30 +57,38 @@ def check_history(recorded: RecordedRun, *, with_decision: bool = False) -> Verd
     """Replay a recorded run with the code at hand; return what that has come to.
 
     No step, no rollback handler and no child is started, nothing is sent, and nothing is written. Code between operations
-    can read databases. What migrations of the project rename or move fits under both names. With `with_decision`, the verdict says what the code decides otherwise.
+    can read databases. What migrations of the project rename or move fits under both names. With `with_decision`, the
+    verdict says what the code decides otherwise.
     """
-    with _checking(every_rename(), every_move()):
+    with _checking(Facts.of_project()):
         return replayed(recorded, runtime.current(), with_decision=with_decision)
 
 
-def check_stored(run_ids: Iterable[str], *, with_decision: bool = False) -> Iterator[Verdict | None]:
+def check_stored(
+    run_ids: Iterable[str], facts: Facts | None = None, *, with_decision: bool = False
+) -> Iterator[Verdict | None]:
     """Yield the verdict on each run of the database; None for one that is gone.
 
     Each run is read and replayed in a read-only transaction of its own. What migrations rename or move that are still to be
-    applied is taken for renamed or moved.
+    applied is taken for renamed or moved: `facts`, None to find it.
     """
-    renames, moves = expected_renames(conf.DATABASE), expected_moves(conf.DATABASE)
+    facts = facts or Facts.of_database()
     for run_id in run_ids:
-        with _checking(renames, moves):
+        with _checking(facts):
             verdict = _stored(run_id, with_decision=with_decision)
         yield verdict
 
 
-def check_recorded(runs: Iterable[RecordedRun], *, with_decision: bool = False) -> Iterator[Verdict | None]:
-    """Yield the verdict on each recorded run. What migrations of the project rename or move fits under both names."""
-    renames, moves = every_rename(), every_move()
+def check_recorded(
+    runs: Iterable[RecordedRun], facts: Facts | None = None, *, with_decision: bool = False
+) -> Iterator[Verdict | None]:
+    """Yield the verdict on each recorded run. What migrations of the project rename or move fits under both names.
+
+    `facts` is that, None to find it.
+    """
+    facts = facts or Facts.of_project()
     for each in runs:
-        with _checking(renames, moves):
+        with _checking(facts):
             verdict = _checked(each, with_decision=with_decision)
         yield verdict
 

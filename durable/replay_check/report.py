@@ -54,12 +54,16 @@ class Group:
 
 @dataclass(slots=True)
 class Report:
-    """The verdicts so far. `gone` counts runs that were deleted before their turn, `whole` those whose code has ended."""
+    """The verdicts so far. `gone` counts runs that were deleted before their turn, `whole` those whose code has ended.
+
+    `is_complete` is set when no run is left to be checked.
+    """
 
     checked: int = 0
     whole: int = 0
     operations: int = 0
     gone: int = 0
+    is_complete: bool = False
     findings: list[Finding] = field(default_factory=list)
     unchecked: list[Verdict] = field(default_factory=list)
     decisions: dict[Decision, list[str]] = field(default_factory=dict)
@@ -111,6 +115,7 @@ class Report:
     def as_data(self) -> dict[str, Any]:
         """Return the report as values of JSON."""
         return {
+            "is_complete": self.is_complete,
             "checked": self.checked,
             "to_their_end": self.whole,
             "operations": self.operations,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from typing import Any
 
 from durable import Context, workflow
 
-__all__ = ["approving", "asked", "compensated", "echo", "failing", "napping", "racing", "refusing", "steps"]
+__all__ = ["approving", "asked", "compensated", "deadly", "echo", "failing", "napping", "racing", "refusing", "steps"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 
@@ -61,6 +64,14 @@ def refusing(ctx: Context) -> None:
 
 @workflow(name="cli.napping")
 def napping(ctx: Context) -> None:
+    ctx.sleep("nap", "1 hour")
+
+
+@workflow(name="cli.deadly")
+def deadly(ctx: Context) -> None:
+    """Kill the process that checks it beside others."""
+    if multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
     ctx.sleep("nap", "1 hour")
 
 
