@@ -12,15 +12,15 @@ from pathlib import Path
 
 from django.core.checks import CheckMessage, Warning, register
 
-__all__ = ["check_code", "without_code"]
+__all__ = ["check_code", "leaves_code_out", "without_code"]
 
 _is_left_out: ContextVar[bool] = ContextVar("_is_left_out", default=False)
 
 
 @contextmanager
 def without_code() -> Iterator[None]:
-    """Within the block the checks leave the code out: a worker, and each of its processes, would read all of it at its
-    start, and the warnings would come once for each of them.
+    """Within the block the checks leave files of code out, migrations included: a worker, and each of its processes, would
+    read all of them at its start, and the warnings would come once for each of them.
     """
     token = _is_left_out.set(True)
     try:
@@ -29,10 +29,15 @@ def without_code() -> Iterator[None]:
         _is_left_out.reset(token)
 
 
+def leaves_code_out() -> bool:
+    """Return True within a block of `without_code`."""
+    return _is_left_out.get()
+
+
 @register("durable")
 def check_code(**_: object) -> list[CheckMessage]:
     """Check the code of the workflows that this project brings itself."""
-    if _is_left_out.get():
+    if leaves_code_out():
         return []
     from durable.inspection.workflow_code import files_of_workflows
     from durable.lint import lint

@@ -92,6 +92,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "database_checks",
             "limit_checks",
             "lint_checks",
+            "rename_checks",
             "testing",
             "pytest_plugin",
             "apps",

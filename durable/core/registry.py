@@ -25,6 +25,7 @@ __all__ = [
     "clashes",
     "get",
     "is_discovered",
+    "is_same_function",
     "register",
     "registry",
     "source_location",
@@ -150,13 +151,13 @@ class Registry:
         if self._by_name is None:
             by_name: dict[str, list[WorkflowDefinition]] = {}
             for each in self._definitions:
-                others = [other for other in by_name.get(each.name, []) if not _is_same_function(other, each)]
+                others = [other for other in by_name.get(each.name, []) if not is_same_function(other, each)]
                 by_name[each.name] = [*others, each]
             self._by_name = by_name
         return self._by_name
 
 
-def _is_same_function(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
+def is_same_function(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
     """Return True if two definitions are of the same source function: a module imported again creates its functions
     anew.
     """
