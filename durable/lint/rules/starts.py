@@ -42,7 +42,7 @@ class Started(Rule):
         for start in facts.starts:
             if start.in_step is not None:
                 continue
-            _, given = start.workflow.options.get("id", (None, NOTHING))
+            node, given = start.workflow.options.get("id", (None, NOTHING))
             if given.origins:
                 origin = min(each.text for each in given.origins)
                 yield Report(start.module, start.node.lineno, f"The id differs from pass to pass: `{origin}`.")
@@ -52,6 +52,18 @@ class Started(Rule):
                     start.node.lineno,
                     f"`{start.method}` starts a run of {start.workflow.name} in each pass.",
                 )
+            elif isinstance(given.value, Text) and isinstance(node, ast.Constant) and _differs(start.node):
+                yield Report(
+                    start.module,
+                    start.node.lineno,
+                    f'The id is always "{given.value.text}": a start with other arguments is refused with RunConflictError.',
+                    'Make the id of ctx.run_id or of the input: using(id=f"{ctx.run_id}-mail").',
+                )
+
+
+def _differs(call: ast.Call) -> bool:
+    """Return True if arguments of the start are not the same for each run."""
+    return not all(isinstance(each, ast.Constant) for each in (*call.args, *(given.value for given in call.keywords)))
 
 
 def _has_ids(start: Start) -> bool:

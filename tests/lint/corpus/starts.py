@@ -24,6 +24,7 @@ def started(ctx: Context, order_id: int):
     bill.using(key=f"order-{order_id}").start(order_id)  # expect: W146
     slow = bill.using(queue="slow")
     slow.start(order_id)  # expect: W146
+    bill.using(id="the only one").start(order_id)  # expect: W146
 
 
 @workflow(name="starts.astarted")
@@ -36,7 +37,7 @@ def with_an_id(ctx: Context, order_id: int):
     bill.using(id=f"{ctx.run_id}-bill").start(order_id)
     bill.using(id=ctx.run_id + "-again").start(order_id)
     bill.start_many([(1,), (2,)], ids=[f"{ctx.run_id}-{n}" for n in (1, 2)])
-    bill.using(id="the only one").start(order_id)
+    bill.using(id="the only one").start(7)
     ctx.step("start", lambda: bill.start(order_id).id)
     ctx.step("start again", start_bill, order_id)
     options = {"id": f"{ctx.run_id}-third"}
