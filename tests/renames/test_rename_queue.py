@@ -13,17 +13,20 @@ from django.utils import timezone
 
 from durable import Schedule, every
 from durable.core.aliases import AliasKind
-from durable.core.errors import HoldError
+from durable.core.errors import BulkCountError, HoldError
 from durable.core.limits import NewRun
 from durable.core.ranks import Ranking
 from durable.core.records import HoldKind
 from durable.core.renames import names_of_queue, put_queues_in_force
 from durable.inspection.explain_states import explain
 from durable.inspection.runs import RunCriteria, RunOrder, list_runs
+from durable.inspection.selection import Filtered
 from durable.inspection.workers import worker_overview
 from durable.migrations import RenameQueue
 from durable.models import Hold, Lane, RenamedName, Run, RunRank, SavedView, Share, WorkerProcess
 from durable.notifier import enqueue, notify, redis_clients, wakeups
+from durable.operations.bulk import BulkOrder, eligible, perform_page
+from durable.operations.bulk import apply as bulk
 from durable.operations.holds import pause_queue, resume_queue
 from durable.renames.checking import RenameRefused
 from durable.store import Store, store_for
@@ -71,6 +74,20 @@ def new_settings() -> Iterator[None]:
 
     with override_settings(RQ_QUEUES={NEW: settings.RQ_QUEUES[OLD]}, DURABLE={**settings.DURABLE, "QUEUE": NEW}):
         yield
+
+
+def bulk_order(verb: str, queue: str) -> BulkOrder:
+    selection = Filtered(RunCriteria(queue=queue))
+    return BulkOrder(verb=verb, selection=selection, options={}, reason="", source="code", user=None, label="", total=5)
+
+
+def take_off(store: Store, run_ids: list[str]) -> None:
+    """Have these runs end."""
+    now = timezone.now()
+    for each in run_ids:
+        claimed = store.claim_run(each, now=now, lease_until=now + timedelta(minutes=1), worker="test")
+        assert claimed is not None
+        finish(claimed, store)
 
 
 def queue_of(run_id: str) -> str:
@@ -385,6 +402,43 @@ def test_lists_of_either_name_have_the_runs_of_both(store: Store) -> None:
         for order in (RunOrder.NEWEST, RunOrder.NEXT):
             assert {each.id for each in list_runs(RunCriteria(queue=name), order=order).runs} == {*runs}
     assert [each.id for each in list_runs(RunCriteria(queue="high")).runs] == others
+
+
+@pytest.mark.parametrize("asked", [OLD, NEW])
+def test_a_bulk_under_way_finds_the_runs_under_their_new_name(store: Store, asked: str) -> None:
+    runs, others = new_runs(store, 5), new_runs(store, queue="high")
+    ended = new_runs(store)
+    take_off(store, ended)
+    order = bulk_order("cancel", asked)
+    done, cursor = perform_page(order, None, limit=2) if asked == OLD else ([], None)
+    apply(RENAME, is_known=False)
+    put_queues_in_force(())
+    more, after = perform_page(order, cursor)
+    assert after is None
+    assert sorted(each.run_id for each in [*done, *more] if each.outcome == "done") == sorted(runs)
+    assert {each.id: each.state for each in Run.objects.exclude(pk__in=runs)} == {
+        others[0]: "pending",
+        ended[0]: "completed",
+    }
+
+
+@pytest.mark.parametrize("asked", [OLD, NEW])
+def test_a_bulk_counts_what_it_will_find(store: Store, asked: str) -> None:
+    """The process that asks has begun before the migration: what an operator agrees to is what a worker finds."""
+    apply(RENAME, is_known=False)
+    runs = [*new_runs(store, 2), *new_runs(store, 3, queue=NEW)]
+    others = new_runs(store, queue="high")
+    put_queues_in_force(())
+    selection = Filtered(RunCriteria(queue=asked))
+    found = eligible("pause", selection)
+    assert (found.count, sorted(found.shown)) == (5, sorted(runs))
+    put_queues_in_force(())
+    with pytest.raises(BulkCountError):
+        bulk("pause", selection, expected=3)
+    put_queues_in_force(())
+    report = bulk("pause", selection, expected=5, in_background=False)
+    assert sorted(each.run_id for each in report.results) == sorted(runs)
+    assert dict(Run.objects.values_list("id", "state")) == {**dict.fromkeys(runs, "paused"), others[0]: "pending"}
 
 
 def test_schedules_and_saved_views_refer_to_the_new_name() -> None:

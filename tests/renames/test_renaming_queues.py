@@ -13,7 +13,10 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
+from durable.inspection.runs import RunCriteria
+from durable.inspection.selection import Filtered
 from durable.models import Lane, RenamedName, Run
+from durable.operations.bulk import apply as bulk
 from tests.e2e.workers import Workers
 from tests.renames.conftest import commanded
 from tests.support.locks import other_session, until_sessions_wait_for_locks
@@ -130,6 +133,49 @@ def test_a_worker_that_has_begun_before_the_migration_goes_on_alone(child: dict[
         (tmp_path / "stop").touch()
         wait_until_ended(output)
     assert Run.objects.get().state == "completed"
+
+
+def test_the_gate_knows_of_a_queue_that_is_still_to_be_renamed(child: dict[str, str], tmp_path: Path) -> None:
+    """Runs at rest, and runs that wait for a child, which the code starts in the queue by the name that it has."""
+    for number in range(3):
+        commanded("durable", "start", "renames.family", "--id", f"family-{number}", environment=child)
+    with Workers(1, child, tmp_path / "output", settings=SETTINGS, queue=OLD):
+        eventually(lambda: Run.objects.filter(state="sleeping").count() == 6)
+    assert set(Run.objects.values_list("queue", flat=True)) == {OLD}
+    new = {**child, "NAME_OF_QUEUE": NEW}
+
+    def checked(code: dict[str, str]) -> str:
+        return "\n".join(commanded("durable", "replay-check", "--open", "--jobs", "2", environment=code))
+
+    for code in (child, new):  # the migration is still to be applied
+        assert "6 runs checked, none would diverge" in checked(code)
+    commanded("migrate", "renames", "--skip-checks", environment=new)
+    assert set(Run.objects.values_list("queue", flat=True)) == {NEW}
+    for code in (child, new):
+        assert "6 runs checked, none would diverge" in checked(code)
+
+
+def test_a_bulk_in_the_background_goes_on_in_a_queue_that_is_renamed_under_it(
+    child: dict[str, str], tmp_path: Path
+) -> None:
+    """The bulk selects the runs of the queue in which its own run is: a worker of old code begins it, one of new code ends it."""
+    now = timezone.now()
+    Run.objects.bulk_create(
+        Run(id=f"run-{n:03}", workflow="renames.rest", queue=OLD, input="{}", state="paused", created_at=now)
+        for n in range(60)
+    )
+    new = {**child, "NAME_OF_QUEUE": NEW}
+    output = tmp_path / "output"
+    cancelled = Run.objects.filter(state="cancelled")
+    with Workers(1, child, output, settings=SETTINGS, queue=OLD):
+        bulk("cancel", Filtered(RunCriteria(queue=OLD, states=frozenset({"paused"}))), rate=5)
+        eventually(lambda: cancelled.count() >= 10)
+        commanded("migrate", "renames", "--skip-checks", environment=new)
+    before = cancelled.count()
+    assert 0 < before < 60
+    with Workers(1, new, output, settings=SETTINGS, queue=NEW):
+        eventually(lambda: Run.objects.get(workflow="durable.bulk").state == "completed")
+    assert cancelled.count() == 60
 
 
 def test_django_shows_the_operation(child: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from durable import Break, Context, Continue, current_step, workflow
 
-__all__ = ["process_bill", "process_order", "rest"]
+__all__ = ["family", "process_bill", "process_order", "rest"]
 
 NAME = os.environ.get("NAME_OF_STEP", "charge")
 WORKFLOW = os.environ.get("NAME_OF_WORKFLOW", "renames.bill")
@@ -35,6 +35,12 @@ def rest(ctx: Context) -> None:
     """Charge, and rest."""
     ctx.step(NAME, print)
     ctx.sleep("rest", "1 day")
+
+
+@workflow(name="renames.family")
+def family(ctx: Context) -> None:
+    """Rest by a child, in the queue by the name that this code has."""
+    ctx.child("rest", rest.using(queue=os.environ.get("NAME_OF_QUEUE", "default")))
 
 
 def repeat(ctx: Context, directory: str, code: str) -> int:
