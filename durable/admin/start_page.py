@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from durable.admin import access, action_page, pages, workflows_page
+from durable.admin import access, action_page, pages
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
 from durable.admin.start_form import StartForm
@@ -21,6 +21,7 @@ from durable.definitions import Workflow
 from durable.inspection import find_hold
 from durable.inspection.shell_command import command
 from durable.inspection.workflow_code import WorkflowCode, code_of
+from durable.inspection.workflow_names import workflow_of
 from durable.notifier import redis_clients
 from durable.operations.audit import acting_as
 
@@ -30,8 +31,8 @@ __all__ = ["show"]
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the form for the arguments, or start a run."""
     action_page.admit(request, "start", "")
-    name = as_id(key)
-    workflow = workflows_page.find(name)
+    found = workflow_of(as_id(key))
+    name, workflow = found.name, found.definition
     if not isinstance(workflow, Workflow) or name == BULK:
         raise Http404(_('There is no workflow "%(workflow)s" that this process can start.') % {"workflow": name})
     code = code_of(workflow, may_see_payloads=access.may(request, "view_payload"))

@@ -15,13 +15,12 @@ from durable.admin.base import AdminPages
 from durable.admin.ended_charts import ended_charts
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.core import registry
 from durable.core.records import HoldKind
-from durable.core.registry import WorkflowDefinition
 from durable.definitions import Workflow
 from durable.inspection import find_hold, worker_overview
 from durable.inspection.humanize import decimal, span
 from durable.inspection.workflow_code import code_of, source_of
+from durable.inspection.workflow_names import workflow_of
 from durable.inspection.workflows import (
     CAP,
     OPEN,
@@ -33,7 +32,7 @@ from durable.inspection.workflows import (
 )
 from durable.models import Run
 
-__all__ = ["find", "show", "show_all"]
+__all__ = ["show", "show_all"]
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -56,17 +55,17 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
-    """Show one workflow."""
-    now, name = pages.now(), as_id(key)
-    workflow = find(name)
+    """Show one workflow. The page is the same under each name that a migration has given it."""
+    now, found = pages.now(), workflow_of(as_id(key))
+    name, workflow = found.name, found.definition
     hold = find_hold(HoldKind.WORKFLOW, name)
-    runs = Run.objects.using(conf.DATABASE).filter(workflow=name)
+    runs = Run.objects.using(conf.DATABASE).filter(workflow__in=found.names)
     if workflow is None and hold is None and not runs.exists():
         raise Http404(
             gettext('There is no workflow "%(workflow)s": neither this process nor a run knows it.')
             % {"workflow": name}
         )
-    stats = workflow_stats(name)
+    stats = workflow_stats(found.names)
     queue = conf.QUEUE if workflow is None else workflow.queue
     everyone = pages.with_children()
     may_see_source = workflow is not None and access.may(request, "view_source")
@@ -74,6 +73,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "title": name,
         "now": now,
         "name": name,
+        "other_names": found.other_names,
         "code": None if workflow is None else code_of(workflow, may_see_payloads=access.may(request, "view_payload")),
         "source": source_of(workflow) if workflow is not None and may_see_source else "",
         "hold": hold,
@@ -86,7 +86,9 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             for each in stats.steps
         ],
         "places": [(each, _runs_url(admin, everyone, workflow=name, state=each.state)) for each in stats.places],
-        "causes": [(cause, number, admin.url("cause", cause.fingerprint)) for cause, number in workflow_causes(name)],
+        "causes": [
+            (cause, number, admin.url("cause", cause.fingerprint)) for cause, number in workflow_causes(found.names)
+        ],
         "builds": builds_in_flight(worker_overview(), queue),
         "queue_url": admin.url("queue", queue),
         "runs_url": _runs_url(admin, everyone, workflow=name),
@@ -98,11 +100,6 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "p95": None if stats.p95 is None else span(stats.p95),
     }
     return admin.page(request, "workflow", context)
-
-
-def find(name: str) -> WorkflowDefinition | None:
-    """Return the workflow of this name, if this process knows it."""
-    return next((each for each in registry.all() if each.name == name), None)
 
 
 def _runs_url(admin: AdminPages, everyone: Mapping[str, str], **wanted: str) -> str:

@@ -5,7 +5,7 @@ A count reads at most `cap` entries of an index and then says "more"; several co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,18 @@ from django.db.models import IntegerField, QuerySet, Subquery
 from durable.conf import conf
 from durable.inspection.humanize import thousands
 
-__all__ = ["CappedCount", "Count", "count_capped", "cross_tally", "moment_of", "sample_rows", "samples", "tally"]
+__all__ = [
+    "CappedCount",
+    "Count",
+    "added",
+    "count_capped",
+    "cross_tally",
+    "moment_of",
+    "newest_rows",
+    "sample_rows",
+    "samples",
+    "tally",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +67,13 @@ def count_capped(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
     return [
         Count(number=min(found.get(each, 0), cap), is_capped=found.get(each, 0) > cap) for each in range(len(querysets))
     ]
+
+
+def added(counts: Iterable[Count], cap: int) -> Count:
+    """Return the sum of counts with this cap, no further than the cap."""
+    found = list(counts)
+    number = sum(each.number for each in found)
+    return Count(number=min(number, cap), is_capped=number > cap or any(each.is_capped for each in found))
 
 
 def tally(querysets: Sequence[QuerySet[Any]], column: str, most: int) -> list[dict[Any, int]]:
@@ -99,6 +117,17 @@ def sample_rows(querysets: Sequence[QuerySet[Any]], columns: Sequence[str], size
     for number, *values in _together(", ".join(columns), [each.values(*columns)[:size] for each in querysets]):
         found[number].append(tuple(values))
     return found
+
+
+def newest_rows(querysets: Sequence[QuerySet[Any]], columns: Sequence[str], size: int) -> list[tuple[Any, ...]]:
+    """Return the values of `columns` in the first `size` rows of all querysets together; one statement.
+
+    The first column is a time by which each queryset is ordered, the newest first.
+    """
+    rows = [row for sample in sample_rows(querysets, columns, size) for row in sample]
+    if len(querysets) > 1:
+        rows.sort(key=lambda row: moment_of(row[0]), reverse=True)
+    return rows[:size]
 
 
 def moment_of(value: datetime | str) -> datetime:

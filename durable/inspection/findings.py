@@ -21,9 +21,10 @@ from durable.core.bulk_runs import BULK, is_stopped
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.inspection.activities import MOST, hung_steps
-from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.inspection.capped_counts import Count, added, count_capped, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
+from durable.inspection.holds import CAP as HELD_CAP
 from durable.inspection.holds import all_holds, count_held_starts
 from durable.inspection.humanize import shortened, thousands
 from durable.inspection.runs import RunCriteria
@@ -32,6 +33,7 @@ from durable.inspection.shell_command import command, worker_command
 from durable.inspection.slot_troubles import KeptSlot, StillLine, slot_troubles
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
+from durable.inspection.workflow_names import each_once
 from durable.models import Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
@@ -176,7 +178,11 @@ def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> lis
 
 
 def _held_starts(held: Mapping[str, Hold]) -> list[Finding]:
-    counts = count_held_starts(held)
+    if not held:
+        return []
+    workflows = each_once(held)
+    counts = count_held_starts(name for each in workflows for name in each.names)
+    found = [(each, hold) for each in workflows if (hold := each.among(held)) is not None]
     return [
         Finding(
             kind="starts_held",
@@ -184,17 +190,17 @@ def _held_starts(held: Mapping[str, Hold]) -> list[Finding]:
                 _('New starts of the workflow "%(workflow)s" are held by %(who)s')
                 if hold.held_by
                 else _('New starts of the workflow "%(workflow)s" are held'),
-                {"workflow": name, "who": hold.held_by},
+                {"workflow": each.name, "who": hold.held_by},
                 hold,
             ),
             advice=_("New runs of it wait, paused. A release resumes them."),
-            count=counts[name],
+            count=added((counts[name] for name in each.names), HELD_CAP),
             is_urgent=False,
             since=hold.held_at,
-            wanted=RunCriteria(workflow=name, states=frozenset({RunState.PAUSED.value})),
-            command=command("release", name),
+            wanted=RunCriteria(workflow=each.name, states=frozenset({RunState.PAUSED.value})),
+            command=command("release", each.name),
         )
-        for name, hold in held.items()
+        for each, hold in found
     ]
 
 

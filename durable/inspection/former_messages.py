@@ -12,11 +12,13 @@ from durable import runtime
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.places import of_message
-from durable.inspection.capped_counts import sample_rows
+from durable.core.renames import names_of_workflow
+from durable.inspection.capped_counts import newest_rows, sample_rows
 from durable.inspection.editable_input import is_plain
 from durable.inspection.payloads import redacted
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import QueueMessage, Run
+from durable.models.fields import unpack
 
 __all__ = ["FormerMessage", "former_messages"]
 
@@ -42,8 +44,9 @@ def former_messages(run: Run, queues: Iterable[str]) -> list[FormerMessage]:
     Looks at this run and at the newest runs of its workflow; five statements. Show it to users with `view_payload`.
     """
     wanted = list(dict.fromkeys(queues))
-    others = Run.objects.using(conf.DATABASE).filter(workflow=run.workflow).order_by("-created_at", "-id")
-    ids = dict.fromkeys([run.pk, *others.values_list("pk", flat=True)[:_RUNS]])
+    every = Run.objects.using(conf.DATABASE).order_by("-created_at", "-id")
+    others = [every.filter(workflow=each) for each in names_of_workflow(run.workflow)]
+    ids = dict.fromkeys([run.pk, *(unpack(each) for _, each in newest_rows(others, ["created_at", "id"], _RUNS))])
     messages = QueueMessage.objects.using(conf.DATABASE)
     samples = sample_rows([messages.filter(run=each).order_by("-order") for each in ids], ["id", "queue"], _EACH)
     newest: dict[str, str] = {}

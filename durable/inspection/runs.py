@@ -29,7 +29,7 @@ from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, merged
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
-from durable.models.renames import know_names
+from durable.models.renames import know_names, learn_names
 from durable.models.run import RunQuerySet
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "along_indexes",
     "count_runs",
     "failed_attempts",
+    "learn_names_of",
     "list_and_count",
     "list_runs",
     "order_of",
@@ -133,8 +134,10 @@ def list_runs(
 
     `within` limits the runs further, for example to those that a user may see. Five statements, and one more for each
     requested state, each cause of a place, and in the order of `wake_at` each queue, if no index serves the filter.
-    Raises InvalidCursorError for a text that is not a cursor of this list.
+    One for the other names of a workflow or a queue. Raises InvalidCursorError for a text that is not a cursor of this
+    list.
     """
+    learn_names_of(wanted)
     order = order_of(wanted, order)
     return merged(_lanes_of(wanted, order, cursor, within), order, limit)
 
@@ -146,6 +149,7 @@ def list_and_count(
 
     None more for a first page that has all that was found along one index.
     """
+    learn_names_of(wanted)
     order = order_of(wanted, order)
     first = _lanes_of(wanted, order, None, None)
     page = merged(_lanes_of(wanted, order, cursor, None) if cursor else first, order, limit)
@@ -165,7 +169,14 @@ def count_runs(wanted: RunCriteria) -> Count | None:
     """
     if wanted.error_text and conf.REDACT:
         return None
+    learn_names_of(wanted)
     return _count(_lanes_of(wanted, order_of(wanted), None, None))
+
+
+def learn_names_of(wanted: RunCriteria) -> None:
+    """Have this process know each name of the workflow and of the queue, also one of a migration that came after it."""
+    if wanted.workflow or wanted.queue:
+        learn_names(conf.DATABASE)
 
 
 def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: RunQuerySet | None) -> list[Lane]:

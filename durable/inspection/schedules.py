@@ -13,6 +13,7 @@ from django.db.models import F, QuerySet
 from django.utils.translation import get_language
 
 from durable.conf import conf
+from durable.inspection.workflow_names import workflow_of
 from durable.models import Schedule, Tick
 from durable.schedules.missed import LATE
 from durable.schedules.moments import upcoming
@@ -96,13 +97,13 @@ def list_schedules(
 ) -> tuple[list[ScheduleSummary], str]:
     """Return the schedules by name, from behind the name `after` on, and the `after` of the next page ("" for none).
 
-    One statement along an index, and one more with the newest ticks.
+    One statement along an index, one more with the newest ticks, and one for the other names of `workflow`.
     """
     found = Schedule.objects.using(conf.DATABASE).defer("input").order_by("name")
     if after:
         found = found.filter(name__gt=after)
     if workflow:
-        found = found.filter(workflow=workflow)
+        found = found.filter(workflow__in=workflow_of(workflow).names)
     rows = list(found[: most + 1])
     shown = rows[:most]
     return _summaries(shown, now, with_ticks=with_ticks), shown[-1].name if len(rows) > most else ""

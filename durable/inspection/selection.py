@@ -11,7 +11,7 @@ from durable.conf import conf
 from durable.core.records import RunState
 from durable.core.tally import Tally
 from durable.inspection.capped_counts import count_capped, tally
-from durable.inspection.runs import RunCriteria, along_indexes, list_runs
+from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
@@ -60,9 +60,10 @@ class Filtered:
     def tally(self, states: Collection[str], most: int) -> Tally:
         """Count the matching runs: in `states` by workflow, in other states by state alone.
 
-        Counts up to `most` runs of each state along an index. Two statements, and at most one more for each state and
-        each cause.
+        Counts up to `most` runs of each state along an index. Two statements, one for the other names of a workflow or a
+        queue, and at most one more for each state and each cause.
         """
+        learn_names_of(self.wanted)
         if conf.REDACT and self.wanted.error_text:
             return self._tally_of_shown(most)
         numbers: Counter[tuple[str, str]] = Counter()

@@ -17,6 +17,7 @@ from django.db.models import F, QuerySet
 from durable.conf import conf
 from durable.core.causes import place_of
 from durable.core.records import EntryKind, EntryStatus, RunState
+from durable.core.renames import names_of_workflow
 from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.models import Entry, Run
 from durable.models.fields import unpack
@@ -57,7 +58,8 @@ class StepDurations:
 def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list[StepDurations]:
     """Return the durations of the workflow's steps, the slowest p95 first; two statements.
 
-    `within` limits the runs, for example to those that a user may see. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
+    `within` limits the runs, for example to those that a user may see. Runs of each name of the workflow that this process
+    knows are sampled. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
     """
     [runs] = _sampled_runs([workflow], within)
     entries = [_entries().filter(run_id=each).order_by("location") for each in runs]
@@ -92,18 +94,23 @@ def usual_durations(steps: Iterable[SampledStep]) -> dict[SampledStep, StepDurat
 
 
 def _sampled_runs(workflows: Sequence[str], within: RunQuerySet | None = None) -> list[list[str]]:
-    """Return the ids of runs of each workflow, at most three times `RUNS`; one statement."""
+    """Return the ids of runs of each workflow, at most three times `RUNS` for each of its names; one statement."""
     newest: list[QuerySet[Any]] = []
-    for workflow in workflows:
-        runs = (Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=workflow)
-        ended = runs.filter(finished_at__isnull=False).order_by("-finished_at", "-id")
-        newest += [
-            ended.filter(state=RunState.COMPLETED.value),
-            ended.filter(state=RunState.FAILED.value),
-            runs.order_by("-created_at", "-id"),
-        ]
-    found = [[unpack(run_id) for (run_id,) in rows] for rows in sample_rows(newest, ["id"], RUNS)]
-    return [list(dict.fromkeys(found[each] + found[each + 1] + found[each + 2])) for each in range(0, len(found), 3)]
+    of_workflow: list[int] = []  # its position in `workflows`, for each of the querysets
+    for position, workflow in enumerate(workflows):
+        for name in names_of_workflow(workflow):
+            runs = (Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=name)
+            ended = runs.filter(finished_at__isnull=False).order_by("-finished_at", "-id")
+            newest += [
+                ended.filter(state=RunState.COMPLETED.value),
+                ended.filter(state=RunState.FAILED.value),
+                runs.order_by("-created_at", "-id"),
+            ]
+            of_workflow += [position] * 3
+    found: list[dict[str, None]] = [{} for _ in workflows]
+    for position, rows in zip(of_workflow, sample_rows(newest, ["id"], RUNS), strict=True):
+        found[position].update(dict.fromkeys(unpack(run_id) for (run_id,) in rows))
+    return [list(each) for each in found]
 
 
 def _neighbours(runs: Collection[str], step: SampledStep) -> QuerySet[Any]:

@@ -17,6 +17,7 @@ from typing import Final
 from django.db.models import Q, Sum
 
 from durable.conf import conf
+from durable.core.renames import names_of_workflow
 from durable.inspection.builds import builds
 from durable.inspection.bulks import bulks_among
 from durable.models import OperatorAction, Rollup, RollupProgress
@@ -224,7 +225,8 @@ def _span(now: datetime, kept: timedelta, width: timedelta, number: int) -> _Spa
 def _measured(spans: Sequence[_Span], workflow: str) -> list[Throughput]:
     by_width = {int(span.kept.total_seconds()): span for span in spans}
     conditions = [Q(width=width, begins__gte=span.begin, begins__lt=span.end) for width, span in by_width.items()]
-    for row in Rollup.objects.using(conf.DATABASE).filter(reduce(or_, conditions), workflow=workflow):
+    names = names_of_workflow(workflow)
+    for row in Rollup.objects.using(conf.DATABASE).filter(reduce(or_, conditions), workflow__in=names):
         by_width[row.width].add(row)
     until = RollupProgress.objects.using(conf.DATABASE).values_list("until", flat=True).first()
     return [span.throughput(until) for span in spans]

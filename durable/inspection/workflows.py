@@ -18,14 +18,15 @@ from durable.core import registry
 from durable.core.bulk_runs import BULK
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import Summary, SummaryKind
-from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
+from durable.inspection.capped_counts import Count, added, count_capped, moment_of, newest_rows
 from durable.inspection.holds import held_workflows
 from durable.inspection.step_durations import StepDurations, workflow_durations
 from durable.inspection.throughput import ended_in_last_day
 from durable.inspection.wording import display_location
 from durable.inspection.workers import Workers
+from durable.inspection.workflow_names import each_once
 from durable.models import Cause, Failure, Run
-from durable.models.fields import load_summary
+from durable.models.fields import load_summary, unpack
 from durable.models.run import RunQuerySet
 
 __all__ = [
@@ -52,7 +53,7 @@ PLACES: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowSummary:
-    """A workflow in the list. `failed` runs are failed now.
+    """A workflow in the list, with its numbers under all its names. `failed` runs are failed now.
 
     `completed` and `failed_today` are the ends of the last day, as the charts count them: a run that failed, was
     recovered and completed is in both. They are whole numbers, counted by the sweep.
@@ -98,37 +99,43 @@ class WorkflowStats:
 def list_workflows(now: datetime, after: str = "") -> tuple[list[WorkflowSummary], bool]:
     """Return the workflows that this process knows and those that are held, and whether there are more.
 
-    They are sorted by name, begin behind the name `after`, and are at most `MOST`. Three statements.
+    They are sorted by name, begin behind the name `after`, and are at most `MOST`. One that a migration has renamed is
+    there once. Four statements.
     """
     known = {each.name for each in registry.all()} - {BULK}
     held = held_workflows()
-    remaining = sorted(each for each in known | held.keys() if each > after)
-    names = remaining[:MOST]
-    if not names:
+    remaining = [each for each in each_once(known | held.keys()) if each.name > after]
+    shown = remaining[:MOST]
+    if not shown:
         return [], False
+    names = [name for each in shown for name in each.names]
     ended = ended_in_last_day(now, names)
-    counts = count_capped([_ended(_runs(name), RunState.FAILED) for name in names], CAP)
+    counts = count_capped([_ended(runs, RunState.FAILED) for runs in _runs(names)], CAP)
+    failed = dict(zip(names, counts, strict=True))
     summaries = [
         WorkflowSummary(
-            name=name,
-            is_known=name in known,
-            completed=ended[name].completed,
-            failed_today=ended[name].failed,
-            failed=count,
-            hold=held.get(name),
+            name=each.name,
+            is_known=each.definition is not None,
+            completed=sum(ended[name].completed for name in each.names),
+            failed_today=sum(ended[name].failed for name in each.names),
+            failed=added((failed[name] for name in each.names), CAP),
+            hold=each.among(held),
         )
-        for name, count in zip(names, counts, strict=True)
+        for each in shown
     ]
-    return summaries, len(remaining) > len(names)
+    return summaries, len(remaining) > len(shown)
 
 
-def workflow_stats(name: str, within: RunQuerySet | None = None) -> WorkflowStats:
-    """Return the numbers of the workflow; five statements. `within` limits the runs, for example to those a user sees."""
-    runs = _runs(name, within)
-    steps = workflow_durations(name, within)
+def workflow_stats(names: Sequence[str], within: RunQuerySet | None = None) -> WorkflowStats:
+    """Return the numbers of the workflow that has these names; five statements.
+
+    `within` limits the runs, for example to those a user sees.
+    """
+    runs = _runs(names, within)
+    steps = workflow_durations(names[-1], within)
     p50, p95, sampled = _durations(runs)
     places, is_windowed = _places(runs)
-    [failed] = count_capped([_ended(runs, RunState.FAILED)], CAP)
+    failed = added(count_capped([_ended(each, RunState.FAILED) for each in runs], CAP), CAP)
     return WorkflowStats(
         sampled=sampled,
         p50=p50,
@@ -142,11 +149,13 @@ def workflow_stats(name: str, within: RunQuerySet | None = None) -> WorkflowStat
     )
 
 
-def workflow_causes(name: str) -> list[tuple[Cause, int]]:
-    """Return the causes of the newest `SAMPLE` failed runs, the commonest first, with their numbers; three statements."""
-    newest = _ended(_runs(name), RunState.FAILED).order_by("-finished_at", "-id")
-    failed = newest.values_list("id", flat=True)[:SAMPLE]
-    of_runs = Failure.objects.using(conf.DATABASE).filter(run__in=list(failed), is_open=True)
+def workflow_causes(names: Sequence[str]) -> list[tuple[Cause, int]]:
+    """Return the causes of the newest `SAMPLE` failed runs of the workflow that has these names; three statements.
+
+    The commonest first, with their numbers.
+    """
+    failed = newest_rows(_newest_ended(_runs(names), RunState.FAILED), ["finished_at", "id"], SAMPLE)
+    of_runs = Failure.objects.using(conf.DATABASE).filter(run__in=[unpack(each) for _, each in failed], is_open=True)
     counted = Counter(of_runs.values_list("cause_id", flat=True)).most_common(CAUSES)
     causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in counted])
     return [(causes[key], number) for key, number in counted if key in causes]
@@ -158,26 +167,31 @@ def builds_in_flight(workers: Workers, queue: str) -> list[tuple[str, int]]:
     return Counter(each.build for each in serving if each.build).most_common()
 
 
-def _runs(name: str, within: RunQuerySet | None = None) -> RunQuerySet:
-    return (Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=name)
+def _runs(names: Iterable[str], within: RunQuerySet | None = None) -> list[RunQuerySet]:
+    """Return the runs of each name: an index has them in their order for one name at a time."""
+    return [(Run.objects.using(conf.DATABASE) if within is None else within).filter(workflow=each) for each in names]
 
 
 def _ended(runs: RunQuerySet, state: RunState) -> QuerySet[Any]:
     return runs.ended_in(state.value).order_by("finished_at", "id")
 
 
-def _durations(runs: RunQuerySet) -> tuple[float | None, float | None, int]:
-    completed = _ended(runs, RunState.COMPLETED).order_by("-finished_at", "-id")
-    [rows] = sample_rows([completed], ["created_at", "finished_at"], SAMPLE)
-    took = sorted((moment_of(end) - moment_of(begin)).total_seconds() for begin, end in rows)
+def _newest_ended(runs: Iterable[RunQuerySet], state: RunState) -> list[QuerySet[Any]]:
+    return [_ended(each, state).order_by("-finished_at", "-id") for each in runs]
+
+
+def _durations(runs: Iterable[RunQuerySet]) -> tuple[float | None, float | None, int]:
+    rows = newest_rows(_newest_ended(runs, RunState.COMPLETED), ["finished_at", "created_at"], SAMPLE)
+    took = sorted((moment_of(end) - moment_of(begin)).total_seconds() for end, begin in rows)
     if not took:
         return None, None, 0
     return took[len(took) // 2], took[len(took) * 95 // 100], len(took)
 
 
-def _places(runs: RunQuerySet) -> tuple[list[OpenPlace], bool]:
-    [rows] = sample_rows([runs.order_by("-created_at", "-id")], ["state", "summary"], OPEN)
-    counted = Counter((state, _place(state, summary)) for state, summary in rows if state not in ENDED)
+def _places(runs: Iterable[RunQuerySet]) -> tuple[list[OpenPlace], bool]:
+    newest = [each.order_by("-created_at", "-id") for each in runs]
+    rows = newest_rows(newest, ["created_at", "state", "summary"], OPEN)
+    counted = Counter((state, _place(state, summary)) for _, state, summary in rows if state not in ENDED)
     found = [
         OpenPlace(state=state, place=place, count=number) for (state, place), number in counted.most_common(PLACES)
     ]

@@ -282,7 +282,6 @@ def perform_page(order: BulkOrder, cursor: str | None, limit: int | None = None)
 
     Return the results and the next cursor, None at the end.
     """
-    runtime.current().store.learn_names()  # a filter by workflow finds its runs under the name that they have by now
     ids, after = order.selection.page(cursor, PAGE if limit is None else limit)
     own = running_run()
     with ExitStack() as stack:

@@ -183,5 +183,7 @@ def _check_known(action: str, kind: HoldKind, name: str) -> None:
             raise ValueError(f'no queue has the name "{name[:64]}"; there are {", ".join(sorted(known))}')
         return
     check_not_an_order(name, action)
-    if name not in {each.name for each in registry.all()} and not runs.filter(workflow=name).exists():
+    runtime.current().store.learn_names()
+    names = names_of_workflow(name)
+    if not any(each in registry.registry for each in names) and not runs.filter(workflow__in=names).exists():
         raise ValueError(f'no workflow has the name "{name[:64]}"')

@@ -12,13 +12,17 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable import Context, workflow
-from durable.models import Run
+from durable import Context, Schedule, every, workflow
+from durable.migrations import RenameWorkflow
+from durable.models import HeldStart, Run
 from durable.operations import holds
 from tests.api.conftest import Api, MakeApi, problem
 from tests.api.workflows import add, loop
 from tests.faults.passing import pass_once
+from tests.renames.conftest import apply, no_names_left
 from tests.support.worker_rows import a_worker
+
+__all__ = ["no_names_left"]
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
@@ -123,6 +127,40 @@ class TestWorkflows:
         assert hidden["detail"].replace("loop", "looq") == nowhere["detail"]
         loop.start(1)
         assert stats(api, "tests.api.loop")["name"] == "tests.api.loop"
+
+    def test_a_renamed_one_has_the_numbers_of_all_its_names(self, make_api: MakeApi) -> None:
+        api, former, name = make_api("view_run", "hold_workflow"), "tests.api.former", "tests.api.numbered"
+        api.get("/runs")
+        apply(RenameWorkflow(former, name, wait=0), is_known=False)
+        numbered.start_many([(1,), (2,)], ids=["new", "old"])
+        Run.objects.filter(pk="old").update(workflow=former)
+        held = api.post(f"/workflows/{former}/hold", {"reason": "x"}).json()
+        numbered.start_many([(3,), (4,)], ids=["new-held", "old-held"])
+        Run.objects.filter(pk="old-held").update(workflow=former)
+        HeldStart.objects.filter(run="old-held").update(workflow=former)
+        Schedule.objects.create(name="nightly", workflow=name, rule=every("1 day"))
+        for asked in (former, name):
+            found = stats(api, asked)
+            assert (found["name"], found["other_names"]) == (name, [former])
+            assert {each["state"]: each["count"] for each in found["places"]} == {"pending": 2, "paused": 2}
+            assert found["held_starts"] == {"number": 2, "is_capped": False}
+            assert found["hold"] == {**held, "name": name}
+            assert api.get(f"/workflows/{asked}").json()["name"] == name
+            assert {each["id"] for each in api.get(f"/runs?workflow={asked}").json()["results"]} == {
+                *("new", "old", "new-held", "old-held")
+            }
+        api = make_api("view_run", "view_schedule", name="eve")
+        for asked in (former, name):
+            found = api.get(f"/schedules?workflow={asked}").json()
+            assert [each["name"] for each in found["results"]] == ["nightly"]
+
+    @override_settings(DURABLE={"API_WORKFLOWS": ["tests.api.former"]})
+    def test_one_that_is_offered_by_its_old_name_has_numbers_by_either(self, make_api: MakeApi) -> None:
+        api = make_api("view_run")
+        problem(api.get("/workflows/tests.api.numbered/stats"), 404, "not-found")
+        apply(RenameWorkflow("tests.api.former", "tests.api.numbered", wait=0), is_known=False)
+        for asked in ("tests.api.former", "tests.api.numbered"):
+            assert stats(api, asked)["name"] == "tests.api.numbered"
 
     def test_the_number_of_statements_does_not_grow_with_the_runs(self, make_api: MakeApi) -> None:
         api = make_api("view_run")

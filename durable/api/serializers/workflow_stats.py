@@ -45,7 +45,10 @@ class BuildInFlightSerializer(serializers.Serializer[Any]):
 class WorkflowStatsSerializer(serializers.Serializer[Any]):
     """A workflow in numbers."""
 
-    name = serializers.CharField()
+    name = serializers.CharField(help_text="That of the code, also if another one was asked for.")
+    other_names = serializers.ListField(
+        child=serializers.CharField(), help_text="Those before or after migrations have renamed it, the oldest first."
+    )
     sampled = serializers.IntegerField(
         source="stats.sampled", help_text="The runs that completed last, of which p50 and p95 are; at most 200."
     )

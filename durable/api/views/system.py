@@ -25,7 +25,10 @@ from durable.core import registry
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
 from durable.inspection import count_held_starts, find_hold, list_queues, worker_overview
+from durable.inspection.capped_counts import added
+from durable.inspection.holds import CAP as HELD_CAP
 from durable.inspection.workflow_code import code_of
+from durable.inspection.workflow_names import workflow_of
 from durable.inspection.workflows import builds_in_flight, workflow_stats
 from durable.models.run import RunQuerySet
 
@@ -75,18 +78,19 @@ class WorkflowStatsView(View):
 
         A workflow that cannot be started over REST, or of which only runs are left, has numbers if you see a run of it.
         """
-        within = _visible(request)
-        definition = next((each for each in registry.all() if each.name == name), None)
-        is_startable = isinstance(definition, Workflow) and is_offered(name)
-        if not is_startable and not visible_runs(request).filter(workflow=name).exists():
+        within, found = _visible(request), workflow_of(name)
+        definition = found.definition
+        is_startable = isinstance(definition, Workflow) and any(map(is_offered, found.names))
+        if not is_startable and not visible_runs(request).filter(workflow__in=found.names).exists():
             detail = f'There is no workflow "{name}": it cannot be started over REST, and no run of it was found.'
             raise ProblemError("not-found", 404, detail)
         builds = builds_in_flight(worker_overview(within), conf.QUEUE if definition is None else definition.queue)
         data = {
-            "name": name,
-            "stats": workflow_stats(name, within),
-            "hold": find_hold(HoldKind.WORKFLOW, name),
-            "held_starts": count_held_starts([name], within)[name],
+            "name": found.name,
+            "other_names": found.other_names,
+            "stats": workflow_stats(found.names, within),
+            "hold": find_hold(HoldKind.WORKFLOW, found.name),
+            "held_starts": added(count_held_starts(found.names, within).values(), HELD_CAP),
             "builds": [{"build": build, "workers": number} for build, number in builds],
         }
         return Response(WorkflowStatsSerializer(data).data)
