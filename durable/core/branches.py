@@ -38,6 +38,7 @@ _RUNNING = "running"
 _COMPLETED = "completed"
 _FAILED = "failed"
 _CANCELLED = "cancelled"
+_SHOWN = 20  # branches that an error names
 
 # Which error of several branches leaves the join or race: the one that ends the pass first.
 _PRIORITY: tuple[type[BaseException], ...] = (
@@ -101,11 +102,18 @@ def _match(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
         scope.journal.mark(entry)
     elif entry.status != EntryStatus.COMPLETED and (changed := entry.data["branches"].keys() ^ bodies.keys()):
         scope.cursor.diverged(
-            f'the {kind} "{node.location}" was begun with the branches {sorted(entry.data["branches"])}, the code now '
-            f"has {sorted(bodies)} ({', '.join(sorted(changed))} changed)",
-            *(join(node.location, escape(each)) for each in changed),
+            f'the {kind} "{node.location}" was begun with the branches [{_listed(entry.data["branches"], repr)}], the code '
+            f"now has [{_listed(bodies, repr)}] ({_listed(changed, str)} changed)",
+            *(join(node.location, escape(each)) for each in sorted(changed)),
         )
     return _Fork(scope, node, entry, bodies, segments)
+
+
+def _listed(branches: Iterable[str], as_text: Callable[[str], str]) -> str:
+    """Return the first of the names in their order, and how many more there are."""
+    names = sorted(branches)
+    more = [f"and {len(names) - _SHOWN:,} more"] if len(names) > _SHOWN else []
+    return ", ".join([*map(as_text, names[:_SHOWN]), *more])
 
 
 class _Fork:

@@ -382,6 +382,26 @@ def test_a_changed_set_of_branches_is_noticed(h: Harness, flavour: Flavour) -> N
     assert "was begun with the branches ['a', 'b'], the code now has ['a', 'c'] (b, c changed)" in error.message
 
 
+def test_an_error_names_the_first_of_many_branches(h: Harness, flavour: Flavour) -> None:
+    names = [f"b{number:03}" for number in range(300)]
+
+    async def rest(ctx: Any) -> Any:
+        await ctx.sleep("rest", 60)
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.join("join", dict.fromkeys(names, rest))
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    del names[-30:]
+    error = h.run(run).error
+    assert error is not None
+    assert "begun with the branches ['b000', 'b001'," in error.message
+    assert "and 280 more], the code now has ['b000'," in error.message
+    assert "and 250 more] (b270, b271," in error.message
+    assert "b289, and 10 more changed)" in error.message
+
+
 def test_what_lies_inside_something_completed_counts_as_visited(h: Harness, flavour: Flavour) -> None:
     state = {"name": "a"}
 

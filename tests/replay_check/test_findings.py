@@ -388,6 +388,66 @@ class TestScopes:
         found = deploys.finding("decided")
         assert (found.kind, found.location) == (FindingKind.ADDED, "after quick")
 
+    @pytest.mark.parametrize("fork", ["join", "race"])
+    def test_a_thousand_branches(self, deploys: Deploys, fork: str) -> None:
+        def forks(ctx: Context, number: int = 1_000, changed: int | None = None) -> None:
+            def branch(ctx: Context, own: int) -> None:
+                ctx.step("first", work)
+                ctx.step("other" if own == changed else "second", work)
+                ctx.sleep("wait", "1 day")
+
+            bodies = {f"b{own}": (lambda ctx, own=own: branch(ctx, own)) for own in range(number)}
+            getattr(ctx, fork)("all", bodies)
+
+        deploys.deploy(forks)
+        deploys.start()
+        assert deploys.goes_on()
+        deploys.deploy(lambda ctx: forks(ctx, changed=500))
+        assert (deploys.finding().kind, deploys.finding().location) == (FindingKind.ADDED, "all/b500/other")
+        deploys.deploy(lambda ctx: forks(ctx, number=999))
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.CHANGED, "all/b999")
+        assert "(b999 changed)" in found.code
+        assert len(str(found)) < 1_000
+
+    @pytest.mark.parametrize("is_decided", [True, False])
+    def test_a_race_that_is_gone(self, deploys: Deploys, is_decided: bool) -> None:
+        def before(ctx: Context) -> None:
+            def naps(ctx: Context) -> None:
+                ctx.sleep("nap", "1 day")
+
+            def works(ctx: Context) -> None:
+                ctx.step("look", work)
+
+            ctx.step("begin", work)
+            ctx.race("first", {"slow": naps, "other": works if is_decided else naps})
+            ctx.sleep("wait", "1 day")
+
+        def gone(ctx: Context) -> None:
+            ctx.step("begin", work)
+            ctx.sleep("wait", "1 day")
+
+        def removed(ctx: Context) -> None:
+            ctx.step("begin", work)
+            ctx.removed("first", "race")
+            ctx.sleep("wait", "1 day")
+
+        def a_step(ctx: Context) -> None:
+            ctx.step("begin", work)
+            ctx.step("first", work)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(before)
+        deploys.start()
+        deploys.deploy(gone)
+        found = deploys.finding()
+        assert found.history == 'race "first"'
+        assert is_decided == (found.add == ('ctx.removed("first", "race")',))
+        deploys.deploy(a_step)
+        assert (deploys.finding().kind, deploys.finding().location) == (FindingKind.KIND, "first")
+        deploys.deploy(removed)
+        assert deploys.goes_on()
+
     def test_children_and_maps(self, deploys: Deploys) -> None:
         def before(ctx: Context) -> None:
             ctx.start_child("mail", others.echo)
