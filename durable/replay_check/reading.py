@@ -7,21 +7,27 @@ operations has its run, so that the many that took the usual way hide no other.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from django.db import connections
+from django.db.models import QuerySet
 
 from durable.conf import conf
 from durable.core.location import general_location
 from durable.core.records import ENDED, RunState
 from durable.inspection.loose_scans import workflows_of_runs
 from durable.models import Entry, Run
+from durable.models.fields import unpack
 from durable.replay_check.read_only import snapshot
 
 __all__ = ["open_runs", "sampled_runs", "workflows_with_runs"]
 
 _PAGE: Final = 500  # runs whose paths are read at a time
+_ROWS: Final = 2_000  # entries that are fetched at a time
 _NAMES: Final = 1_000  # names of workflows that one statement returns
 _WIDTH: Final = 2_000  # ended runs of a workflow and a state from which the sample is taken, the newest
 _OPEN: Final = tuple(each for each in RunState if each not in ENDED)
@@ -50,7 +56,10 @@ def open_runs(workflows: Collection[str]) -> tuple[int, Iterator[str]]:
 def _one_of_each_first(found: dict[str, str]) -> Iterator[str]:
     known: set[tuple[str, bytes]] = set()
     rest = []
-    for page in _paged(list(found)):
+    number = Counter(found.values())
+    alone = [run_id for run_id, workflow in found.items() if number[workflow] == 1]
+    yield from alone  # whatever their path is
+    for page in _paged([run_id for run_id, workflow in found.items() if number[workflow] > 1]):
         paths = _paths(page)
         for run_id in page:
             key = (found[run_id], paths[run_id].path)
@@ -130,16 +139,25 @@ def _paths(run_ids: Sequence[str]) -> dict[str, _Path]:
         now: str | None = None
         places: dict[str, None] = {}
         kinds = hashlib.blake2b(digest_size=16)
-        for run_id, kind, location in entries.values_list("run_id", "kind", "location").iterator():
+        for run_id, kind, location in _rows(entries, "run_id", "kind", "location"):
             if run_id != now:
                 if now is not None:
-                    found[now] = _Path(_digest(places), kinds.digest())
+                    found[unpack(now)] = _Path(_digest(places), kinds.digest())
                 now, places, kinds = run_id, {}, hashlib.blake2b(digest_size=16)
             places[f"{kind} {general_location(location)}"] = None
             kinds.update(f"{kind}\n".encode())
         if now is not None:
-            found[now] = _Path(_digest(places), kinds.digest())
+            found[unpack(now)] = _Path(_digest(places), kinds.digest())
     return found
+
+
+def _rows(entries: QuerySet[Entry], *columns: str) -> Iterator[tuple[str, ...]]:
+    """Yield the values as the database has them: to decode each of them would take longer than to read it."""
+    sql, parameters = entries.values_list(*columns).query.sql_with_params()
+    with connections[conf.DATABASE].chunked_cursor() as cursor:
+        cursor.execute(sql, parameters)
+        while rows := cursor.fetchmany(_ROWS):
+            yield from rows
 
 
 def _digest(places: dict[str, None]) -> bytes:
