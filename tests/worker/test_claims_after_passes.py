@@ -14,6 +14,7 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import Run
 from durable.store import Store, store_for
+from durable.worker import loop
 from durable.worker.executor import Execute
 from durable.worker.loop import WorkerLoop
 from durable.worker.pools import InlinePool, Pool, ThreadPool
@@ -41,6 +42,12 @@ def store() -> Store:
     return store_for("default")
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker waits for its own threads, however slow the machine is, before it leaves runs to a job."""
+    monkeypatch.setattr(loop, "TICK", 120.0)
+
+
 @contextmanager
 def at_work(pool: Pool, store: Store, execute: Execute) -> Iterator[WorkerLoop]:
     with WorkerLoop(pool, store=store, execute=execute, stop=ShutdownFlag()) as made:
@@ -65,6 +72,7 @@ def all_are_completed() -> bool:
     return not Run.objects.exclude(state="completed").exists()
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("pool", [InlinePool, lambda: ThreadPool(2)])
 def test_runs_that_hand_a_slot_on_need_one_job_in_all(pool: type[InlinePool], store: Store) -> None:
     in_line.start_many([(number,) for number in range(12)])
@@ -73,6 +81,7 @@ def test_runs_that_hand_a_slot_on_need_one_job_in_all(pool: type[InlinePool], st
         eventually(all_are_completed)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("pool", [InlinePool, lambda: ThreadPool(2)])
 def test_what_a_pass_has_made_due_is_claimed_without_a_notification(pool: type[InlinePool], store: Store) -> None:
     first = new_runs(store, 1)
