@@ -3,6 +3,9 @@
 Operators' queries must not occupy the database for minutes, whatever its tables and statistics are like. PostgreSQL
 ends a statement after `DURABLE["STATEMENT_TIMEOUT"]`. The limit is set for one transaction (`SET LOCAL`), so it works
 behind a pooler in transaction mode and never affects a statement of a run. Other databases have no limit here.
+
+Neither does PostgreSQL compile these statements (`jit`): it decides by estimates that are far off for them, and a page would
+wait a quarter of a second for the compilation of a statement that takes milliseconds.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ __all__ = ["StatementTimeoutError", "is_statement_timeout", "reading"]
 
 _QUERY_CANCELED = "57014"
 
-# A shorter limit that is already set, for example the role's, stays in force. The previous value is returned.
+# A shorter limit that is already set, for example the role's, stays in force. The previous values are returned.
 _LIMIT = """
-SELECT before, CASE WHEN before = '0' OR before::interval > make_interval(secs => %s)
-  THEN set_config('statement_timeout', %s, true) END
-FROM (SELECT current_setting('statement_timeout') AS before) AS now
+SELECT before, jit, CASE WHEN before = '0' OR before::interval > make_interval(secs => %s)
+  THEN set_config('statement_timeout', %s, true) END, set_config('jit', 'off', true)
+FROM (SELECT current_setting('statement_timeout') AS before, current_setting('jit') AS jit OFFSET 0) AS now
 """
+_AS_BEFORE = "SELECT set_config('statement_timeout', %s, true), set_config('jit', %s, true)"
 
 
 class StatementTimeoutError(Exception):
@@ -58,7 +62,7 @@ def reading() -> Iterator[None]:
             yield
             if is_nested and not connection.needs_rollback:
                 with connection.cursor() as cursor:
-                    cursor.execute("SELECT set_config('statement_timeout', %s, true)", [before])
+                    cursor.execute(_AS_BEFORE, before)
     except OperationalError as error:
         if is_statement_timeout(error):
             raise StatementTimeoutError(seconds) from error
@@ -70,8 +74,8 @@ def is_statement_timeout(error: BaseException) -> bool:
     return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) == _QUERY_CANCELED
 
 
-def _limited(connection: BaseDatabaseWrapper, seconds: float) -> str:
+def _limited(connection: BaseDatabaseWrapper, seconds: float) -> tuple[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(_LIMIT, [seconds, f"{max(1, round(seconds * 1000))}ms"])
-        [(before, _)] = cursor.fetchall()
-    return str(before)
+        [(timeout, jit, *_)] = cursor.fetchall()
+    return str(timeout), str(jit)

@@ -20,11 +20,15 @@ pytestmark = [
 ]
 
 
-def limit() -> str:
+def shown(setting: str) -> str:
     with connection.cursor() as cursor:
-        cursor.execute("SHOW statement_timeout")
-        [(shown,)] = cursor.fetchall()
-    return str(shown)
+        cursor.execute(f"SHOW {setting}")
+        [(value,)] = cursor.fetchall()
+    return str(value)
+
+
+def limit() -> str:
+    return shown("statement_timeout")
 
 
 class TestTheLimit:
@@ -49,6 +53,17 @@ class TestTheLimit:
             cursor.execute("SET LOCAL statement_timeout = '900ms'")
             with reading():
                 assert limit() == "900ms"
+
+    @pytest.mark.parametrize("before", ["on", "off"])
+    def test_statements_are_not_compiled_inside(self, before: str) -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL jit = {before}")
+            with reading():
+                assert shown("jit") == "off"
+                with reading():
+                    assert shown("jit") == "off"
+                assert shown("jit") == "off"
+            assert shown("jit") == before
 
     @pytest.mark.parametrize("seconds", [0, 0.0])
     def test_none(self, settings: Settings, seconds: float) -> None:
