@@ -138,11 +138,12 @@ def _history(shown: Shown) -> dict[str, Any]:
     only_failed = shown.request.GET.get("only") == "failed"
     start = _whole_number(shown.request.GET.get("start"))
     tree = history_tree(
-        shown.run.id,
+        shown.run,
         start=start,
         size=_MOST_PLACES,
         only_failed=only_failed,
         running=shown.running,
+        entries=shown.progress.entries,
         open_keys=shown.progress.open_keys,
     )
     return {

@@ -84,7 +84,7 @@ def _show(options: Namespace, output: Output) -> int:
     with reading():
         run, now = found_run(options.id), timezone.now()
         running = activities_of_runs([run], now)[run.id]
-        page = history_tree(run.id, start=options.start, only_failed=options.failed, at_end=True, running=running)
+        page = history_tree(run, start=options.start, only_failed=options.failed, at_end=True, running=running)
         if output.format == "json":
             output.json(_shown_data(run, page, now, with_payloads=options.payloads))
         else:

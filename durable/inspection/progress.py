@@ -16,7 +16,16 @@ from durable.inspection.activities import activities_of_runs
 from durable.inspection.resting import recalled, remembered
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
-__all__ = ["MOST_OPEN", "OPEN", "Progress", "open_keys_of_long", "progress_of"]
+__all__ = [
+    "MOST_OPEN",
+    "OPEN",
+    "Progress",
+    "entries_counted",
+    "has_more_entries",
+    "newest_open",
+    "open_keys_of_long",
+    "progress_of",
+]
 
 MOST_OPEN: Final = 500  # entries
 _MOST_CHILDREN: Final = 10_000  # that are counted
@@ -91,17 +100,30 @@ def open_keys_of_long(run: Run) -> Sequence[int] | None:
 
     One statement, two for a long history. None if its run rests, and this process has read the keys a moment ago.
     """
+    is_known = recalled(run, "progress") is not None or recalled(run, "open") is not None
+    return newest_open(run) if is_known or has_more_entries(run.id, resting.LONG) else None
+
+
+def newest_open(run: Run) -> Sequence[int]:
+    """Return the `open_keys` of a long history; one statement, none if they are remembered."""
     counts = recalled(run, "progress")
     if counts is not None:
         return _open_keys(counts[0])
-    known: Sequence[int] | None = recalled(run, "open")
-    if known is not None:
-        return known
-    in_order = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("location").values_list("location")
-    if not in_order[resting.LONG : resting.LONG + 1]:
-        return None
     newest = Entry.objects.using(conf.DATABASE).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
     return remembered(run, "open", lambda: list(newest[:MOST_OPEN]), lambda _: resting.LONG + 1)
+
+
+def entries_counted(run: Run) -> int | None:
+    """Return the number of entries of a long history that rests and was counted a moment ago, else None; no statement."""
+    counts = recalled(run, "progress")
+    return None if counts is None else int(counts[0]["entries"])
+
+
+def has_more_entries(run_id: str, number: int) -> bool:
+    """Return whether a run has more than `number` entries; one statement, which reads no more than these."""
+    # Without the order of the index, the whole table may be read up to the first entry of the run.
+    in_order = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by("location").values_list("location")
+    return bool(in_order[number : number + 1])
 
 
 def _open_keys(found: dict[str, Any]) -> list[int]:

@@ -1,8 +1,9 @@
 """A run's history as a tree: scopes, loops with their iterations, branches with their winner, and pruned entries.
 
 A history is read as a skeleton (locations and statuses, no payloads), and only the nodes of one page are read in full. Of
-a long one the skeleton of the page alone is read (`durable.inspection.tree_window`). A note at the loop or race says which of its entries were deleted. A step is recorded at the end of its first
-attempt; before that, its node comes from the steps that run now. A join or loop that is not recorded yet is a block.
+a long one the skeleton of the page alone is read (`durable.inspection.tree_window`). A note at the loop or race says which of
+its entries were deleted. A step is recorded at the end of its first attempt; before that, its node comes from the steps that
+run now. A join or loop that is not recorded yet is a block.
 """
 
 from __future__ import annotations
@@ -137,34 +138,40 @@ class TreePage:
 
 
 def history_tree(
-    run_id: str,
+    run: Run | str,
     *,
     start: int | None = None,
     size: int = PAGE,
     only_failed: bool = False,
     at_end: bool = False,
     running: Iterable[RunningStep] = (),
-    open_keys: Sequence[int] | Callable[[], Sequence[int] | None] | None = None,
+    entries: int | None = None,
+    open_keys: Sequence[int] | None = None,
 ) -> TreePage:
-    """Return `size` nodes from the position `start` on. `running` are the steps of the run that run now.
+    """Return `size` nodes of the history of a run, or of the run with an id, from the position `start` on.
+
+    `running` are the steps of the run that run now.
 
     Without `start`: the page of the run's current node, or the first page. With `at_end`, and without `start`: the last
     nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
     attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
-    and the scopes around those of a page are not among its nodes (`durable.inspection.tree_window`). `open_keys` are
-    those of `progress_of`, for a caller that has them, or what returns them, which is called for a long history. A constant
-    number of statements, at most ten.
+    and the scopes around those of a page are not among its nodes (`durable.inspection.tree_window`). `entries` and
+    `open_keys` are those of `progress_of`, for a caller that has them. What is looked for in a long history is remembered
+    while its run rests, for a caller that gives the run and not its id alone (`durable.inspection.resting`). A constant number
+    of statements, at most ten.
     """
-    rows, running = read_rows(run_id), list(running)
+    run_id = run if isinstance(run, str) else run.id
+    rows, running = read_rows(run, entries), list(running)
     if rows is None:
         window = read_window(
-            run_id,
+            run,
             start=start,
             size=size,
             only_failed=only_failed,
             at_end=at_end,
             running=running,
-            open_keys=open_keys() if callable(open_keys) else open_keys,
+            entries=entries,
+            open_keys=open_keys,
         )
         return _page_of(run_id, window, running if window.is_last else [], size)
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)

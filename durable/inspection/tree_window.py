@@ -1,27 +1,36 @@
 """The entries that a page of the tree of a long history is made of: those of the page, and what tells of them.
 
 A short history is read whole, and its positions count places. In a long one positions count entries in the order in which
-they began, and the database finds those of the page. So a page costs the same wherever it begins.
+they began, and the database finds those of the page. So a page costs the same wherever it begins. What is found is remembered
+while the run rests (`durable.inspection.resting`), with the entries of the pages beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from django.db.models import BooleanField, Exists, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from durable.conf import conf
 from durable.core.records import EntryKind
+from durable.inspection import resting
 from durable.inspection.activities import RunningStep
-from durable.inspection.progress import MOST_OPEN, OPEN
-from durable.models import Attempt, Entry
+from durable.inspection.progress import MOST_OPEN, OPEN, entries_counted, has_more_entries, newest_open
+from durable.inspection.resting import remembered
+from durable.models import Attempt, Entry, Run
 
 __all__ = ["LONG", "MOST", "Row", "Window", "read_rows", "read_window"]
 
+_T = TypeVar("_T")
+
 LONG: Final = 5_000  # entries of a history that is read whole
 MOST: Final = 50_000  # entries with failed attempts that are paged through
+_BLOCK: Final = 2_000  # entries whose order is read at once
+_MOST_KEPT: Final = 10_000  # keys of entries with failed attempts that are remembered
 
 #: A step's rollback handler has failed, and has not completed since.
 _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
@@ -59,47 +68,67 @@ class Window:
         return [location for key, location, *_ in self.rows if key in self.keys]
 
 
-def read_rows(run_id: str) -> list[Row] | None:
-    """Return the entries of a history as they began; None if it is long. One statement, two for a long or empty one."""
-    # without the order of the index, the whole table may be read up to the first entry
-    in_order = _entries(run_id).order_by("location")
-    is_long = Exists(in_order[LONG : LONG + 1])
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).filter(~is_long).order_by("ordinal")
-    rows = list(found.values_list(*_COLUMNS))
-    return None if not rows and list(in_order.values_list("location")[:1]) else rows
+def read_rows(run: Run | str, entries: int | None) -> list[Row] | None:
+    """Return the entries of a history as they began; None if it is long. `entries` is their number, None if it is not known.
+
+    One statement, none for a long history; one more if the number is not known, and this process has not counted the history.
+    """
+    if entries is None and isinstance(run, Run):
+        entries = entries_counted(run)
+    if has_more_entries(_id_of(run), LONG) if entries is None else entries > LONG:
+        return None
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(_id_of(run)).order_by("ordinal")
+    return list(found.values_list(*_COLUMNS))
 
 
 def read_window(
-    run_id: str,
+    run: Run | str,
     *,
     start: int | None,
     size: int,
     only_failed: bool,
     at_end: bool,
     running: Sequence[RunningStep],
+    entries: int | None,
     open_keys: Sequence[int] | None,
 ) -> Window:
-    """Return a page of a long history, see `history_tree`. `open_keys` are those of `progress_of`.
+    """Return a page of a long history, see `history_tree`. `entries` and `open_keys` are those of `progress_of`.
 
-    At most six statements; one more without `open_keys`.
+    At most six statements; one more without `entries`, and one without `open_keys`. Three where the rest is remembered.
     """
     if open_keys is None:
-        newest = Entry.objects.using(conf.DATABASE).few_of(run_id, OPEN).order_by("-ordinal")
-        open_keys = list(newest.values_list("pk", flat=True)[:MOST_OPEN])
+        open_keys = _open_keys(run)
     is_cut = False
     if only_failed:
-        chosen = _of_interest(run_id, open_keys, running)
+        chosen = _of_interest(run, open_keys, running)
         is_cut, total = len(chosen) > MOST, min(len(chosen), MOST)
         start = _within(total - size if at_end and start is None else start or 0, total)
-        keys = chosen[start : min(start + size, total)]
+        keys = list(chosen[start : min(start + size, total)])
     else:
-        order = _Order(run_id, newest=2 * size if start is None else 0)
+        order = _Order(run, entries)
         total = order.total
         if start is None:
             start = _start(order, open_keys, running, size, at_end=at_end)
         start = _within(start, total)
         keys = order.keys(start, size)
-    return Window(rows=_rows(run_id, keys, open_keys), keys=frozenset(keys), start=start, total=total, is_cut=is_cut)
+    rows = _rows(_id_of(run), keys, open_keys)
+    return Window(rows=rows, keys=frozenset(keys), start=start, total=total, is_cut=is_cut)
+
+
+def _id_of(run: Run | str) -> str:
+    return run if isinstance(run, str) else run.id
+
+
+def _open_keys(run: Run | str) -> Sequence[int]:
+    if isinstance(run, Run):
+        return newest_open(run)
+    newest = Entry.objects.using(conf.DATABASE).few_of(run, OPEN).order_by("-ordinal")
+    return list(newest.values_list("pk", flat=True)[:MOST_OPEN])
+
+
+def _remembered(run: Run | str, what: str, read: Callable[[], _T]) -> _T:
+    """Return what `read` returns, or has returned of the long history; of a run that is known by its id it is read each time."""
+    return read() if isinstance(run, str) else remembered(run, what, read, lambda _: resting.LONG + 1)
 
 
 def _within(start: int, total: int) -> int:
@@ -109,45 +138,75 @@ def _within(start: int, total: int) -> int:
 class _Order:
     """The entries of a run as they began. No index has that order, so each look reads the ordinals of all of them.
 
-    `newest` is the number of last ones that are read at once: a page around the current node is mostly among them.
+    Therefore a look reads `_BLOCK` entries, which are remembered: the next pages have nothing to look for. `total` is the
+    number of all entries; without it they are counted.
     """
 
-    def __init__(self, run_id: str, newest: int) -> None:
-        self._run_id = run_id
-        self.total = _entries(run_id).order_by("location").count()
-        rows = _entries(run_id).order_by("-ordinal").values_list("ordinal", "pk")
-        self._newest: list[tuple[int, int]] = list(rows[:newest]) if newest else []
+    def __init__(self, run: Run | str, total: int | None) -> None:
+        self._run = run
+        self._entries = _entries(_id_of(run))
+        self.total = self._counted() if total is None else total
 
     def position(self, ordinal: int) -> int:
-        """Return how many entries began before the one with this ordinal; one statement unless it is a newest one."""
-        after = sum(each > ordinal for each, _ in self._newest)
-        if after < len(self._newest):
+        """Return how many entries began before the one with this ordinal; one statement, two unless it is a newest one."""
+        ordinals, _ = self._newest()
+        after = len(ordinals) - bisect_right(ordinals, ordinal)
+        if after < len(ordinals):
             return self.total - after - 1
-        return _entries(self._run_id).filter(ordinal__lt=ordinal).count()
+        before = self._entries.filter(ordinal__lt=ordinal)
+        return _remembered(self._run, f"entries before {ordinal}", before.count)
 
     def keys(self, start: int, size: int) -> list[int]:
-        """Return the keys of `size` entries from a position on; one statement unless they are all newest ones."""
-        after = max(0, self.total - start - size)  # entries behind these
-        if start >= self.total - len(self._newest):
-            backwards = [key for _, key in self._newest[after : self.total - start]]
-        elif start > self.total // 2:
-            found = _entries(self._run_id).order_by("-ordinal").values_list("pk", flat=True)
-            backwards = list(found[after : self.total - start])
-        else:
-            found = _entries(self._run_id).order_by("ordinal").values_list("pk", flat=True)
-            return list(found[start : start + size])
-        return backwards[::-1]
+        """Return the keys of `size` entries from a position on; one statement."""
+        if start >= self.total - _BLOCK:
+            _, newest = self._newest()
+            begin = max(0, self.total - len(newest))
+            return list(newest[start - begin : start - begin + size])
+        begin = start // _BLOCK * _BLOCK
+        what = f"keys from {begin} on for pages of {size}"
+        block = _remembered(self._run, what, lambda: self._between(begin, begin + _BLOCK + size))
+        return list(block[start - begin : start - begin + size])
+
+    def _counted(self) -> int:
+        return _remembered(self._run, "entries", self._entries.order_by("location").count)
+
+    def _newest(self) -> tuple[array[int], array[int]]:
+        """Return the ordinals and the keys of the newest entries, as they began."""
+        return _remembered(self._run, "newest entries", self._read_newest)
+
+    def _read_newest(self) -> tuple[array[int], array[int]]:
+        rows = list(self._entries.order_by("-ordinal").values_list("ordinal", "pk")[:_BLOCK])[::-1]
+        return array("q", [ordinal for ordinal, _ in rows]), array("q", [key for _, key in rows])
+
+    def _between(self, begin: int, end: int) -> array[int]:
+        """Return the keys of the entries at these positions, found from the nearer end of the history."""
+        if begin <= self.total // 2:
+            return array("q", self._entries.order_by("ordinal").values_list("pk", flat=True)[begin:end])
+        found = self._entries.order_by("-ordinal").values_list("pk", flat=True)
+        return array("q", list(found[max(0, self.total - end) : self.total - begin])[::-1])
 
 
 def _entries(run_id: str) -> QuerySet[Entry]:
     return Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()
 
 
-def _of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[RunningStep]) -> list[int]:
+def _of_interest(run: Run | str, open_keys: Sequence[int], running: Sequence[RunningStep]) -> Sequence[int]:
     """Return the keys of what is not completed, has failed attempts or runs now, one more than `MOST`."""
+
+    def read() -> Sequence[int]:
+        return _read_of_interest(_id_of(run), open_keys, running)
+
+    if running or isinstance(run, str):
+        return read()
+    return remembered(run, "of interest", read, lambda found: resting.LONG + 1 if len(found) <= _MOST_KEPT else 0)
+
+
+def _read_of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[RunningStep]) -> Sequence[int]:
     failed = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by().values("location")
-    wanted = Q(pk__in=open_keys) | Q(location__in=failed) | Q(location__in=[step.location for step in running])
-    return list(_entries(run_id).filter(wanted).order_by("ordinal").values_list("pk", flat=True)[: MOST + 1])
+    conditions = [Q(location__in=failed), Q(pk__in=open_keys), Q(location__in=[step.location for step in running])]
+    # not one condition with OR: each entry of the history would be read for it
+    first, *others = (_entries(run_id).filter(each).values_list("ordinal", "pk") for each in conditions)
+    return array("q", [key for _, key in first.union(*others).order_by("ordinal")[: MOST + 1]])
 
 
 def _start(order: _Order, open_keys: Sequence[int], running: Iterable[RunningStep], size: int, *, at_end: bool) -> int:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from durable import Context, workflow
-from durable.inspection import TreeNode, history_tree, progress_of, tree_window
+from durable.inspection import TreeNode, history_tree, progress_of, resting, tree_window
 from durable.models import Run
 from tests.admin.conftest import Stage
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "_results", OrderedDict())
 
 
 class _SoldOut(Exception):
@@ -102,12 +111,55 @@ def test_only_what_failed_or_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 7, 100])
-def test_a_page_is_the_same_however_much_is_read_at_once(run: Run, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+@pytest.mark.parametrize("block", [1, 3, 7, 500])
+def test_a_page_is_the_same_however_much_is_read_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, block: int, size: int
+) -> None:
+    monkeypatch.setattr(tree_window, "_BLOCK", block)
+    run.refresh_from_db()
     whole = [entry.pk for entry in run.entries.order_by("ordinal")]
     ordinals = [entry.ordinal for entry in run.entries.order_by("ordinal")]
-    for newest in (0, 1, 3, len(whole), 500):
-        order = tree_window._Order(run.id, newest)
+    for order in (tree_window._Order(run, None), tree_window._Order(run.id, len(whole))):
         assert order.total == len(whole)
         assert [order.position(each) for each in ordinals] == list(range(len(whole)))
         for start in range(len(whole)):
             assert order.keys(start, size) == whole[start : start + size]
+
+
+def looks(run: Run | str, **options: Any) -> tuple[list[str], int]:
+    """The locations of a page, and how many statements have looked for its entries among all of the history."""
+    with CaptureQueriesContext(connection) as queries:
+        page = history_tree(run, **options)
+    of_entries = [each["sql"] for each in queries.captured_queries if 'FROM "durable_entry"' in each["sql"]]
+    return [node.location for node in page.nodes], sum("LIMIT" in sql or "COUNT(" in sql for sql in of_entries)
+
+
+def test_pages_of_a_long_history_at_rest_are_looked_for_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_window, "LONG", 5)
+    run.refresh_from_db()
+    progress = progress_of(run)
+    known = {"size": 7, "entries": progress.entries, "open_keys": progress.open_keys}
+    assert looks(run, start=0, **known)[1] == 1
+    assert looks(run, start=7, **known)[1] == looks(run, **known)[1] == 0
+    failed, number = looks(run, only_failed=True, **known)
+    assert (len(failed), number) == (2, 1)
+    assert looks(run, only_failed=True, **known) == (failed, 0)
+    assert looks(run, size=7)[1] == 3  # whether it is long, the number of entries, what is open
+    assert looks(run, size=7)[1] == 1  # whether it is long
+    run.fence += 1
+    assert looks(run, start=7, **known)[1] == 1
+    run.lease_expires_at = timezone.now()
+    assert looks(run, start=7, **known)[1] == looks(run, start=7, **known)[1] == 1
+    assert looks(run.id, start=7, **known)[1] == looks(run.id, start=7, **known)[1] == 1
+
+
+def test_what_is_known_to_be_long_is_not_read_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_window, "LONG", 5)
+    with CaptureQueriesContext(connection) as queries:
+        assert tree_window.read_rows(run, progress_of(run).entries) is None
+        asked = len(queries)
+        assert tree_window.read_rows(run.id, None) is None
+        rows = tree_window.read_rows(run, 5)
+    assert rows is not None
+    assert asked == 3  # those of `progress_of`
+    assert len(queries) == asked + 2

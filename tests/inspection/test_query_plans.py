@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from durable.inspection import (
     list_causes,
     list_events,
     places,
+    resting,
     run_lanes,
     tree_window,
     usual_durations,
@@ -266,6 +268,7 @@ def test_a_page_of_a_long_tree_is_looked_up(
     get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     monkeypatch.setattr(tree_window, "LONG", 20)
+    monkeypatch.setattr(resting, "_results", OrderedDict())
     with CaptureQueriesContext(connection) as queries:
         tree = get(f"/runs/{LONG}/tree{page}")
     assert tree["roots"]

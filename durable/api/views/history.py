@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -26,7 +24,6 @@ from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.inspection import activities_of_runs, build_timeline, history_tree
-from durable.inspection.progress import open_keys_of_long
 from durable.inspection.saves import saved_by
 from durable.models import Attempt, Entry
 
@@ -91,11 +88,10 @@ class TreeView(View):
         run = visible_run(request, run_id)
         running = activities_of_runs([run], runtime.current().now())[run.id]
         tree = history_tree(
-            run_id,
+            run,
             start=query.get("start"),
             only_failed=query["only_failed"],
             running=running,
-            open_keys=partial(open_keys_of_long, run),
         )
         return Response(TreeSerializer(tree).data)
 
