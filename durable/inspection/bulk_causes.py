@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.records import RunState
-from durable.models import Cause, Failure
-from durable.models.run import RunQuerySet
+from durable.inspection.capped_counts import tally
+from durable.models import Cause, Failure, Run
 
 __all__ = ["CauseOfBulk", "causes_among"]
 
@@ -36,8 +36,8 @@ class CauseOfBulk:
 
 @runtime_checkable
 class _WithFailures(Protocol):
-    def failed(self) -> Sequence[RunQuerySet]:
-        """Return the selected runs that are failed, as disjoint querysets."""
+    def failed(self) -> Sequence[QuerySet[Any]]:
+        """Return the selected runs that are failed, as disjoint querysets, or their failures instead."""
 
 
 def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
@@ -48,7 +48,10 @@ def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
     if RunState.FAILED not in states or not isinstance(selection, _WithFailures):
         return []
     numbers: Counter[int] = Counter()
-    for runs in selection.failed():
+    found = selection.failed()
+    for of_cause in tally([rows for rows in found if rows.model is Failure], "cause_id", _MOST):
+        numbers.update(of_cause)
+    for runs in (rows for rows in found if rows.model is Run):
         failures = Failure.objects.using(conf.DATABASE).filter(is_open=True, run__in=runs.values("pk")[:_MOST])
         numbers.update(dict(failures.order_by().values_list("cause").annotate(Count("pk"))))
     named = numbers.most_common(_NAMED)

@@ -1,11 +1,13 @@
 """Counts with a cap: the counts that a page may request of a table that grows.
 
-A count reads at most `cap` entries of an index and then says "more"; several counts are one statement.
+A count reads at most `cap` entries of an index and then says "more"; several counts are one statement. Among the querysets
+of a statement an `OfEach` stands for one of each of its keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +18,7 @@ from django.db.models import IntegerField, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.inspection.humanize import thousands
+from durable.inspection.of_each import OfEach
 
 __all__ = [
     "CappedCount",
@@ -29,6 +32,9 @@ __all__ = [
     "samples",
     "tally",
 ]
+
+
+_Source = QuerySet[Any] | OfEach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +64,14 @@ class CappedCount(Subquery):
         super().__init__(queryset.values("pk")[:most])
 
 
-def count_capped(querysets: Sequence[QuerySet[Any]], cap: int) -> list[Count]:
+def count_capped(querysets: Sequence[_Source], cap: int) -> list[Count]:
     """Return the number of rows of each queryset, in their order, counting no further than `cap`; one statement.
 
     Give each queryset the order of an index that serves it: the order keeps the count from reading anything else.
     """
     found = dict(_together("COUNT(*)", [queryset.values("pk")[: cap + 1] for queryset in querysets]))
-    return [
-        Count(number=min(found.get(each, 0), cap), is_capped=found.get(each, 0) > cap) for each in range(len(querysets))
-    ]
+    numbers = [found.get(each, 0) for each in range(_number_of(querysets))]
+    return [Count(number=min(number, cap), is_capped=number > cap) for number in numbers]
 
 
 def added(counts: Iterable[Count], cap: int) -> Count:
@@ -76,12 +81,12 @@ def added(counts: Iterable[Count], cap: int) -> Count:
     return Count(number=min(number, cap), is_capped=number > cap or any(each.is_capped for each in found))
 
 
-def tally(querysets: Sequence[QuerySet[Any]], column: str, most: int) -> list[dict[Any, int]]:
+def tally(querysets: Sequence[_Source], column: str, most: int) -> list[dict[Any, int]]:
     """Return the number of rows for each value of `column` among the first `most` rows of each queryset; one statement.
 
     Give each queryset the order of an index that serves it, as for `count_capped`.
     """
-    found: list[dict[Any, int]] = [{} for _ in querysets]
+    found: list[dict[Any, int]] = [{} for _ in range(_number_of(querysets))]
     grouped = [queryset.values(column)[:most] for queryset in querysets]
     for number, value, count in _together(f"{column}, COUNT(*)", grouped, f" GROUP BY {column}"):
         found[number][value] = count
@@ -102,7 +107,7 @@ def cross_tally(queryset: QuerySet[Any], columns: Sequence[str], most: int) -> l
     ]
 
 
-def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[list[Any]]:
+def samples(querysets: Sequence[_Source], column: str, size: int) -> list[list[Any]]:
     """Return the values of `column` in the first `size` rows of each queryset; one statement.
 
     `column` may be an annotation. The values are as the database returns them. Give each queryset the order of an index
@@ -111,9 +116,9 @@ def samples(querysets: Sequence[QuerySet[Any]], column: str, size: int) -> list[
     return [[value for (value,) in rows] for rows in sample_rows(querysets, [column], size)]
 
 
-def sample_rows(querysets: Sequence[QuerySet[Any]], columns: Sequence[str], size: int) -> list[list[tuple[Any, ...]]]:
+def sample_rows(querysets: Sequence[_Source], columns: Sequence[str], size: int) -> list[list[tuple[Any, ...]]]:
     """Return the values of `columns` in the first `size` rows of each queryset, as `samples` does; one statement."""
-    found: list[list[tuple[Any, ...]]] = [[] for _ in querysets]
+    found: list[list[tuple[Any, ...]]] = [[] for _ in range(_number_of(querysets))]
     for number, *values in _together(", ".join(columns), [each.values(*columns)[:size] for each in querysets]):
         found[number].append(tuple(values))
     return found
@@ -136,16 +141,26 @@ def moment_of(value: datetime | str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _together(what: str, querysets: Sequence[QuerySet[Any]], group: str = "") -> list[tuple[Any, ...]]:
+def _number_of(querysets: Sequence[_Source]) -> int:
+    return sum(len(each) if isinstance(each, OfEach) else 1 for each in querysets)
+
+
+def _compiled(queryset: _Source) -> Iterable[tuple[str, Sequence[Any]]]:
+    """Return SQL and parameters of the queryset, or of each of them."""
+    if isinstance(queryset, OfEach):
+        return queryset.compiled()
+    return [queryset.query.get_compiler(using=conf.DATABASE).as_sql()]
+
+
+def _together(what: str, querysets: Sequence[_Source], group: str = "") -> list[tuple[Any, ...]]:
     """Select `what` of the rows of each queryset, with its number; one statement, none if all are known to be empty."""
-    selects, parameters = [], []
-    for number, queryset in enumerate(querysets):
-        try:
-            sql, given = queryset.query.get_compiler(using=conf.DATABASE).as_sql()
-        except EmptyResultSet:
-            continue
-        selects.append(f"SELECT {number}, {what} FROM ({sql}) AS t{number}{group}")  # noqa: S608  # Django's SQL
-        parameters += given
+    selects, parameters, first = list[str](), list[Any](), 0
+    for queryset in querysets:
+        with suppress(EmptyResultSet):
+            for number, (sql, given) in enumerate(_compiled(queryset), first):
+                selects.append(f"SELECT {number}, {what} FROM ({sql}) AS t{number}{group}")  # noqa: S608  # Django's SQL
+                parameters += given
+        first += _number_of([queryset])
     if not selects:
         return []
     with connections[conf.DATABASE].cursor() as cursor:

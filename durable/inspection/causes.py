@@ -19,6 +19,7 @@ from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
 from durable.core.records import RunState
 from durable.inspection.capped_counts import Count, count_capped, tally
+from durable.inspection.of_each import Key, OfEach
 from durable.inspection.payloads import redacted
 from durable.inspection.visible_failures import visible_failures
 from durable.models import Build, Cause, CauseBuild, Failure, Run
@@ -129,7 +130,8 @@ def further_causes(*, after: int, most: int) -> list[CauseLine]:
     """Return up to `most` causes that are not muted, those behind the first `after` of `list_causes`; two statements."""
     causes = list(_newest_first(muted=False)[after : after + most])
     open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
-    counts = count_capped([open_ones.filter(cause_id=each.pk).order_by("-failed_at") for each in causes], LINE_CAP)
+    of_cause = open_ones.filter(cause=Key()).order_by("-failed_at")
+    counts = count_capped([OfEach(of_cause, [each.pk for each in causes])], LINE_CAP)
     return [
         CauseLine(
             fingerprint=cause.fingerprint,
@@ -264,10 +266,10 @@ class _Spread:
 def _summaries(causes: Sequence[Any], now: datetime) -> list[CauseSummary]:
     if not causes:
         return []
-    failures = Failure.objects.using(conf.DATABASE)
-    of_each = [failures.filter(cause_id=cause.pk) for cause in causes]
-    counts = count_capped([each.filter(is_open=True).order_by("-failed_at") for each in of_each], CAP)
-    workflows, bars = _spread_of_newest([each.order_by("-failed_at") for each in of_each], now - BARS * WIDTH)
+    keys = [cause.pk for cause in causes]
+    newest = Failure.objects.using(conf.DATABASE).filter(cause=Key()).order_by("-failed_at")
+    counts = count_capped([OfEach(newest.filter(is_open=True), keys)], CAP)
+    workflows, bars = _spread_of_newest(OfEach(newest, keys), now - BARS * WIDTH)
     spreads = [
         _Spread(first_seen_at=cause.first_seen_at, count=count, workflows=names, bars=shown)
         for cause, count, names, shown in zip(causes, counts, workflows, bars, strict=True)
@@ -299,18 +301,17 @@ def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime) -> l
     ]
 
 
-def _spread_of_newest(
-    newest: Sequence[QuerySet[Any]], begin: datetime
-) -> tuple[list[Mapping[str, int]], list[Mapping[int, int]]]:
+def _spread_of_newest(newest: OfEach, begin: datetime) -> tuple[list[Mapping[str, int]], list[Mapping[int, int]]]:
     """Return how many of the newest failures of each cause each workflow had, and how many each bar from `begin` on.
 
     Those of before have negative bars. The database counts: one statement, and at most `BARS` rows a cause beside its
     workflows.
     """
-    of_workflow = [each.annotate(counted=F("workflow")) for each in newest]
     bar = Cast(_Bar("failed_at", Value(begin, output_field=DateTimeField())), TextField())
-    of_bar = [each.annotate(counted=bar) for each in newest]
-    found = tally([*of_workflow, *of_bar], "counted", SAMPLE)
+    of_workflow, of_bar = (
+        OfEach(newest.queryset.annotate(counted=counted), newest.keys) for counted in (F("workflow"), bar)
+    )
+    found = tally([of_workflow, of_bar], "counted", SAMPLE)
     names, bars = found[: len(newest)], found[len(newest) :]
     return (
         [{unpack(name): number for name, number in each.items()} for each in names],

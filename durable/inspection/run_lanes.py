@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from durable.conf import conf
-from durable.inspection.capped_counts import moment_of, sample_rows
+from durable.inspection.capped_counts import Count, moment_of, sample_rows
 from durable.inspection.error_text import shown_with
+from durable.inspection.of_each import Key, OfEach
 from durable.inspection.pagination import FAILURE_KEY, KEY_OF_FAILURE, Cursor, RunOrder
 from durable.inspection.visibility import has_own_index
 from durable.inspection.visible_window import end_of_window
@@ -21,7 +22,7 @@ from durable.models import Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["WINDOW", "Lane", "Plan", "RunPage", "merged"]
+__all__ = ["WINDOW", "Lane", "Plan", "RunPage", "matching_of", "merged", "merged_and_counted"]
 
 WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter
 _FEW: Final = 3  # lanes of which the runs are read at once
@@ -53,6 +54,10 @@ class Plan:
     is_of_failures: bool = False
     #: the rows of the index alone, as far as they are known: where a window ends is told without a look at its runs
     failures: QuerySet[Failure] | None = None
+    #: the key of the cause whose open failures they are, None for others
+    cause: int | None = None
+    #: `rest` as a condition on the rows of failures alone, None if these do not tell which runs match
+    rest_of_failures: Q | None = None
     #: whether the index has the runs of a state, or of a cause, that few reach: a user's runs are looked for among these
     is_narrow: bool = False
     #: whether errors are searched for a text, which takes twice as long as other conditions
@@ -85,11 +90,11 @@ class Lane:
     after: Cursor | None = None
     shown_text: str = ""  # text that the redacted error of a run must contain; "" for any
     within: RunQuerySet | None = None
-    _runs: RunQuerySet = field(init=False)
     _ends: dict[int, Cursor | None] = field(init=False, default_factory=dict)  # of windows, by their size
 
-    def __post_init__(self) -> None:
-        self._runs = self._along(Run.objects.using(conf.DATABASE) if self.within is None else self.within)
+    @property
+    def _runs(self) -> RunQuerySet:
+        return self._along(Run.objects.using(conf.DATABASE) if self.within is None else self.within)
 
     def _along(self, runs: RunQuerySet) -> RunQuerySet:
         found = runs.filter(self.plan.index).order_by(*self.order.sorted_by(self._key))
@@ -118,8 +123,29 @@ class Lane:
         if self._failures is None:
             is_own = self.within is None or self._is_of_visible
             return self._runs if is_own else self._along(Run.objects.using(conf.DATABASE))
-        rows = self._failures.order_by(*self.order.sorted_by(KEY_OF_FAILURE))
+        return self._along_failures(self._failures)
+
+    def _along_failures(self, failures: QuerySet[Failure]) -> QuerySet[Failure]:
+        rows = failures.order_by(*self.order.sorted_by(KEY_OF_FAILURE))
         return rows if self.after is None else rows.filter(self.after.behind(KEY_OF_FAILURE))
+
+    @property
+    def is_of_failures(self) -> bool:
+        """Whether the rows of failures tell which runs match."""
+        return self.plan.rest_of_failures is not None and self.within is None and not self.shown_text
+
+    def of_failures(self, window: int) -> tuple[QuerySet[Failure], Cursor | None] | None:
+        """Return what `matching` does as rows of failures, whose keys are those of the runs; None if these do not tell it."""
+        if self.plan.failures is None or self.plan.rest_of_failures is None or not self.is_of_failures:
+            return None
+        rows = self._along_failures(self.plan.failures.filter(self.plan.rest_of_failures))
+        end = self._window_end(window) if self.plan.rest else None
+        return (rows if end is None else rows.filter(end.up_to(KEY_OF_FAILURE))), end
+
+    def of_any_cause(self) -> QuerySet[Failure]:
+        """Return the failures of the cause that is the key of an `OfEach`, with the columns of a run's key."""
+        failures = Failure.objects.using(conf.DATABASE).filter(is_open=True, cause=Key())
+        return self._along_failures(failures).annotate(created_at=F("run_created_at"), id=F("run_id"))
 
     def matching(self, window: int | None = None) -> tuple[RunQuerySet, Cursor | None]:
         """Return the matching runs, and the key of the last run that is examined for them; None: all are.
@@ -166,11 +192,23 @@ def merged(lanes: Sequence[Lane], order: RunOrder, limit: int) -> RunPage:
     Of many lanes the keys are read first, in one statement, and then the runs of the page, in another one. A lane that no
     index serves alone has one more, for the end of its window.
     """
+    return merged_and_counted(lanes, order, limit)[0]
+
+
+def merged_and_counted(lanes: Sequence[Lane], order: RunOrder, limit: int) -> tuple[RunPage, Count | None]:
+    """Return what `merged` does, and the number of runs of all lanes; None if a lane has more than `limit`."""
     is_alone = len(lanes) <= _FEW or any(lane.shown_text for lane in lanes)
     found = [lane.read(limit) for lane in lanes] if is_alone else _keys_of(lanes, order, limit)
+    ends = [each.seen_to for each in found if each.seen_to is not None]
+    count: Count | None = None
+    if all(len(each.keyed) <= limit for each in found):
+        count = Count(number=sum(len(each.keyed) for each in found), is_capped=bool(ends))
+    return _merged(found, ends, order, limit), count
+
+
+def _merged(found: Sequence[_Found], ends: Sequence[Cursor], order: RunOrder, limit: int) -> RunPage:
     keyed = [row for each in found for row in each.keyed]
     keyed.sort(key=lambda row: row[0].sort_key, reverse=order.is_descending)
-    ends = [each.seen_to for each in found if each.seen_to is not None]
     if ends:
         choose = max if order.is_descending else min
         seen_to = choose(ends, key=lambda each: each.sort_key)
@@ -183,12 +221,20 @@ def merged(lanes: Sequence[Lane], order: RunOrder, limit: int) -> RunPage:
     return RunPage(runs=runs)
 
 
+def matching_of(lanes: Sequence[Lane]) -> tuple[Sequence[QuerySet[Any] | OfEach], Sequence[Cursor | None]]:
+    """Return what `Lane.matching` returns of each lane. Lanes of causes alone share a queryset, of their failures."""
+    causes = [lane.plan.cause for lane in lanes if lane.is_of_failures and lane.plan.cause is not None]
+    if causes and len(causes) == len(lanes):
+        return [OfEach(lanes[0].of_any_cause(), causes)], [None] * len(lanes)
+    found = [lane.matching() for lane in lanes]
+    return [runs for runs, _ in found], [end for _, end in found]
+
+
 def _keys_of(lanes: Sequence[Lane], order: RunOrder, limit: int) -> list[_Found]:
     """Return the keys of the first runs of each lane; one statement besides those that find the ends of windows."""
-    matching = [lane.matching() for lane in lanes]
-    columns = list(order.key)
+    matching, ends = matching_of(lanes)
     found = []
-    for (_, end), rows in zip(matching, sample_rows([runs for runs, _ in matching], columns, limit + 1), strict=True):
+    for end, rows in zip(ends, sample_rows(matching, order.key, limit + 1), strict=True):
         keys = [_cursor(row, order) for row in rows]
         keys.sort(key=lambda key: key.sort_key, reverse=order.is_descending)
         found.append(_Found([(key, None) for key in keys], keys[-1] if len(keys) > limit else end))

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import Count as CountOf
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from durable import runtime
 from durable.conf import conf
@@ -25,7 +25,7 @@ from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.error_text import contains
 from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
-from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, merged
+from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, matching_of, merged, merged_and_counted
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
@@ -147,17 +147,20 @@ def list_and_count(
 ) -> tuple[RunPage, Count | None]:
     """Return what `list_runs` and `count_runs` do; one statement more than `list_runs` for the first page.
 
-    None more for a first page that has all that was found along one index.
+    None more for a first page if no index has led to more runs than a page has: these are counted as they are read.
     """
     learn_names_of(wanted)
     order = order_of(wanted, order)
     first = _lanes_of(wanted, order, None, None)
-    page = merged(_lanes_of(wanted, order, cursor, None) if cursor else first, order, limit)
+    known: Count | None = None
+    if cursor:
+        page = merged(_lanes_of(wanted, order, cursor, None), order, limit)
+    else:
+        page, known = merged_and_counted(first, order, limit)
     if wanted.error_text and conf.REDACT:
         return page, None
-    if cursor is None and len(first) == 1 and (page.next_cursor is None or page.is_window):
-        number = len(page.runs)
-        return page, Count(number=min(number, FOUND), is_capped=page.is_window or number > FOUND)
+    if known is not None and known.number <= FOUND:
+        return page, known
     return page, _count(first)
 
 
@@ -189,10 +192,10 @@ def _lanes_of(wanted: RunCriteria, order: RunOrder, cursor: str | None, within: 
 
 
 def _count(lanes: Sequence[Lane]) -> Count:
-    found = [lane.matching() for lane in lanes]
-    counts = count_capped([runs for runs, _ in found], FOUND)
+    matching, ends = matching_of(lanes)
+    counts = count_capped(matching, FOUND)
     number = sum(each.number for each in counts)
-    is_capped = any(each.is_capped for each in counts) or any(end is not None for _, end in found)
+    is_capped = any(each.is_capped for each in counts) or any(end is not None for end in ends)
     return Count(number=min(number, FOUND), is_capped=is_capped or number > FOUND)
 
 
@@ -224,19 +227,21 @@ def settle_roots(wanted: RunCriteria) -> RunCriteria:
     return replace(wanted, only_roots=wanted.hides_children and has_children())
 
 
-def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[RunQuerySet, bool]]:
+def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[QuerySet[Any], bool]]:
     """Return the runs that match `wanted` as disjoint querysets, each in the order of the index that it follows.
 
     Beside each: whether it ends after `window` runs of its index, because no index serves the rest of the filter. Not
     for an error's text under a redaction hook, which no query may compare. `workflow_of_run` is the workflow, from where the
-    index has it or leads to.
+    index has it or leads to. Instead of runs the rows are failures where these tell all: their keys are those of the runs.
     """
     order = order_of(wanted)
-    found = list[tuple[RunQuerySet, bool]]()
+    found = list[tuple[QuerySet[Any], bool]]()
     for plan in _plans(wanted, order):
-        runs, end = Lane(plan, order).matching(window)
-        workflow = F("failure__workflow" if plan.is_of_failures else "workflow")
-        found.append((runs.annotate(workflow_of_run=workflow), end is not None))
+        lane = Lane(plan, order)
+        rows, end = lane.of_failures(window) or lane.matching(window)
+        is_looked_up = plan.is_of_failures and rows.model is Run
+        workflow = F("failure__workflow" if is_looked_up else "workflow")
+        found.append((rows.annotate(workflow_of_run=workflow), end is not None))
     return found
 
 
@@ -337,6 +342,8 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
                 rest,
                 is_of_failures=True,
                 failures=open_ones.filter(cause_id=each),
+                cause=each,
+                rest_of_failures=None if rest else Q(),
                 is_narrow=True,
             )
             for each in causes
@@ -360,15 +367,16 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
 
 def _failed_roots(wanted: RunCriteria) -> Plan:
     """Return the lane of failed runs that are no children: along an index of their own, however many children have failed."""
-    rest = _sieve(replace(wanted, only_roots=False, queue=""))
-    # these of a run never change
-    rest &= _is(failure__workflow=wanted.workflow, failure__queue=wanted.queue)
+    sieve = _sieve(replace(wanted, only_roots=False, queue=""))
+    fixed = {"workflow": wanted.workflow, "queue": wanted.queue}  # these of a run never change
+    rest = sieve & _is(**{f"failure__{name}": value for name, value in fixed.items()})
     times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
     open_ones = {"is_open": True, "parent__isnull": True}
     of_failure = {f"failure__{name}": value for name, value in open_ones.items()}
     roots = _is(**{f"failure__{name}": value for name, value in times.items()}) & Q(**of_failure)
     failures = Failure.objects.using(conf.DATABASE).filter(_is(**times), **open_ones)
-    return Plan(roots, rest, is_of_failures=True, failures=failures, is_narrow=True)
+    of_rows = None if sieve else _is(**fixed)
+    return Plan(roots, rest, is_of_failures=True, failures=failures, rest_of_failures=of_rows, is_narrow=True)
 
 
 def _causes(wanted: RunCriteria) -> list[int] | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
+
+from django.db.models import QuerySet
 
 from durable.conf import conf
 from durable.core.records import RunState
@@ -13,7 +15,6 @@ from durable.core.tally import Tally
 from durable.inspection.capped_counts import count_capped, tally
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
 from durable.models import Run
-from durable.models.run import RunQuerySet
 
 __all__ = ["Chosen", "Filtered"]
 
@@ -48,8 +49,8 @@ class Filtered:
         # Failed runs that fit the filter no longer when a page is read are left out by its cause or place.
         return self if wanted is None or wanted.cause or wanted.place else Filtered(wanted)
 
-    def failed(self) -> Sequence[RunQuerySet]:
-        """Return the matching runs that are failed, as disjoint querysets."""
+    def failed(self) -> Sequence[QuerySet[Any]]:
+        """Return the matching runs that are failed, as disjoint querysets, or their failures instead."""
         return [runs for runs, _ in self._lanes(RunState.FAILED.value)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
@@ -68,7 +69,7 @@ class Filtered:
             return self._tally_of_shown(most)
         numbers: Counter[tuple[str, str]] = Counter()
         partial = set[str]()
-        matching, others = list[tuple[str, RunQuerySet]](), list[tuple[str, RunQuerySet]]()
+        matching, others = list[tuple[str, QuerySet[Any]]](), list[tuple[str, QuerySet[Any]]]()
         every = [each.value for each in RunState]
         for state in every:
             for runs, is_window in self._lanes(state):
@@ -93,7 +94,7 @@ class Filtered:
             both &= {RunState.FAILED.value}
         return replace(self.wanted, states=both) if both else None
 
-    def _lanes(self, state: str) -> list[tuple[RunQuerySet, bool]]:
+    def _lanes(self, state: str) -> list[tuple[QuerySet[Any], bool]]:
         wanted = self._in(frozenset({state}))
         if wanted is not None and (wanted.cause or wanted.place):  # their index has failed runs only
             wanted = replace(wanted, states=frozenset())
@@ -133,7 +134,7 @@ class Chosen:
         end = begin + limit
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
 
-    def failed(self) -> Sequence[RunQuerySet]:
+    def failed(self) -> Sequence[QuerySet[Any]]:
         """Return the runs that are failed."""
         return [Run.objects.using(conf.DATABASE).filter(pk__in=self.ids, state=RunState.FAILED.value)]
 

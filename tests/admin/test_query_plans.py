@@ -1,5 +1,6 @@
 """No page grows with the tables: the same number of statements, each along an index, however many runs there are."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.admin import audit_log
-from durable.inspection import RunCriteria, list_runs
+from durable.inspection import RunCriteria, list_runs, resting, run_conditions, tree_window
 from durable.inspection.family import CAP, count_children
 from durable.inspection.runs import PAGE, WINDOW
 from durable.inspection.selection import EXAMINED
@@ -21,7 +22,7 @@ from durable.retention import Policy
 from durable.store import store_for
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.admin.pages import url
-from tests.support.plans import most_read, scans, sifted, sorts
+from tests.support.plans import most_read, read, scans, sifted, sorts
 from tests.support.worker_rows import a_worker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.django_db]
@@ -97,6 +98,24 @@ def test_a_long_history_is_paged_and_its_drawing_capped(crowd: None, operator: C
     assert "step 401" in page.content.decode()
     assert "step 700" not in page.content.decode()
     assert operator.get(url("change", LONG)).content.decode().count("<rect") <= 400 + 120
+
+
+def test_the_next_page_of_a_long_history_reads_what_it_shows(
+    crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(resting, "LONG", ENTRIES // 2)
+    monkeypatch.setattr(tree_window, "LONG", ENTRIES // 2)
+    rows = []
+    for start in ("0", "0", "100", "500"):
+        with CaptureQueriesContext(connection) as queries:
+            page = operator.get(url("change", LONG), {"part": "history", "start": start})
+        assert (page.context["tree"].start, page.context["tree"].total) == (int(start), ENTRIES)
+        rows.append(read(queries, "durable_entry"))
+    first, *others = rows
+    assert first > 2 * ENTRIES  # its progress is counted, and its order is read
+    shown = page.context["tree"].size
+    assert all(each <= 4 * shown for each in others), rows
 
 
 def test_pages_by_key_lose_and_repeat_nothing(crowd: None) -> None:
@@ -183,6 +202,21 @@ def test_a_bulk_is_counted_along_indexes(crowd: None, operator: Client, filter: 
     # a count may sort what it examines, which has a bound
     assert scans(queries, GROWING) + sorts(queries, GROWING, most=EXAMINED) == []
     assert len(queries) <= 40
+
+
+def test_a_bulk_counts_failed_roots_by_their_failures(crowd: None, operator: Client) -> None:
+    with a_family(60):
+        wanted = Run.objects.filter(run_conditions.ROOT, state="failed")
+        for filter, failed in (
+            ("?state=failed", wanted),
+            ("?state=failed&workflow=big.workflow_3", wanted.filter(workflow="big.workflow_3")),
+            ("?state=failed&queue=default", wanted.filter(queue="default")),
+        ):
+            with CaptureQueriesContext(connection) as queries:
+                page = operator.post(url("bulk"), {"verb": "recover", "all": "on", "filter": filter})
+            assert page.context["eligibility"].count == failed.count() > 10, filter
+            assert sum(cause.number for cause in page.context["causes"]) == failed.count()
+            assert read(queries, "durable_run") <= 60, filter  # those that the page names
 
 
 def test_a_family_is_read_along_indexes_and_no_further_than_its_cap(crowd: None, operator: Client) -> None:

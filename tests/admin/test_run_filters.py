@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from durable import get_run
 from durable.core.errors import ErrorInfo
@@ -24,6 +26,7 @@ from durable.inspection import (
     run_conditions,
     run_lanes,
 )
+from durable.inspection.runs import list_and_count
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -120,6 +123,27 @@ def test_the_runs_of_a_worker_are_those_that_it_has_and_those_that_failed_on_it(
     flows.SWITCH["broken"] = False
     get_run("broken").recover()
     assert found(worker="host:4711:abc") == []
+
+
+def test_few_runs_are_counted_as_they_are_read(odd: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along several indexes too: what no index serves is not looked through twice."""
+    monkeypatch.setattr(run_lanes, "WINDOW", 2)
+    for wanted in (
+        RunCriteria(worker="a:1"),
+        RunCriteria(worker="nobody"),
+        RunCriteria(states=frozenset({"failed", "cancelled", "running"})),
+        RunCriteria(states=frozenset({"failed", "sleeping"}), queue="default"),
+        RunCriteria(is_diverged=True),
+    ):
+        with CaptureQueriesContext(connection) as listed:
+            list_runs(wanted)
+        with CaptureQueriesContext(connection) as queries:
+            page, number = list_and_count(wanted)
+        assert len(queries) <= len(listed), wanted
+        assert number == count_runs(wanted), wanted
+        assert [run.id for run in page.runs] == [run.id for run in list_runs(wanted).runs]
+        # a page that does not have all of them does not tell their number
+        assert list_and_count(wanted, limit=1)[1] == number, wanted
 
 
 def test_a_stuck_compensation_is_found(stage: Stage) -> None:
