@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.admin import charts
-from durable.admin.url_keys import as_key
+from durable.admin.url_keys import as_key, url_maker
 from durable.conf import conf
 from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
 from durable.inspection.humanize import thousands
@@ -61,9 +61,10 @@ class Row:
 
     `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text `list_title`. `says` is text of an error's
     message, for users with `view_payload`; `advice` is for everybody. `is_urgent`: runs stand still until a person acts.
-    `newest` is the id of its newest run in the revision `newest_revision`, and `recover_newest_url` leads to the
-    confirmation of a recovery of that one.
-    `columns` draw the failures of the last day, and `total` is their number, `is_sampled` if there were more.
+    `newest` is the id of its newest run in the revision `newest_revision`, at `newest_url`, and `recover_newest_url` leads to
+    the confirmation of a recovery of that one.
+    `columns` is the path that draws the failures of the last day, "" for none, and `total` is their number, `is_sampled` if
+    there were more.
     """
 
     key: str
@@ -79,11 +80,12 @@ class Row:
     workflows: str = ""
     since: datetime | None = None
     last_at: datetime | None = None
-    columns: Sequence[charts.SparkColumn] = ()
+    columns: str = ""
     total: int = 0
     is_sampled: bool = False
     verbs: Sequence[Verb] = ()
     newest: str = ""
+    newest_url: str = ""
     newest_revision: str = ""
     recover_newest_url: str = ""
     command: str = ""
@@ -95,12 +97,14 @@ def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin") -> list[
     newest_first = sorted(causes, key=lambda cause: (cause.since is not None, cause.since), reverse=True)
     failed = failed_runs(Run.objects.using(conf.DATABASE).filter(pk__in=[each.newest_run for each in causes]))
     newest = {run.id: run for run in failed}
-    return [_row_of_cause(each, newest.get(each.newest_run), site) for each in newest_first]
+    urls = _Urls(site)
+    return [_row_of_cause(each, newest.get(each.newest_run), urls) for each in newest_first]
 
 
 def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Row]:
     """Return a short row for each further cause: its title, its number and its verb."""
-    return [_line_of_cause(each, site) for each in causes]
+    urls = _Urls(site)
+    return [_line_of_cause(each, urls) for each in causes]
 
 
 def rows_of_findings(findings: Sequence[Finding], site: str = "admin", *, with_children: bool = False) -> list[Row]:
@@ -176,8 +180,7 @@ def bulk_url(verb: str, query: str, site: str = "admin", options: Mapping[str, i
 
     `options` are proposals for fields of its form.
     """
-    given = urlencode({"verb": verb, "all": "on", "filter": query, **options})
-    return f"{reverse('admin:durable_run_bulk', current_app=site)}?{given}"
+    return reverse("admin:durable_run_bulk", current_app=site) + _bulk_query(verb, query, options)
 
 
 def children_url(parent: str, site: str = "admin", group: str = "") -> str:
@@ -186,17 +189,37 @@ def children_url(parent: str, site: str = "admin", group: str = "") -> str:
     return f"{reverse('admin:durable_run_bulk', current_app=site)}?{urlencode(given)}"
 
 
-def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> Row:
+def _bulk_query(verb: str, query: str, options: Mapping[str, int] = MappingProxyType({})) -> str:
+    return f"?{urlencode({'verb': verb, 'all': 'on', 'filter': query, **options})}"
+
+
+class _Urls:
+    """The addresses that rows of causes lead to. Each is looked up once: a page has hundreds of them."""
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+        self.runs = reverse("admin:durable_run_changelist", current_app=site)
+        self.bulk = reverse("admin:durable_run_bulk", current_app=site)
+        self.cause = url_maker("cause", site)
+        self.run = url_maker("change", site)
+        self._recover = url_maker("act", site, "recover")
+
+    def recover_newest(self, cause: CauseSummary | CauseLine) -> str:
+        """Return the address of the confirmation that recovers the newest run alone; "" if there is no other."""
+        return "" if cause.count.number < 2 else self._recover(cause.newest_run)
+
+
+def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) -> Row:
     query = query_of(RunCriteria(cause=cause.fingerprint))
     text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
-    recover = Verb(title=text % {"count": cause.count}, url=bulk_url("recover", query, site))
+    recover = Verb(title=text % {"count": cause.count}, url=urls.bulk + _bulk_query("recover", query))
     if newest is not None and cause.count.number == 1 and newest.error_type in _OF_CHILDREN:
-        recover = Verb(title=_("Recover it and its failed children"), url=children_url(newest.id, site))
+        recover = Verb(title=_("Recover it and its failed children"), url=children_url(newest.id, urls.site))
     return Row(
         key=cause.fingerprint,
         title=title_of(cause),
-        url=_cause_url(cause.fingerprint, site),
-        list_url=_list_url(query, site),
+        url=urls.cause(cause.fingerprint),
+        list_url=urls.runs + query,
         list_title=_("In the list"),
         count=cause.count,
         is_urgent=cause.count.number > 0 and not cause.is_muted,
@@ -211,38 +234,28 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, site: str) -> R
         is_sampled=cause.is_sampled,
         verbs=[recover] if cause.count else [],
         newest=cause.newest_run,
+        newest_url=urls.run(cause.newest_run),
         newest_revision="" if newest is None else revision(newest),
-        recover_newest_url=_recover_newest_url(cause, site),
+        recover_newest_url=urls.recover_newest(cause),
     )
 
 
-def _line_of_cause(cause: CauseLine, site: str) -> Row:
+def _line_of_cause(cause: CauseLine, urls: _Urls) -> Row:
     query = query_of(RunCriteria(cause=cause.fingerprint))
     text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
     is_parent = cause.count.number == 1 and cause.error_type in _OF_CHILDREN
-    recover = children_url(cause.newest_run, site) if is_parent else bulk_url("recover", query, site)
+    recover = children_url(cause.newest_run, urls.site) if is_parent else urls.bulk + _bulk_query("recover", query)
     return Row(
         key=cause.fingerprint,
         title=cause_in_words(cause.place, cause.error_type),
-        url=_cause_url(cause.fingerprint, site),
-        list_url=_list_url(query, site),
+        url=urls.cause(cause.fingerprint),
+        list_url=urls.runs + query,
         count=cause.count,
         is_urgent=True,
         verbs=[Verb(title=text % {"count": cause.count}, url=recover)],
         newest=cause.newest_run,
-        recover_newest_url=_recover_newest_url(cause, site),
+        recover_newest_url=urls.recover_newest(cause),
     )
-
-
-def _cause_url(fingerprint: str, site: str) -> str:
-    return reverse("admin:durable_run_cause", args=[fingerprint], current_app=site)
-
-
-def _recover_newest_url(cause: CauseSummary | CauseLine, site: str) -> str:
-    """Return the address of the confirmation that recovers the newest run alone; "" if there is no other."""
-    if cause.count.number < 2:
-        return ""
-    return reverse("admin:durable_run_act", args=[as_key(cause.newest_run), "recover"], current_app=site)
 
 
 def _advice_of(run: FailedRun | None) -> str:

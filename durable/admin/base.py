@@ -6,18 +6,16 @@ Views take `AdminPages`. They do not import `RunAdmin`, which routes requests to
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
-from urllib.parse import quote as url_quote
+from typing import Any
 
 from django.contrib.admin import AdminSite
 from django.db.models.options import Options
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.http import RFC3986_SUBDELIMS
 
 from durable.admin import access
-from durable.admin.url_keys import as_key
+from durable.admin.url_keys import as_key, url_maker
 from durable.admin.visible_text import with_visible_text
 from durable.inspection.humanize import printable
 from durable.models import Run
@@ -28,8 +26,6 @@ _PERMISSIONS = (
     *("view_run", "view_payload", "start_run", "operate_run", "replay_run"),
     *("pause_queue", "hold_workflow", "view_source"),
 )
-_ANY: Final = "anyrun"  # an id that is quoted by itself
-_SAFE: Final = f"{RFC3986_SUBDELIMS}/~:@"  # what `reverse` leaves as it is
 
 
 class AdminPages:
@@ -57,5 +53,4 @@ class AdminPages:
 
     def url_maker(self, name: str) -> Callable[[str], str]:
         """Return a function of an id that returns what `url` does: for a page with hundreds of links, without a look-up for each."""
-        before, _, after = self.url(name, _ANY).rpartition(_ANY)
-        return lambda run_id: f"{before}{url_quote(as_key(run_id), safe=_SAFE)}{after}"
+        return url_maker(name, self.admin_site.name)

@@ -6,15 +6,16 @@ Templates draw; this module only measures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from durable.inspection import TreeNode
 from durable.inspection.wording import display_location
 
-__all__ = ["SparkColumn", "shallow", "spark"]
+__all__ = ["shallow", "spark"]
 
 _DEEPEST = 12  # nesting levels of scopes that are drawn
 _SPARK_HEIGHT = 24
+_SPARK_WIDTH = 1.6  # of a column; the next one begins 2 units further
 
 
 def shallow(nodes: Sequence[TreeNode], deepest: int = _DEEPEST) -> list[TreeNode]:
@@ -26,21 +27,17 @@ def shallow(nodes: Sequence[TreeNode], deepest: int = _DEEPEST) -> list[TreeNode
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparkColumn:
-    """A bar of a spark line."""
+def spark(counts: Sequence[int]) -> str:
+    """Return the path of a column for each count above 0, `_SPARK_WIDTH` wide and up to `_SPARK_HEIGHT` high; "" for none.
 
-    x: str
-    y: str
-    height: str
-
-
-def spark(counts: Sequence[int]) -> list[SparkColumn]:
-    """Return a bar for each count above 0, two units wide and up to `_SPARK_HEIGHT` high."""
+    One path and not an element for each column: a page has dozens of these charts.
+    """
     most = max(counts, default=0)
     columns = []
     for number, count in enumerate(counts):
         if count:
             height = max(2.0, count / most * _SPARK_HEIGHT)
-            columns.append(SparkColumn(x=f"{2 * number}", y=f"{_SPARK_HEIGHT - height:.1f}", height=f"{height:.1f}"))
-    return columns
+            columns.append(
+                f"M{2 * number} {_SPARK_HEIGHT - height:.1f}h{_SPARK_WIDTH}V{_SPARK_HEIGHT}h-{_SPARK_WIDTH}z"
+            )
+    return "".join(columns)

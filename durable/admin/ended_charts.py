@@ -43,10 +43,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarShapes:
-    """A bar of the charts, and the address of the list of its runs, "" without any."""
+    """A bar of the charts, and the address of the list of its runs, "" without any.
+
+    `ended` and `took` say what the two charts draw, and `cells` are its figures in the table, all empty without runs.
+    """
 
     bar: Bar
     when: str
+    ended: str
+    took: str
+    cells: Sequence[str]
     x: str
     left: str
     parts: Sequence[Part]
@@ -110,10 +116,11 @@ def ended_charts(
     """
     hour, day = last_hour_and_day(now, workflow)
     marks = marks_of(day)  # the end of both is near: those of the hour are among them
-    wanted = {**({"workflow": workflow} if workflow else {}), **everyone}
+    wanted = urlencode({**({"workflow": workflow} if workflow else {}), **everyone})
+    runs_url = f"{reverse('admin:durable_run_changelist', current_app=site)}?{wanted}{'&' if wanted else ''}"
     return [
-        _drawn(now, "hour", _("the last hour"), hour, marks, wanted, site),
-        _drawn(now, "day", _("the last day"), day, marks, wanted, site),
+        _drawn(now, "hour", _("the last hour"), hour, marks, runs_url, site),
+        _drawn(now, "day", _("the last day"), day, marks, runs_url, site),
     ]
 
 
@@ -123,7 +130,7 @@ def _drawn(
     title: str,
     throughput: Throughput,
     marks: Sequence[TimeMark],
-    wanted: Mapping[str, str],
+    runs_url: str,
     site: str,
 ) -> EndedCharts:
     most = _round_up(max((bar.total for bar in throughput.bars), default=0))
@@ -135,7 +142,7 @@ def _drawn(
         name=name,
         title=title,
         throughput=throughput,
-        bars=[_shapes(throughput, position, bar, most, wanted, site) for position, bar in enumerate(throughput.bars)],
+        bars=[_shapes(throughput, position, bar, most, runs_url) for position, bar in enumerate(throughput.bars)],
         marks=[_mark(throughput, each, site) for each in marks if throughput.begin <= each.at],
         scale=[thousands(most), thousands(most // 2), "0"],
         durations=[span(high, 1), span(math.sqrt(low * high), 1), span(low, 1)],
@@ -151,9 +158,7 @@ def _drawn(
     )
 
 
-def _shapes(
-    throughput: Throughput, position: int, bar: Bar, most: int, wanted: Mapping[str, str], site: str
-) -> BarShapes:
+def _shapes(throughput: Throughput, position: int, bar: Bar, most: int, runs_url: str) -> BarShapes:
     parts, top = [], float(HEIGHT)
     for kind, number in (("good", bar.completed), ("idle", bar.cancelled), ("bad", bar.failed)):
         if number:
@@ -161,20 +166,39 @@ def _shapes(
             top = max(0.0, top - height)
             parts.append(Part(kind=kind, y=f"{top:.1f}", height=f"{height:.1f}"))
     end = bar.begins + throughput.width
+    when = _("%(begin)s to %(end)s") % {"begin": _clock(bar.begins), "end": _clock(end)}
+    cells, ended, took = dict[str, str](), "", ""
+    if bar.total:
+        cells = _cells(bar)
+        told = {"when": when, **cells}
+        ended = _("%(when)s: %(completed)s completed, %(failed)s failed, %(cancelled)s cancelled") % told
+        took = _("%(when)s: half under %(median)s, 95 %% under %(slow)s") % told
     return BarShapes(
         bar=bar,
-        when=_("%(begin)s to %(end)s") % {"begin": _clock(bar.begins), "end": _clock(end)},
+        when=when,
+        ended=ended,
+        took=took,
+        cells=list(cells.values()),
         x=f"{position * STEP + 0.5}",
         left=f"{position * STEP}",
         parts=parts,
-        url=_list_url(bar.begins, end, wanted, site) if bar.total else "",
+        url=_list_url(runs_url, bar.begins, end) if bar.total else "",
     )
 
 
-def _list_url(begin: datetime, end: datetime, wanted: Mapping[str, str], site: str) -> str:
-    ended = {"finished_from": begin.isoformat(), "finished_until": end.isoformat()}
-    query = {**wanted, **ended, "sort": "-finished_at"}
-    return f"{reverse('admin:durable_run_changelist', current_app=site)}?{urlencode(query)}"
+def _cells(bar: Bar) -> dict[str, str]:
+    """Return the figures of a bar in words, in the order of the table."""
+    numbers = {"completed": bar.completed, "failed": bar.failed, "cancelled": bar.cancelled}
+    times = {"median": bar.median, "slow": bar.slow}
+    return {
+        **{name: thousands(number) for name, number in numbers.items()},
+        **{name: "—" if seconds is None else span(seconds) for name, seconds in times.items()},
+    }
+
+
+def _list_url(runs_url: str, begin: datetime, end: datetime) -> str:
+    ended = {"finished_from": begin.isoformat(), "finished_until": end.isoformat(), "sort": "-finished_at"}
+    return runs_url + urlencode(ended)
 
 
 def _mark(throughput: Throughput, mark: TimeMark, site: str) -> ChartMark:

@@ -12,16 +12,17 @@ from typing import Final
 
 __all__ = ["with_visible_text"]
 
-#: Controls, marks that change the direction of text, line separators, and characters without a width. Those that join
-#: letters or emoji are left where they do.
-_HIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
-    "|(?<=[\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)"
+#: Controls, marks that change the direction of text, line separators, and characters without a width.
+_ALWAYS: Final = (
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
 )
+#: These, and characters that join letters or emoji where they do not.
+_HIDDEN: Final = re.compile(f"[{_ALWAYS}]|(?<=[\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)")
 _RIGHT_TO_LEFT: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff"
 #: Words written from right to left, with what stands between them.
 _WORDS: Final = re.compile(f"[{_RIGHT_TO_LEFT}](?:[^<>&A-Za-z0-9]*?[{_RIGHT_TO_LEFT}])*")
-_OF_INTEREST: Final = re.compile(f"{_HIDDEN.pattern}|[{_RIGHT_TO_LEFT}]")
+#: One set of characters, and no alternatives: each page is searched for it.
+_OF_INTEREST: Final = re.compile(f"[{_ALWAYS}\u200c\u200d{_RIGHT_TO_LEFT}]")
 _TAG: Final = re.compile(r"(<[^>]*>)")
 _NAME: Final = re.compile(r"</?([a-z]+)")
 _RAW: Final = frozenset({"textarea", "script", "style"})

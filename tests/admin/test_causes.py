@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
+from typing import Any
 
 import pytest
 from django.test import Client, override_settings
-from django.urls import reverse
+from django.urls import URLResolver, reverse
 
 from durable.models import Cause, Failure, OperatorAction, Run
 from tests.admin import flows
@@ -95,6 +96,38 @@ def test_causes_that_have_no_row_have_a_line_with_their_verbs(
     viewed = line(log_in("view_run", name="bob"), reverse("admin:index"))
     assert "Recover" not in viewed
     assert f'href="{url("changelist")}?cause={failed}">2</a>' in viewed
+
+
+def test_addresses_are_looked_up_once_for_all_causes(
+    stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    resolver: Any = URLResolver
+    look_up = resolver._reverse_with_prefix
+
+    def counted(self: URLResolver, name: str, *arguments: Any, **options: Any) -> str:
+        asked.append(name)
+        address: str = look_up(self, name, *arguments, **options)
+        return address
+
+    def addresses(*, causes: int) -> int:
+        for number in range(causes):
+            run_id = f"run-{Run.objects.count()}"
+            stage.start(flows.switched, number, id=run_id)
+            new = Cause.objects.create(
+                fingerprint=f"{run_id:x>16}"[-16:], place=run_id, error_type="E", first_seen_at=stage.now
+            )
+            Failure.objects.filter(run=run_id).update(cause=new)
+        text_of(operator, url("causes"))  # so that nothing is looked up for the first time
+        del asked[:]
+        shown = text_of(operator, url("causes"))
+        number = len(asked)
+        assert shown.count('class="durable-spark"') == Run.objects.count()
+        assert all(f'href="{url("change", each)}"' in shown for each in Run.objects.values_list("pk", flat=True))
+        return number
+
+    monkeypatch.setattr(URLResolver, "_reverse_with_prefix", counted)
+    assert addresses(causes=1) == addresses(causes=4) > 0
 
 
 def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str, operator: Client) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from durable.admin.ended_charts import ended_charts
 from durable.models import Build, RollupProgress, Run
@@ -47,6 +49,28 @@ def test_the_parts_of_a_bar_stand_on_each_other_up_to_the_scale(figures: None) -
         ("idle", "60.0", "10.0"),
         ("bad", "40.0", "20.0"),
     ]
+
+
+def test_a_bar_says_what_it_draws(figures: None) -> None:
+    hour, _ = ended_charts(NOW)
+    bar, _slow = [each for each in hour.bars if each.url]
+    assert bar.ended == "12:00 to 12:02: 3 completed, 2 failed, 1 cancelled"
+    assert bar.took == "12:00 to 12:02: half under 0.9 s, 95 % under 0.9 s"  # within a tenth
+    assert [*bar.cells[:3], len(bar.cells)] == ["3", "2", "1", 5]
+    assert {(each.ended, each.took, tuple(each.cells)) for each in hour.bars if not each.url} == {("", "", ())}
+
+
+def test_the_address_of_the_list_is_looked_up_once(figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(name: str, **how: Any) -> str:
+        asked.append(name)
+        return reverse(name, **how)
+
+    monkeypatch.setattr("durable.admin.ended_charts.reverse", counted)
+    charts = ended_charts(NOW)
+    assert sum(bool(bar.url) for chart in charts for bar in chart.bars) == 3
+    assert len(asked) == 1
 
 
 def test_a_bar_leads_to_the_runs_that_it_counts(figures: None, operator: Client) -> None:

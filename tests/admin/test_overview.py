@@ -48,7 +48,7 @@ def rows_of(stage: Stage, operator: Client) -> list[Row]:
 
 
 def row(*, is_cause: bool = True, is_new: bool = False, is_urgent: bool = True, title: str = "one") -> Row:
-    columns = charts.spark([1]) if is_cause else []
+    columns = charts.spark([1]) if is_cause else ""
     return Row(
         key=title,
         title=title,
