@@ -139,6 +139,18 @@ def duration(text: str) -> timedelta:
     return parse_duration(float(text) if _is_number(text) else text)
 
 
+def number_up_to(most: int) -> Callable[[str], int]:
+    """Return a type for a whole number from 1 to `most`."""
+
+    def number(text: str) -> int:
+        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+        if not is_number or not 1 <= int(text) <= most:
+            raise ArgumentTypeError(f"a whole number from 1 to {most} is expected, not {text[:50]!r}")
+        return int(text)
+
+    return number
+
+
 @_typed
 def deadline(text: str) -> timedelta | datetime:
     """Parse "30 days", seconds, or an ISO 8601 date or time, in the current time zone unless it has one."""

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.arguments import add_format
+from durable.cli.arguments import add_format, number_up_to
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
@@ -22,7 +22,7 @@ _MOST = 200
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--limit", type=int, default=50, choices=range(1, _MOST + 1), metavar="N", help="how many at most (default: 50)"
+        "--limit", type=number_up_to(_MOST), default=50, metavar="N", help=f"1 to {_MOST} steps (default: 50)"
     )
     parser.add_argument("--cursor", help="go on where a page ended")
     add_format(parser)

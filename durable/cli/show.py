@@ -63,7 +63,10 @@ __all__ = ["EXPORT", "SHOW", "WHY"]
 def _configure_show(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
     parser.add_argument(
-        "-p", "--payloads", action="store_true", help="with input, output, traceback and what steps have saved"
+        "-p",
+        "--payloads",
+        action="store_true",
+        help="with the run's input, output and traceback, and what running steps have saved",
     )
     parser.add_argument("--failed", action="store_true", help="of the history only what failed, was retried or is open")
     parser.add_argument(
