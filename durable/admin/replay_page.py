@@ -15,15 +15,19 @@ from durable.admin import access, action_page, pages
 from durable.admin.base import AdminPages
 from durable.admin.forms import GiveOutputForm, ReplayRunForm
 from durable.admin.url_keys import location_query
+from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
+from durable.core.records import EntryKind
 from durable.inspection import reading
+from durable.inspection.humanize import thousands
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.inspection.wording import display_location
-from durable.models import Run
+from durable.models import Entry, Run
 from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan
+from durable.operations.replay_starts import StartsAgain
 
 __all__ = ["show", "show_giving"]
 
@@ -70,7 +74,7 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
         "place": display_location(location),
         "boundary": display_location(plan.boundary),
         "give_url": f"{admin.url('give_output', run.id)}{location_query(location)}",
-        "may_give": access.may(request, "give_output"),
+        "may_give": access.may(request, "give_output") and _is_step(run, location),
         "form": form,
         "problem": problem,
         "plan": plan,
@@ -81,6 +85,12 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
         ),
     }
     return admin.page(request, "replay", context, status=status)
+
+
+def _is_step(run: Run, location: str) -> bool:
+    """Return whether a step is recorded at the location: only the output of a step can be given by hand."""
+    steps = Entry.objects.using(conf.DATABASE).filter(kind=EntryKind.STEP.value)
+    return steps.filter(run=run.id, location=location).exists()
 
 
 def _plan(run: Run, location: str, *, is_given: bool) -> ReplayPlan:
@@ -109,6 +119,7 @@ def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
     returned = [(each.queue, each.wait) for each in plan.messages]
     counts = plan.counts
     parts: list[tuple[str, str, Sequence[Any], int]] = [
+        ("grave", _("Children that are started again"), plan.starts, counts.starts),
         ("again", _("Steps that run again"), plan.reruns, counts.reruns),
         ("again", _("Messages that are sent again"), plan.resends, counts.resends),
         ("back", _("Messages that return to the queue"), returned, counts.messages),
@@ -125,9 +136,12 @@ def _parts(plan: ReplayPlan) -> list[tuple[str, str, list[str], int]]:
     ]
 
 
-def _named(what: str | tuple[str, str]) -> str:
-    """Return a location for people, or a queue with the location of the wait that had received its message."""
+def _named(what: str | tuple[str, str] | StartsAgain) -> str:
+    """Return a location for people, one with its children, or a queue with the wait that had received its message."""
     if isinstance(what, str):
         return display_location(what)
+    if isinstance(what, StartsAgain):
+        told = {"place": display_location(what.location), "number": thousands(what.number), "workflow": what.workflow}
+        return _("%(place)s: %(number)s of %(workflow)s") % told
     queue, wait = what
     return _("%(queue)s (received by %(place)s)") % {"queue": queue, "place": display_location(wait)}

@@ -73,6 +73,8 @@ def _replay(options: Namespace, output: Output) -> int:
     except REFUSALS as error:
         output.complain(error)
         return Exit.REFUSED
+    if plan.starts:
+        output.say(f"{plan.notes[0]}.")
     if output.format == "json":
         output.json({"id": options.id, "outcome": "done", "run": run_id, "boundary": plan.boundary})
     else:
@@ -89,7 +91,9 @@ def _ask(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:
         )
     for line in _lines(plan, in_place=in_place):
         output.say(line)
-    if not confirmed(output, "Replay it?"):
+    number = plan.counts.started_children
+    again = f", and start {number:,} {'child' if number == 1 else 'children'} again" if number else ""
+    if not confirmed(output, f"Replay it{again}?"):
         raise CommandError("nothing was done", returncode=Exit.REFUSED)
 
 
@@ -119,12 +123,19 @@ def _lines(plan: ReplayPlan, *, in_place: bool) -> list[str]:
         ("rollback handlers that are not run", plan.not_compensated, counts.not_compensated),
         ("in the way", refusals, len(refusals)),
     ]
+    if plan.starts:
+        lines.append(f"children that are started again: {counts.started_children}")
+        lines += _first([f"{each.location}: {each.number} of {each.workflow}" for each in plan.starts], counts.starts)
     for name, entries, number in kinds:
         if number:
             lines.append(f"{name}: {number}")
-            lines += [f"  {each}" for each in entries[:SHOWN]]
-            lines += ["  ..."] if number > SHOWN else []
+            lines += _first(entries, number)
     return [*lines, f"plan {plan.hash}"]
+
+
+def _first(entries: Sequence[str], number: int) -> list[str]:
+    """Return lines of the first of these entries, and one that says so if there are more."""
+    return [*(f"  {each}" for each in entries[:SHOWN]), *(["  ..."] if number > SHOWN else [])]
 
 
 REPLAY = Subcommand(

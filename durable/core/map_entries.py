@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from durable.core.child_entries import RESULT
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "group_of",
     "open_group",
     "open_maps",
+    "started_number",
     "waiting_again",
 ]
 
@@ -37,6 +39,15 @@ def group_of(entry: EntryRecord) -> str | None:
     """Return the id of the group that the entry of a map has made, if it has."""
     found: str | None = entry.data.get("group") if entry.kind == EntryKind.MAP else None
     return found
+
+
+def started_number(entry: EntryRecord) -> int:
+    """Return how many children the operation has started, whatever has become of them: 0 for one that starts none."""
+    if entry.kind == EntryKind.MAP:
+        return 0 if group_of(entry) is None else int(entry.data.get("created", 0))
+    if entry.kind != EntryKind.CHILD or entry.data["action"] == RESULT or "refused" in entry.data:
+        return 0
+    return int(entry.data.get("child") is not None)
 
 
 def open_group(entry: EntryRecord) -> str | None:

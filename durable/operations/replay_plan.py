@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from durable.core.location import listed
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.core.words import Sentence, gettext_noop
+from durable.operations.replay_starts import StartsAgain
 from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
 
 __all__ = [
@@ -78,11 +80,13 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCounts:
-    """How many there are of each list of a plan."""
+    """How many there are of each list of a plan. `started_children` is the sum of the numbers in `starts`."""
 
     removed: int
     reruns: int
     resends: int
+    starts: int
+    started_children: int
     kept: int
     siblings: int
     messages: int
@@ -95,6 +99,7 @@ class Outlook:
     """What a plan is made of: a run gone back, and what that means for its history, its inbox and its children.
 
     `running` are the steps that stay and run now; `returned` the first messages that return to the queue, of `messages`.
+    `starts` are the children that are started again.
     `not_given` says why the output of the target cannot be given by hand.
     """
 
@@ -106,6 +111,7 @@ class Outlook:
     running: Sequence[str]
     hash: str
     not_given: Sequence[str] = ()
+    starts: Sequence[StartsAgain] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,9 @@ class ReplayPlan:
     - `removed` entries are deleted. Of these, `reruns` are the steps that had begun and run again when the code reaches
       them, and `resends` the sends that are made again. `kept` entries stay; `siblings` are the branches beside the
       boundary whose records stay.
+    - `starts` are the operations among the removed ones that start their children again, each with its `location`, the
+      `workflow` of the children and their `number`. They are new runs with new idempotency keys: what those before did
+      stays, and is done again. A child with an id of its own is refused in a new run, because the id is taken.
     - `messages` return to the queue in their order.
     - `children` are the runs that a replay in place cancels: children that removed entries have started.
     - `not_compensated` are completed steps with a rollback handler that are removed, and starts of children that are
@@ -135,6 +144,7 @@ class ReplayPlan:
     removed: tuple[str, ...]
     reruns: tuple[str, ...]
     resends: tuple[str, ...]
+    starts: tuple[StartsAgain, ...]
     kept: tuple[str, ...]
     siblings: tuple[str, ...]
     messages: tuple[ReturnedMessage, ...]
@@ -152,11 +162,18 @@ class ReplayPlan:
 
 
 def outlook_of(
-    replay: Replay, entries: Iterable[EntryRecord], family: Family, now: datetime, *, is_given: bool = False
+    replay: Replay,
+    entries: Iterable[EntryRecord],
+    family: Family,
+    now: datetime,
+    *,
+    is_given: bool = False,
+    starts: Sequence[StartsAgain] = (),
 ) -> Outlook:
     """Return the outlook of a replay that was built from these entries, which are the whole history.
 
-    `is_given`: the output of the target is given by hand, so that the target stays.
+    `is_given`: the output of the target is given by hand, so that the target stays. `starts` are the children that are
+    started again.
     """
     not_given = list(replay.refusals_of_giving()) if is_given else []
     if is_given and not not_given:
@@ -171,6 +188,7 @@ def outlook_of(
         running=running_steps(replay.history),
         hash=hash_of(replay.run, replay.target, mark_of(entries)),
         not_given=not_given,
+        starts=starts,
     )
 
 
@@ -187,6 +205,7 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
         removed=tuple(survey.deleted.first),
         reruns=tuple(survey.steps.first),
         resends=tuple(survey.sends.first),
+        starts=tuple(found.starts[:SHOWN]),
         kept=tuple(survey.kept.first),
         siblings=tuple(siblings[:SHOWN]),
         messages=tuple(ReturnedMessage(id=each.id, queue=each.queue, wait=each.received_by) for each in found.returned),
@@ -194,11 +213,13 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
         not_compensated=tuple(survey.compensable.first),
         refusals=(*refusals, *of_unread_maps(family)),
         in_place_refusals=(*refusals, *in_place_refusals_of(replay, family, now)),
-        notes=tuple(_notes(replay, survey.compensable, family)),
+        notes=(*_of_starts(found.starts), *_notes(replay, survey.compensable, family)),
         counts=PlanCounts(
             removed=survey.deleted.number,
             reruns=survey.steps.number,
             resends=survey.sends.number,
+            starts=len(found.starts),
+            started_children=sum(each.number for each in found.starts),
             kept=survey.kept.number,
             siblings=len(siblings),
             messages=found.messages,
@@ -275,6 +296,27 @@ def of_unread_maps(family: Family) -> Iterable[str]:
             "the run has not read the results of the map {places}, which would stay: replay in place, or from there"
         )
         yield Sentence(text, places=listed(family.unread_maps))
+
+
+def _of_starts(starts: Iterable[StartsAgain]) -> Iterable[str]:
+    """Yield how many children are started again: first, because they do all of their steps again."""
+    numbers: Counter[str] = Counter()
+    for each in starts:
+        numbers[each.workflow] += each.number
+    if not numbers:
+        return
+    text = (
+        gettext_noop(
+            "{number} child of {workflows} is started again, as a new run with new idempotency keys: what the one before did "
+            "stays, and is done again"
+        )
+        if numbers.total() == 1
+        else gettext_noop(
+            "{number} children of {workflows} are started again, as new runs with new idempotency keys: what those before did "
+            "stays, and is done again"
+        )
+    )
+    yield Sentence(text, number=numbers.total(), workflows=listed(name for name, _ in numbers.most_common()))
 
 
 def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[str]:

@@ -28,6 +28,7 @@ from durable.operations.replay_plan import (
     is_held,
     outlook_of,
 )
+from durable.operations.replay_starts import StartsAgain, starts_again
 from durable.runtime import Runtime
 from durable.store.families import cancelled_children
 
@@ -50,11 +51,14 @@ def plan_replay(run_id: str, location: str, *, with_output: bool = False) -> Rep
     return build_plan(found, at.now())
 
 
-def family_of(at: Runtime, replay: Replay) -> Family:
-    """Return the runs around the one that is replayed; without a query if it is no child and has none."""
+def family_of(at: Runtime, replay: Replay, starts: Sequence[StartsAgain] | None = None) -> Family:
+    """Return the runs around the one that is replayed; without a query if it is no child and has none.
+
+    `starts` are those of the replay, for a caller that has them: a loop without children is not searched for open ones.
+    """
     run, history = replay.run, replay.history
     staying, (dropped, places) = unread_children(history), divided(history.dropped_children())
-    if places:
+    if places and (starts is None or any(f"{each.location}/" in places for each in starts)):
         dropped = list(dict.fromkeys([*dropped, *at.store.open_children_below(run.id, places)]))
     states = at.store.states([*staying, *dropped]) if staying or dropped else {}
     lost = cancelled_children(at.store, history)
@@ -101,7 +105,8 @@ def _of_whole(
     is_given: bool,
 ) -> Outlook:
     replay = Replay(run, entries, messages, location)
-    return outlook_of(replay, entries, family_of(at, replay), at.now(), is_given=is_given)
+    starts = starts_again(at.store, replay)
+    return outlook_of(replay, entries, family_of(at, replay, starts), at.now(), is_given=is_given, starts=starts)
 
 
 def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> Outlook | None:
@@ -153,15 +158,17 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
     messages = 0
     if run.message_count and survey.has_receipts:
         returned, messages = surveyor.returned(regions, survey.races.first, sent_again, SHOWN)
+    starts = starts_again(at.store, replay)
     return Outlook(
         replay=replay,
         survey=survey,
-        family=family_of(at, replay),
+        family=family_of(at, replay, starts),
         returned=returned,
         messages=messages,
         running=[each for each in surveyor.running_steps(regions) if each != kept] if is_held(run, at.now()) else (),
         hash=hash_of(run, location, mark),
         not_given=not_given,
+        starts=starts,
     )
 
 

@@ -268,6 +268,9 @@ class Store(Protocol):
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         """Return the ids of the run's children that have not ended and were started below these places ("a/loop/")."""
 
+    def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
+        """Return how many children of the run were started below this place ("a/loop/"), by workflow; one query."""
+
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         """Keep these ended children of another run, as long as this run, a replay of that one, may read them.
 

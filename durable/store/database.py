@@ -301,6 +301,9 @@ class DatabaseStore(ABC):
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         return endings.started_below(self.alias, parent_id, places)
 
+    def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
+        return endings.number_below(self.alias, parent_id, place)
+
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         runs = Run.objects.using(self.alias).with_ids(list(children))
         if connections[self.alias].features.has_select_for_update:  # a prune that is deleting them is waited for

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from django.db import connections
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from durable.core.child_entries import divided
 from durable.core.records import ENDED, RunRecord, WhenParentEnds
@@ -19,7 +19,7 @@ from durable.models.run import RunQuerySet
 from durable.store import groups, keys, rates, row_rules, slots
 from durable.store.rows import RUN
 
-__all__ = ["cascaded", "drop", "end_dropped", "ended", "started_below"]
+__all__ = ["cascaded", "drop", "end_dropped", "ended", "number_below", "started_below"]
 
 #: Locks runs for this transaction; with `skip`, those that nobody else has locked.
 Locking = Callable[..., RunQuerySet]
@@ -133,6 +133,14 @@ def started_below(alias: str, parent_id: str, places: tuple[str, ...]) -> list[s
     children = Child.objects.using(alias).filter(parent_id=parent_id, run__finished_at__isnull=True)
     found = children.order_by("position").values_list("run_id", "location")
     return [run_id for run_id, location in found if location.startswith(places)]
+
+
+def number_below(alias: str, parent_id: str, place: str) -> dict[str, int]:
+    """Return how many children of a run were started below this place, by workflow."""
+    children = Child.objects.using(alias).filter(parent_id=parent_id, location__gt=place)
+    below = children.filter(location__lt=f"{place.removesuffix('/')}0")  # "0" follows "/"
+    counted = below.order_by().values("run__workflow").annotate(number=Count("pk"))
+    return dict(counted.values_list("run__workflow", "number"))
 
 
 def _cancellable(alias: str, parents: Mapping[str, RunRecord]) -> QuerySet[Child]:

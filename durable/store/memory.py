@@ -203,6 +203,10 @@ class MemoryStore:
         with self._lock:
             return self._children.below(self._runs, parent_id, places)
 
+    def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
+        with self._lock:
+            return self._children.number_below(self._runs, parent_id, place)
+
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         with self._lock:
             found = [each for each in children if each in self._runs]

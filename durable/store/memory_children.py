@@ -6,6 +6,7 @@ are replaced here where a child or a parent changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -96,6 +97,11 @@ class MemoryChildren:
         """Return the open children of a run that were started below these places."""
         found = (each for each in self._in_order(parent_id) if places and each.location.startswith(places))
         return [each.run_id for each in found if runs[each.run_id].state not in ENDED]
+
+    def number_below(self, runs: Mapping[str, RunRecord], parent_id: str, place: str) -> dict[str, int]:
+        """Return how many children of a run were started below this place, by workflow."""
+        found = (each.run_id for each in self._in_order(parent_id) if each.location.startswith(place))
+        return dict(Counter(runs[each].workflow for each in found))
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> None:
         """Note that this run, a replay, may read these children of another."""

@@ -33,12 +33,25 @@ class ReturnedMessageSerializer(serializers.Serializer[Any]):
     wait = serializers.CharField(help_text="The location of the wait that had received it.")
 
 
+class StartsAgainSerializer(serializers.Serializer[Any]):
+    """Children that are started again, as new runs with new idempotency keys."""
+
+    location = serializers.CharField(
+        help_text="The operation that has started them, or a loop around it: of one whose older iterations are pruned, all "
+        "children are counted that were ever started in it."
+    )
+    workflow = serializers.CharField(help_text="The workflow of the children.")
+    number = serializers.IntegerField(help_text="How many.")
+
+
 class PlanCountsSerializer(serializers.Serializer[Any]):
     """How many there are of each list of a plan."""
 
     removed = serializers.IntegerField()
     reruns = serializers.IntegerField()
     resends = serializers.IntegerField()
+    starts = serializers.IntegerField()
+    started_children = serializers.IntegerField(help_text="The sum of the numbers of `starts`.")
     kept = serializers.IntegerField()
     siblings = serializers.IntegerField()
     messages = serializers.IntegerField()
@@ -57,6 +70,11 @@ class PlanSerializer(serializers.Serializer[Any]):
     removed = _texts("The entries that go.")
     reruns = _texts("The steps among them, which run again when the code comes to them.")
     resends = _texts("The sends among them, which are made again.")
+    starts = StartsAgainSerializer(
+        many=True,
+        help_text="The operations among them that start their children again: what the children before did stays, and is "
+        "done again.",
+    )
     kept = _texts("The entries that stay.")
     siblings = _texts("The branches beside the boundary whose records stay.")
     messages = ReturnedMessageSerializer(many=True, help_text="The messages that return to the queue.")
