@@ -30,6 +30,7 @@ from durable.inspection.bulks import FailedAgain, find_bulk
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import thousands
 from durable.inspection.runs import settle_roots
+from durable.inspection.shell_command import command
 from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Run
 from durable.operations import bulk
@@ -112,6 +113,10 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "is_all": "all" in given,
         "again": given.get("bulk", "") if again else "",
         "children": children,
+        "parent_state": None if children is None else _state_of(children.parent),
+        "command": ""
+        if children is None or name != "recover"
+        else command("recover", children_of=children.parent, group=children.group or ""),
         "is_careful": bool(careful) or any(form[each].errors for each in _CAREFUL),
         "filter": given.get("filter", ""),
         "list_url": _list_url(admin, request),
@@ -147,6 +152,11 @@ def _failed_children(given: QueryDict) -> FailedChildren | None:
     """Return the failed children of the run that the address names; None if it names none."""
     parent = given.get("children_of", "").replace("\0", "")
     return FailedChildren(parent, given.get("group", "").replace("\0", "") or None) if parent else None
+
+
+def _state_of(run_id: str) -> str:
+    """Return the state of a run; "" if there is no such run."""
+    return Run.objects.using(conf.DATABASE).filter(pk=run_id).values_list("state", flat=True).first() or ""
 
 
 def _is_started(token: str) -> bool:

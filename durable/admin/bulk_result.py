@@ -54,12 +54,13 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
     title = str(VERBS[found.verb].title) if found.verb in VERBS else verb_title(found.verb)
     runs = failed_again(found.id, found.verb).defer("input", "output").order_by("pk")[:_SHOWN] if found.again else []
     recover = {"verb": "recover", "bulk": found.id}
+    has_order = found.order is not None and access.may(request, "view_payload")
     return {
         "title": _("%(verb)s: what came of it") % {"verb": title},
         "now": now,
         "bulk": found,
         "verb_title": title,
-        "words": order_words(found.order) if found.order is not None and access.may(request, "view_payload") else "",
+        "words": order_words(found.order, found.began_at) if has_order else "",
         "refusals": refusals(found.id),
         "failed": [(run, explain(run, now).headline) for run in runs],
         "recover_url": f"{admin.url('bulk')}?{urlencode(recover)}",

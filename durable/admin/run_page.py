@@ -104,7 +104,7 @@ def _context(
     admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime
 ) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
-    explanation = explain_fully(run, now, progress.open_keys)
+    explanation = explain_fully(run, now, progress.open_keys, children)
     running = activities_of_runs([run], now)[run.id]
     limits = limits_of(run)
     key, ranking = key_of(run), rank_of(run)
@@ -127,7 +127,7 @@ def _context(
         "progress": progress,
         "bulk": bulk,
         "bulk_url": "" if bulk is None else admin.url("bulk_result", run.id),
-        "order": order_words(bulk.order) if bulk is not None and has_order else "",
+        "order": order_words(bulk.order, bulk.began_at) if bulk is not None and has_order else "",
         "limits": limits,
         "key": key,
         "priority": "" if ranking is None else rank_words(ranking),
@@ -147,7 +147,10 @@ def _context(
         "live_url": admin.url("live", run.id),
         "live_query": request.GET.urlencode(),
         "etag": _etag(request, run, progress, children, now),
-        "copies": [command("show", run.id), command("why", run.id), command("export", run.id)],
+        "copies": [
+            *([command("recover", children_of=run.id)] if children.failed else []),
+            *(command(each, run.id) for each in ("show", "why", "export")),
+        ],
     }
 
 

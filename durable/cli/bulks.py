@@ -93,7 +93,7 @@ def _bulk(options: Namespace, output: Output) -> int:
 def _print(output: Output, found: BulkSummary) -> None:
     output.line(f"{found.headline}.")
     if found.order is not None:
-        output.line(order_words(found.order))
+        output.line(order_words(found.order, found.began_at))
     if found.stopped is not None:
         for verb in ("go-on", "stop-here"):
             output.line(f"  {command(verb, found.id)}")

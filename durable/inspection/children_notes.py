@@ -1,4 +1,4 @@
-"""What a pause and a cancel of a run mean for its children, told before and after."""
+"""What a pause and a cancel of a run mean for its children, and which of them have failed although it has completed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core.records import ENDED, RunState, WhenParentEnds
 from durable.inspection.capped_counts import Count
-from durable.inspection.family import count_children
+from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.shell_command import command
 from durable.models import Child, Run
 
-__all__ = ["cancel_note", "pause_note", "verb_note"]
+__all__ = ["cancel_note", "failed_note", "pause_note", "verb_note"]
 
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
 
@@ -40,6 +40,25 @@ def pause_note(run: Run) -> str:
     )
     pausing = f"{command('children', run.id, output='ids')} | {command('pause', '-')}"
     return text % {"number": Count(number=number, is_capped=counts.is_capped), "command": pausing}
+
+
+def failed_note(run: Run, children: FamilyCounts | None = None) -> str:
+    """Return how many children of a completed run have failed, and the command that recovers them; "" for none.
+
+    `children` are counted unless the caller has done that: one look at an index, and one statement more with children.
+    """
+    if run.state != RunState.COMPLETED or (children is None and not _has_children(run)):
+        return ""
+    counts = count_children(run.id) if children is None else children
+    if not counts.failed:
+        return ""
+    text = ngettext(
+        "%(number)s of its %(total)s children has failed; its output stays as it is: %(command)s",
+        "%(number)s of its %(total)s children have failed; its output stays as it is: %(command)s",
+        counts.failed.number,
+    )
+    recovering = command("recover", children_of=run.id)
+    return text % {"number": counts.failed, "total": counts.total, "command": recovering}
 
 
 def cancel_note(run: Run) -> str:

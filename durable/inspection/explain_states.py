@@ -22,10 +22,11 @@ from durable.inspection import explain_ends, explain_waits
 from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.backlog import backlog_note
 from durable.inspection.children_left import children_left_note
-from durable.inspection.children_notes import pause_note
+from durable.inspection.children_notes import failed_note, pause_note
 from durable.inspection.explain_maps import recovering_note
 from durable.inspection.explain_waits import awaited_queues
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
+from durable.inspection.family import FamilyCounts
 from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.holds import find_hold
 from durable.inspection.humanize import relative, shortened, span, thousands, until
@@ -67,18 +68,24 @@ def explain(
     return explain_waits.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 
-def explain_fully(run: Run, now: datetime, open_keys: Sequence[int] | None = None) -> Explanation:
+def explain_fully(
+    run: Run, now: datetime, open_keys: Sequence[int] | None = None, children: FamilyCounts | None = None
+) -> Explanation:
     """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has.
 
-    `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again.
+    `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again. `children`
+    are the counts of `count_children`, for a caller that has them.
 
     Five more for a run that is due, for the hold of its queue, the runs and workers before it, and the ranks of its runs;
     three more where some have one. Two for a paused run, for its children. Three for a run that undid steps in scopes. For a
     run that an operation has failed one more, and one for each level of joins around the failed step. One more for a run
-    that has ended with children that are left to be cancelled.
+    that has ended with children that are left to be cancelled. For a completed run one, and two if it has children.
     """
     found = _explained_fully(run, now, open_keys)
-    notes = [rank_note(run, now), limits_note(run, now)] if run.finished_at is None else [children_left_note(run)]
+    if run.finished_at is None:
+        notes = [rank_note(run, now), limits_note(run, now)]
+    else:
+        notes = [children_left_note(run), failed_note(run, children)]
     return _with_notes(found, notes)
 
 

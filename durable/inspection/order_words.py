@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from durable.conf import conf
+from durable.core.records import RunState
 from durable.inspection.bulks import FailedAgain
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import either, span, thousands
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.inspection.wording import cause_in_words, state_in_words, verb_title
-from durable.models import Cause
+from durable.models import Cause, Run
 
 __all__ = ["order_words"]
 
@@ -48,8 +50,8 @@ _OPTIONS = {
 }
 
 
-def order_words(order: Any) -> str:
-    """Return what the order of a bulk says, in sentences."""
+def order_words(order: Any, began_at: datetime) -> str:
+    """Return what the order of a bulk that began at this moment says, in sentences. At most one statement."""
     options = [str(_OPTIONS.get(name, name)) for name, value in order.options.items() if value is True]
     options += [
         _('from "%(place)s"') % {"place": value}
@@ -57,7 +59,7 @@ def order_words(order: Any) -> str:
         if name == "location" and value
     ]
     verb = verb_title(order.verb)
-    told = {"verb": f"{verb} ({', '.join(options)})" if options else verb, "which": _which(order.selection)}
+    told = {"verb": f"{verb} ({', '.join(options)})" if options else verb, "which": _which(order.selection, began_at)}
     if order.total is not None:
         runs = ngettext("%(verb)s %(number)s runs %(which)s", "%(verb)s %(number)s runs %(which)s", order.total)
         sentences = [(runs % {**told, "number": thousands(order.total)}).strip()]
@@ -76,12 +78,19 @@ def order_words(order: Any) -> str:
     return " ".join(each if each.endswith(("?", "!", "…")) else f"{each.rstrip('.')}." for each in sentences)
 
 
-def _which(selection: Any) -> str:
+def _which(selection: Any, began_at: datetime) -> str:
     if isinstance(selection, Filtered):
         return ", ".join(_conditions(selection.wanted))
     if isinstance(selection, FailedAgain):
         return _("that failed again after the bulk %(bulk)s") % {"bulk": selection.bulk_id}
     if isinstance(selection, FailedChildren):
+        completed = Run.objects.using(conf.DATABASE).filter(
+            pk=selection.parent, state=RunState.COMPLETED.value, finished_at__lt=began_at
+        )
+        if completed.exists():
+            return _('that are failed children of "%(run)s", which has completed: its output stays as it is') % {
+                "run": selection.parent
+            }
         return _('that are failed children of "%(run)s", and then that run if it has failed too') % {
             "run": selection.parent
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -180,12 +181,39 @@ def recover(run_id: str) -> None:
 
     def change(each: str, decide: Decide, is_consequence: bool) -> None:
         def decided(run: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
+            _check_not_its_children(at, run)
             check_state(run, "recover", ALLOWED["recover"])
             return decide(run, entries)
 
         _changed(at, "recover", each, decided, is_consequence=is_consequence)
 
     recover_family(at.store, run_id, at.now(), _acting(), change)
+
+
+def _check_not_its_children(at: Runtime, run: RunRecord) -> None:
+    """Raise InvalidTransitionError, which says how to recover them, if a completed run has failed children.
+
+    A restart, which is the advice for other ended runs, would do the work of all its children again.
+    """
+    failed = at.store.children_of(run.id, RunState.FAILED.value, None) if run.state == RunState.COMPLETED else []
+    if not failed:
+        return
+    text = (
+        gettext_noop(
+            'cannot recover run "{run}": it has completed, and its output stays as it is. {number} child of it has failed: '
+            'recover that with {command}, with recover_children(), with "Recover the failed child" on the page of the run, or '
+            "with a bulk over REST that has children_of"
+        )
+        if len(failed) == 1
+        else gettext_noop(
+            'cannot recover run "{run}": it has completed, and its output stays as it is. {number} children of it have '
+            'failed: recover these with {command}, with recover_children(), with "Recover the failed children" on the page of '
+            "the run, or with a bulk over REST that has children_of"
+        )
+    )
+    command = f"`durable recover --children-of {shlex.quote(run.id)}`"
+    problem = Sentence(text, run=run.id, number=len(failed), command=command)
+    raise InvalidTransitionError(run.state, ALLOWED["recover"], "recover", run.id, problem=problem)
 
 
 def _acting() -> dict[str, Any]:

@@ -18,6 +18,7 @@ __all__ = [
     "many",
     "mistaken",
     "nap",
+    "night",
     "odd",
     "parcels",
     "polls",
@@ -76,6 +77,15 @@ def bill(ctx: Context, number: int) -> str:
 def billing(ctx: Context, size: int) -> int:
     bills = [ctx.start_child(f"bill {number}", bill, number) for number in range(size)]
     return len([each.result(f"paid {number}") for number, each in enumerate(bills)])
+
+
+@workflow(name="tests.night")
+def night(ctx: Context, size: int) -> dict[str, int]:
+    """Bill each number, and report; a bill that fails stops no other."""
+    numbers = ctx.step("numbers", value_of, list(range(size)))
+    bills = ctx.map("bills", bill, [(number,) for number in numbers], on_failure="finish")
+    ctx.step("report", value_of, len(bills.failed))
+    return {"failed": len(bills.failed)}
 
 
 @workflow(name="tests.mistaken")

@@ -8,7 +8,7 @@ import pytest
 from django.test import override_settings
 from django.utils import timezone
 
-from durable import Context, RetryLater, current_step, get_run, workflow
+from durable import Context, CriticalError, RetryLater, current_step, get_run, workflow
 from durable.api.paging import cursor_of
 from durable.models import Activity, Child, Run, Schedule, Tick
 from tests.api.conftest import ALL, Api, MakeApi, problem
@@ -186,3 +186,39 @@ def save_half() -> None:
 @workflow(name="tests.api.saving")
 def saving(ctx: Context) -> None:
     ctx.step("read", save_half)
+
+
+def charged(number: int) -> int:
+    if number == 1:
+        raise CriticalError("the card has expired")
+    return number
+
+
+@workflow(name="tests.api.charging")
+def charging(ctx: Context, number: int) -> int:
+    return ctx.step("charge", charged, number)
+
+
+@workflow(name="tests.api.night")
+def night(ctx: Context) -> int:
+    bills = ctx.map("bills", charging, [(number,) for number in range(3)], on_failure="finish")
+    return ctx.step("report", int, len(bills.failed))
+
+
+def test_a_completed_parent_with_a_failed_child(api: Api) -> None:
+    run = night.using(id="ada-1").start()
+    pass_once(run)
+    for number in range(3):
+        pass_once(get_run(f"ada-1:bills:{number}"))
+    pass_once(run)
+    said = "1 of its 3 children has failed; its output stays as it is: python manage.py durable recover --children-of ada-1"
+    assert said in api.get("/runs/ada-1").json()["explanation"]["detail"]
+    refused = problem(api.post("/runs/ada-1/recover", {}), 409, "invalid-transition")
+    assert "`durable recover --children-of ada-1`" in refused["detail"]
+    assert "a bulk over REST that has children_of" in refused["detail"]
+    assert "restart" not in refused["detail"]
+    plan = api.get("/runs/ada-1/replay-plan?location=bills").json()
+    assert plan["starts"] == [{"location": "bills", "workflow": "tests.api.charging", "number": 3}]
+    assert (plan["counts"]["starts"], plan["counts"]["started_children"]) == (1, 3)
+    assert "3 children" in plan["notes"][0]
+    assert api.get("/runs/ada-1/replay-plan?location=report").json()["starts"] == []

@@ -7,9 +7,21 @@ import os
 import signal
 from typing import Any
 
-from durable import Context, workflow
+from durable import Context, CriticalError, workflow
 
-__all__ = ["approving", "asked", "compensated", "deadly", "echo", "failing", "napping", "racing", "refusing", "steps"]
+__all__ = [
+    "approving",
+    "asked",
+    "compensated",
+    "deadly",
+    "echo",
+    "failing",
+    "napping",
+    "night",
+    "racing",
+    "refusing",
+    "steps",
+]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 
@@ -73,6 +85,23 @@ def deadly(ctx: Context) -> None:
     if multiprocessing.parent_process() is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     ctx.sleep("nap", "1 hour")
+
+
+@workflow(name="cli.bill")
+def bill(ctx: Context, number: int) -> str:
+    return ctx.step("charge", charged, number)
+
+
+def charged(number: int) -> str:
+    if number == 1 and not mended:
+        raise CriticalError("the card has expired")
+    return f"bill {number}"
+
+
+@workflow(name="cli.night")
+def night(ctx: Context, size: int = 3) -> int:
+    bills = ctx.map("bills", bill, [(number,) for number in range(size)], on_failure="finish")
+    return ctx.step("report", int, len(bills.failed))
 
 
 @workflow(name="cli.racing")

@@ -241,7 +241,9 @@ class RunDetailSerializer(RunSerializer):
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
         """Return the explanation from all available data."""
-        return asdict(explain_fully(run, timezone.now()))
+        within = self.context.get("within")
+        children = None if within is None or run.state != RunState.COMPLETED else count_children(run.id, within)
+        return asdict(explain_fully(run, timezone.now(), children=children))
 
     @extend_schema_field(serializers.DateTimeField(allow_null=True))
     def get_deadline(self, run: Run) -> Any:
