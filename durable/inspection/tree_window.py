@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, Exists, ExpressionWrapper, Q, QuerySet
 
 from durable.conf import conf
 from durable.core.records import EntryKind
@@ -71,14 +71,21 @@ class Window:
 def read_rows(run: Run | str, entries: int | None) -> list[Row] | None:
     """Return the entries of a history as they began; None if it is long. `entries` is their number, None if it is not known.
 
-    One statement, none for a long history; one more if the number is not known, and this process has not counted the history.
+    One statement, none for a long history. If the number is not known, and this process has not counted the history: one, and
+    two for a long or empty one.
     """
+    run_id = _id_of(run)
     if entries is None and isinstance(run, Run):
         entries = entries_counted(run)
-    if has_more_entries(_id_of(run), LONG) if entries is None else entries > LONG:
+    if entries is not None and entries > LONG:
         return None
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(_id_of(run)).order_by("ordinal")
-    return list(found.values_list(*_COLUMNS))
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
+    if entries is not None:
+        return list(found.values_list(*_COLUMNS))
+    # The same statement asks whether it is long: in the order of the index, without which the whole table may be read.
+    is_long = Exists(_entries(run_id).order_by("location")[LONG : LONG + 1])
+    rows = list(found.filter(~is_long).values_list(*_COLUMNS))
+    return None if not rows and has_more_entries(run_id, 0) else rows
 
 
 def read_window(
