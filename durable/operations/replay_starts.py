@@ -35,13 +35,15 @@ def starts_again(store: Store, replay: Replay) -> list[StartsAgain]:
     ordinals = {each.location: each.ordinal for each in replay.history.deleted.values()}
     pruned = [each.removesuffix("/") for each in divided(replay.history.dropped_children())[1]]
     loops = [each for each in pruned if not any(each != other and is_within(each, other) for other in pruned)]
+    counts = {loop: store.count_children_below(replay.run.id, f"{loop}/") for loop in loops}
+    loops = [loop for loop in loops if counts[loop]]
     found: Counter[tuple[str, str]] = Counter()
     for each in replay.history.deleted.values():
         if number := started_number(each):
             around = next((loop for loop in loops if is_within(each.location, loop)), each.location)
             found[around, each.data["workflow"]] += number
     for loop in loops:
-        for workflow, number in store.count_children_below(replay.run.id, f"{loop}/").items():
+        for workflow, number in counts[loop].items():
             found[loop, workflow] = max(found[loop, workflow], number)
     in_order = sorted(found.items(), key=lambda item: (ordinals[item[0][0]], item[0]))
     return [

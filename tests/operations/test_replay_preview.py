@@ -71,6 +71,7 @@ def previewed(run_id: str, target: str, *, is_given: bool) -> ReplayPlan | str:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 1_000_000))
 @example(seed=30_785)  # a pruned loop with children goes back because of what a compensation has undone
+@example(seed=238)  # a pruned loop whose children the database does not know
 def test_what_is_counted_is_what_the_whole_history_says(at: Runtime, counted: None, seed: int) -> None:
     chance = Random(seed)
     made = made_history(chance, "run")
