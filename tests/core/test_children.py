@@ -786,7 +786,8 @@ def test_a_replay_in_place_cancels_the_children_of_what_it_deletes() -> None:
         h.settle()
         plan = run.plan_replay("label")
         assert plan.children == ("p:label",)
-        assert "cancels the children" in plan.notes[0]
+        assert "is started again" in plan.notes[0]
+        assert "cancels the children" in plan.notes[1]
         run.replay("label", in_place=True, plan_hash=plan.hash)
         assert get_run("p:label").state == "cancelled"
         assert h.finish(run).output == "done a"
