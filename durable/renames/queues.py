@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F
 
 from durable.core import clock
 from durable.core.aliases import Alias, AliasKind
-from durable.core.records import ENDED, HoldKind, RunState
-from durable.models import Lane, RenamedName, Run, Schedule, Share
+from durable.core.records import ENDED, RunState
+from durable.models import Lane, Run, Schedule, Share
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import notify
 from durable.renames.batches import in_batches, refuse_atomic, rewrite_runs
 from durable.renames.checking import RenameRefused, is_recorded
-from durable.renames.references import copy_hold, rewrite_views
+from durable.renames.references import copy_hold, is_known, record, rewrite_references
 
 __all__ = ["rename_queue"]
 
@@ -35,21 +34,17 @@ def rename_queue(
 
     Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
     """
-    began_at = clock.now()
-    known = RenamedName.objects.using(alias).filter(kind=AliasKind.QUEUE, old=old, new=new)
+    began_at, name = clock.now(), Alias(AliasKind.QUEUE, old, new)
     before, after = (new, old) if is_back else (old, new)
     refuse_atomic(alias, before, Run.objects.using(alias).filter(queue=before, state__in=_OPEN))
-    if not known.exists():
+    if not is_known(alias, name):
         if is_back:
             return
-        _check(alias, old, new)
+        _check(alias, name)
     with transaction.atomic(using=alias):
-        if not known.exists():
-            RenamedName.objects.using(alias).create(kind=AliasKind.QUEUE, old=old, new=new, recorded_at=began_at)
-        copy_hold(alias, HoldKind.QUEUE, before, after)
+        record(alias, name, began_at)
+        rewrite_references(alias, name.kind, before, after)
         _copy_shares(alias, before, after)
-        Schedule.objects.using(alias).filter(queue=before).update(queue=after, changes=F("changes") + 1)
-        rewrite_views(alias, "queue", before, after)
 
     def rewrite(locked: Sequence[str]) -> None:
         runs = Run.objects.using(alias).filter(id__in=locked, queue=before).order_by()
@@ -58,21 +53,21 @@ def rename_queue(
 
     rewrite_runs(alias, _batches(alias, before, began_at), rewrite, wait=wait, say=say)
     with transaction.atomic(using=alias):
-        copy_hold(alias, HoldKind.QUEUE, before, after)  # of an operator who paused it before the row was there
+        copy_hold(alias, name.kind, before, after)  # of an operator who paused it before the row was there
     learn_queues(alias)
     transaction.on_commit(
         lambda: notify.notify(after, force=True), using=alias
     )  # search all: a claim may look at new ones only
 
 
-def _check(alias: str, old: str, new: str) -> None:
+def _check(alias: str, name: Alias) -> None:
     """Raise RenameRefused if the new name is that of another queue."""
-    if is_recorded(alias, Alias(AliasKind.QUEUE, old, new)):
+    if is_recorded(alias, name):
         return
-    what = _user_of(alias, new)
+    what = _user_of(alias, name.new)
     if what is not None:
         raise RenameRefused(
-            f'{what} is in a queue "{new}" already: it is another queue, or code that uses it runs before the migration does. '
+            f'{what} is in a queue "{name.new}" already: it is another queue, or code that uses it runs before the migration does. '
             "Choose another name, or let what has it end, and migrate before the new code runs. Nothing was written."
         )
 

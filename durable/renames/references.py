@@ -1,16 +1,41 @@
-"""What refers to a workflow or a queue by its name, besides runs: holds and saved views."""
+"""The names of workflows and queues that migrations rename: their rows, and what refers to them besides runs."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from urllib.parse import parse_qsl, urlencode
 
-from durable.core.records import HoldKind
-from durable.models import Hold, SavedView
+from django.db.models import F
 
-__all__ = ["copy_hold", "rewrite_views"]
+from durable.core.aliases import Alias, AliasKind
+from durable.models import Hold, RenamedName, SavedView, Schedule
+
+__all__ = ["copy_hold", "is_known", "record", "rewrite_references"]
 
 
-def copy_hold(alias: str, kind: HoldKind, before: str, after: str) -> None:
+def is_known(alias: str, name: Alias) -> bool:
+    """Return True if a migration has recorded this rename."""
+    return RenamedName.objects.using(alias).filter(kind=name.kind, old=name.old, new=name.new).exists()
+
+
+def record(alias: str, name: Alias, at: datetime) -> None:
+    """Record the rename, unless it is known."""
+    if not is_known(alias, name):
+        RenamedName.objects.using(alias).create(kind=name.kind, old=name.old, new=name.new, recorded_at=at)
+
+
+def rewrite_references(alias: str, kind: AliasKind, before: str, after: str) -> None:
+    """Have holds, schedules and saved views refer to the other name.
+
+    Schedules keep their own names, of which the ids of runs are made.
+    """
+    copy_hold(alias, kind, before, after)
+    schedules = Schedule.objects.using(alias).filter(**{kind.value: before})
+    schedules.update(**{kind.value: after}, changes=F("changes") + 1)
+    _rewrite_views(alias, kind.value, before, after)
+
+
+def copy_hold(alias: str, kind: AliasKind, before: str, after: str) -> None:
     """Hold the other name too, if this one is held. A hold is lifted for all names."""
     rows = Hold.objects.using(alias).filter(kind=kind.value)
     held = rows.filter(name=before).first()
@@ -19,7 +44,7 @@ def copy_hold(alias: str, kind: HoldKind, before: str, after: str) -> None:
         held.save(using=alias, force_insert=True)
 
 
-def rewrite_views(alias: str, parameter: str, before: str, after: str) -> None:
+def _rewrite_views(alias: str, parameter: str, before: str, after: str) -> None:
     """Have saved views filter by the other name. `parameter` is that of the address of a list."""
     for view in SavedView.objects.using(alias).filter(query__contains=parameter).order_by("pk"):
         pairs = parse_qsl(view.query, keep_blank_values=True)

@@ -15,11 +15,10 @@ from django.db.models import F
 
 from durable.core import clock
 from durable.core.aliases import Alias, AliasKind
-from durable.core.records import HoldKind, RunState
+from durable.core.records import RunState
 from durable.models import (
     Failure,
     HeldStart,
-    RenamedName,
     Rollup,
     RollupProgress,
     Run,
@@ -27,7 +26,7 @@ from durable.models import (
 )
 from durable.renames.batches import check_atomic, rewrite_runs, runs_of
 from durable.renames.checking import RenameRefused, is_recorded
-from durable.renames.references import copy_hold, rewrite_views
+from durable.renames.references import is_known, record, rewrite_references
 
 __all__ = ["rename_workflow"]
 
@@ -39,32 +38,28 @@ def rename_workflow(
 
     Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
     """
-    began_at = clock.now()
-    known = RenamedName.objects.using(alias).filter(kind=AliasKind.WORKFLOW, old=old, new=new)
+    began_at, name = clock.now(), Alias(AliasKind.WORKFLOW, old, new)
     before, after = (new, old) if is_back else (old, new)
     check_atomic(alias, before)
-    if not known.exists():
+    if not is_known(alias, name):
         if is_back:
             return
-        _check(alias, old, new)
+        _check(alias, name)
     with transaction.atomic(using=alias):
-        if not known.exists():
-            RenamedName.objects.using(alias).create(kind=AliasKind.WORKFLOW, old=old, new=new, recorded_at=began_at)
-        copy_hold(alias, HoldKind.WORKFLOW, before, after)
-        _rewrite_schedules(alias, before, after)
-        rewrite_views(alias, "workflow", before, after)
+        record(alias, name, began_at)
+        rewrite_references(alias, name.kind, before, after)
     _rewrite_runs(alias, before, after, began_at, wait, say)
     _rewrite_figures(alias, before, after)
 
 
-def _check(alias: str, old: str, new: str) -> None:
+def _check(alias: str, name: Alias) -> None:
     """Raise RenameRefused if the new name is that of another workflow."""
-    if is_recorded(alias, Alias(AliasKind.WORKFLOW, old, new)):
+    if is_recorded(alias, name):
         return
-    what = _user_of(alias, new)
+    what = _user_of(alias, name.new)
     if what is not None:
         raise RenameRefused(
-            f'the workflow of {what} has the name "{new}" already: it is that of another workflow, or code that uses it runs before the '
+            f'the workflow of {what} has the name "{name.new}" already: it is that of another workflow, or code that uses it runs before the '
             "migration does. Choose another name, or delete what has it and migrate before the new code runs. Nothing was "
             "written."
         )
@@ -79,14 +74,6 @@ def _user_of(alias: str, new: str) -> str | None:
     if (name := schedules.filter(workflow=new).order_by("name").values_list("name", flat=True).first()) is not None:
         return f'the schedule "{name}"'
     return None
-
-
-# -- what refers to the workflow
-
-
-def _rewrite_schedules(alias: str, before: str, after: str) -> None:
-    """Have the schedules start the workflow under its other name. They keep theirs, of which the ids of runs are made."""
-    Schedule.objects.using(alias).filter(workflow=before).update(workflow=after, changes=F("changes") + 1)
 
 
 # -- runs
