@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from django.db import connection
 
 from durable.models import Run
 from tests.chaos.audit import numbers_drawn_twice
 from tests.chaos.families.load import OVERLAPS, SIZE, FamilyLoad
+from tests.support.rows import broken, rows
 
 __all__ = ["broken_promises", "install"]
 
@@ -112,22 +113,18 @@ def install() -> None:
 
 def broken_promises(load: FamilyLoad) -> list[str]:
     """What is wrong; [] if all is well."""
-    return [*_never(), *_outputs(load), *_one_at_a_time(), *_clicks(load), *_counted(load), *numbers_drawn_twice()]
-
-
-def _rows(statement: str) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
-
-
-def _never() -> Iterator[str]:
-    for what, statement in _NEVER.items():
-        yield from (f"{what}: {', '.join(map(str, row))}" for row in _rows(statement)[:10])
+    return [
+        *broken(_NEVER),
+        *_outputs(load),
+        *_one_at_a_time(),
+        *_clicks(load),
+        *_counted(load),
+        *numbers_drawn_twice(),
+    ]
 
 
 def _outputs(load: FamilyLoad) -> Iterator[str]:
-    states = {run_id: (state, output) for run_id, state, output in _rows("SELECT id, state, output FROM durable_run")}
+    states = {run_id: (state, output) for run_id, state, output in rows("SELECT id, state, output FROM durable_run")}
     for run_id, expected in load.expected.items():
         state, output = states.get(run_id, ("lost", None))
         if expected in ("cancelled", "stopped"):
@@ -145,7 +142,7 @@ def _one_at_a_time() -> Iterator[str]:
     is_open: dict[str, set[str]] = defaultdict(set)
     has_key: dict[str, set[str]] = defaultdict(set)
     exclusive = {f"chaos-{each}" for each in OVERLAPS if each != "allow"}
-    for kind, run_id, what in _rows("SELECT kind, run_id, what FROM chaos_log ORDER BY seq"):
+    for kind, run_id, what in rows("SELECT kind, run_id, what FROM chaos_log ORDER BY seq"):
         schedule = run_id.partition("@")[0]
         if kind == "begin" and schedule in exclusive:
             if is_open[schedule]:
@@ -166,7 +163,7 @@ def _one_at_a_time() -> Iterator[str]:
 def _clicks(load: FamilyLoad) -> Iterator[str]:
     """Each click is in one basket, twice only where its answer was lost and it was sent again; received in order."""
     found: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
-    for key, run_id, body, state in _rows(
+    for key, run_id, body, state in rows(
         "SELECT k.key, m.run_id, m.body, m.state FROM durable_queuemessage AS m JOIN durable_runkey AS k ON k.run_id = m.run_id "
         "JOIN durable_run AS r ON r.id = m.run_id WHERE k.workflow = 'chaos.basket' ORDER BY r.created_at, m.\"order\""
     ):
@@ -181,7 +178,7 @@ def _clicks(load: FamilyLoad) -> Iterator[str]:
 
 def _counted(load: FamilyLoad) -> Iterator[str]:
     """Each debounced start was merged or began a run; a replaced run was cancelled."""
-    [(runs, kept, deleted)] = _rows(
+    [(runs, kept, deleted)] = rows(
         "SELECT (SELECT count(*) FROM durable_run WHERE workflow = 'chaos.quiet'),"
         " (SELECT coalesce(sum(moves), 0) FROM durable_runkey WHERE workflow = 'chaos.quiet'),"
         " (SELECT coalesce(sum(what::integer), 0) FROM chaos_log WHERE kind = 'moves')"

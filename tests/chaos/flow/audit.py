@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from django.db import connection
 
 from tests.chaos.families import audit as family_audit
 from tests.chaos.flow.load import FlowLoad
 from tests.chaos.flow.workflows import SLOTS
+from tests.support.rows import broken, rows
 
 __all__ = ["broken_promises", "charges", "install"]
 
@@ -121,29 +122,18 @@ def install() -> None:
 
 def broken_promises(load: FlowLoad) -> list[str]:
     """What is wrong; [] if all is well."""
-    return [*family_audit.broken_promises(load.families), *_never(), *_money(), *_ends(load), *_answers()]
+    return [*family_audit.broken_promises(load.families), *broken(_NEVER), *_money(), *_ends(load), *_answers()]
 
 
 def charges() -> Counter[str]:
     """How many charges and refunds the log has."""
-    return Counter(dict(_rows("SELECT kind, count(*) FROM chaos_log WHERE kind IN ('charge', 'refund') GROUP BY kind")))
-
-
-def _rows(statement: str) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
-
-
-def _never() -> Iterator[str]:
-    for what, statement in _NEVER.items():
-        yield from (f"{what}: {', '.join(map(str, row))}" for row in _rows(statement)[:10])
+    return Counter(dict(rows("SELECT kind, count(*) FROM chaos_log WHERE kind IN ('charge', 'refund') GROUP BY kind")))
 
 
 def _money() -> Iterator[str]:
     """No run ever holds two charges, and none is given back twice."""
     held: Counter[str] = Counter()
-    for kind, run_id, what in _rows(
+    for kind, run_id, what in rows(
         "SELECT kind, run_id, what FROM chaos_log WHERE kind IN ('charge', 'refund') ORDER BY seq"
     ):
         held[run_id] += 1 if kind == "charge" else -1
@@ -154,7 +144,7 @@ def _money() -> Iterator[str]:
 def _ends(load: FlowLoad) -> Iterator[str]:
     """A parent that no verb has struck ends as told."""
     wanted = {"completes": "completed", "fails": "failed", "late": "failed"}
-    found = {run_id: (state, error) for run_id, state, error in _rows("SELECT id, state, error FROM durable_run")}
+    found = {run_id: (state, error) for run_id, state, error in rows("SELECT id, state, error FROM durable_run")}
     for run_id, end in load.ends.items():
         state, error = found.get(run_id, ("lost", None))
         if run_id not in load.struck and end in wanted and state != wanted[end]:
@@ -165,12 +155,12 @@ def _answers() -> Iterator[str]:
     """What a completed parent says of its children is so."""
     fates = {
         run_id: (state, parent, held)
-        for run_id, state, parent, held in _rows(
+        for run_id, state, parent, held in rows(
             "SELECT id, state, parent_id, EXISTS (SELECT 1 FROM shop_charge WHERE reference = r.id) FROM durable_run AS r "
             "WHERE workflow = 'chaos.paid'"
         )
     }
-    for run_id, output in _rows(
+    for run_id, output in rows(
         "SELECT id, output FROM durable_run AS p WHERE workflow = 'chaos.asking' AND state = 'completed' "
         "AND NOT EXISTS (SELECT 1 FROM durable_run WHERE replay_of_id = p.id)"
     ):

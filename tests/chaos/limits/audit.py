@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from django.db import connection
 
@@ -17,6 +17,7 @@ from durable.models import Run
 from tests.chaos.audit import numbers_drawn_twice
 from tests.chaos.limits.load import LimitLoad
 from tests.chaos.limits.workflows import AT_ONCE, MOST, RATES
+from tests.support.rows import broken, rows
 
 __all__ = ["broken_promises", "install", "taken"]
 
@@ -67,24 +68,13 @@ def install() -> None:
 
 def broken_promises(load: LimitLoad) -> list[str]:
     """What is wrong; [] if all is well."""
-    return [*_never(), *_ends(load), *_held(), *_begun(), *numbers_drawn_twice()]
+    return [*broken(_NEVER), *_ends(load), *_held(), *_begun(), *numbers_drawn_twice()]
 
 
 def taken() -> int:
     """How many slots were taken."""
-    [(number,)] = _rows("SELECT count(*) FROM chaos_log WHERE kind = 'taken'")
+    [(number,)] = rows("SELECT count(*) FROM chaos_log WHERE kind = 'taken'")
     return int(number)
-
-
-def _rows(statement: str) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
-
-
-def _never() -> Iterator[str]:
-    for what, statement in _NEVER.items():
-        yield from (f"{what}: {', '.join(map(str, row))}" for row in _rows(statement)[:10])
 
 
 def _ends(load: LimitLoad) -> Iterator[str]:
@@ -92,7 +82,7 @@ def _ends(load: LimitLoad) -> Iterator[str]:
     for run_id, expected in load.expected.items():
         if states.get(run_id) != expected:
             yield f"{run_id} is {states.get(run_id, 'lost')}, not {expected}"
-    [(charges,)] = _rows("SELECT count(*) FROM shop_charge")
+    [(charges,)] = rows("SELECT count(*) FROM shop_charge")
     if charges != load.charges:
         yield f"{charges} charges, not {load.charges}"
 
@@ -101,7 +91,7 @@ def _held() -> Iterator[str]:
     """Follow the log: never more held than allowed, nothing given up that was not taken, each limit used."""
     held: dict[str, Counter[str]] = defaultdict(Counter)
     waited = False
-    for kind, run_id, what, counted in _rows(
+    for kind, run_id, what, counted in rows(
         "SELECT kind, run_id, what, held FROM chaos_log WHERE kind <> 'begun' ORDER BY seq"
     ):
         limit = what.partition("/")[0]
@@ -128,7 +118,7 @@ def _held() -> Iterator[str]:
 def _begun() -> Iterator[str]:
     """Follow the log: the moments of the attempts that were let begin are never closer than the rate allows."""
     newest: dict[str, int] = {}
-    for what, begun in _rows("SELECT what, begun FROM chaos_log WHERE kind = 'begun' ORDER BY seq"):
+    for what, begun in rows("SELECT what, begun FROM chaos_log WHERE kind = 'begun' ORDER BY seq"):
         spacing = Rate.of(RATES[what.partition("/")[0]]).spacing
         if what in newest and begun - newest[what] < spacing:
             yield f"two attempts of {what} have begun within {(begun - newest[what]) / 1e9:.6f} s"

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.e2e.workers import Workers
+from tests.support.rows import broken, rows
 
 PATIENCE: Final = 1_200.0  # seconds for all
 SETTINGS: Final = "tests.faults.settings"
@@ -112,8 +113,8 @@ def _try(workers: Workers, options: argparse.Namespace) -> int:
                 cancelled_at = created
             time.sleep(0.02)
         took = time.monotonic() - began_at
-    problems = [*_broken(), *_ends(handle, options)]
-    [[writes]] = _rows("SELECT count(*) FROM killed_map_write")
+    problems = [*broken(_NEVER), *_ends(handle, options)]
+    [[writes]] = rows("SELECT count(*) FROM killed_map_write")
     tally = GroupTally.objects.get()
     cancelled = "" if cancelled_at is None else f", and it was cancelled with {cancelled_at} children"
     print(
@@ -126,19 +127,6 @@ def _try(workers: Workers, options: argparse.Namespace) -> int:
         return 1
     print("each child ran once, nothing left")
     return 0
-
-
-def _rows(statement: str) -> list[tuple[Any, ...]]:
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
-
-
-def _broken() -> Iterator[str]:
-    for what, statement in _NEVER.items():
-        yield from (f"{what}: {', '.join(map(str, row))}" for row in _rows(statement)[:10])
 
 
 def _ends(handle: Any, options: argparse.Namespace) -> Iterator[str]:
