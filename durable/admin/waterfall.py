@@ -23,7 +23,8 @@ from durable.models import Run
 __all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn", "labels_of"]
 
 _NARROWEST: Final = 0.4  # percent of the axis
-_APART: Final = 8.0  # percent between the middles of two labels
+_APART: Final = 8.0  # percent between the middles of two labels of `_SHORT` characters
+_SHORT: Final = 8
 _APART_IN_HALF: Final = 20.0  # the same in a window of half the width
 _APART_ON_A_TELEPHONE: Final = 24.0
 _STEPS: Final = tuple(
@@ -263,7 +264,8 @@ def _bar(kind: str, start: float, end: float, text: str) -> Bar:
 
 def labels_of(axis: TimeAxis) -> Iterator[Label]:
     """Yield the labels of an axis without those that would cover each other: times, and in a line below the gaps."""
-    times = [(0.0, _clock(axis.begins_at, axis)), (100.0, _clock(axis.ends_at, axis))]
+    first, last = axis.pieces[0], axis.pieces[-1]
+    times = [(0.0, _clock(axis.begins_at, axis, first)), (100.0, _clock(axis.ends_at, axis, last))]
     for piece in axis.pieces:
         if not piece.is_gap:
             times += [(axis.position(at) * 100, _clock(at, axis, piece)) for at in _ticks(piece)]
@@ -276,13 +278,15 @@ def _apart(candidates: Sequence[tuple[float, str]], *, is_gap: bool) -> Iterator
     shown: list[tuple[float, str]] = []
     half: list[float] = []
     small: list[float] = []
+    longest = max((len(text) for _, text in candidates), default=0)
+    apart = _APART * max(1, longest / _SHORT)
     for x, text in candidates:
         is_told = not is_gap and any(text == other for _, other in shown)
-        if not is_told and _is_free(x, [other for other, _ in shown], _APART):
+        if not is_told and _is_free(x, [other for other, _ in shown], apart):
             shown.append((x, text))
-            if _is_free(x, half, _APART_IN_HALF):
+            if _is_free(x, half, max(apart, _APART_IN_HALF)):
                 half.append(x)
-                if _is_free(x, small, _APART_ON_A_TELEPHONE):
+                if _is_free(x, small, max(apart, _APART_ON_A_TELEPHONE)):
                     small.append(x)
     for x, text in sorted(shown):
         anchor = "start" if x < 5 else "end" if x > 95 else "middle"

@@ -123,6 +123,8 @@ def _node_at(location: str, place: Place, nodes: dict[str, PlaceNode], top: list
         location=location, first=first, kind=_scope_kind(parent, segments[depth]), ordinal=place.ordinal
     )
     node.is_folded = "#" in location and location != first
+    if node.is_folded:
+        node.count = 0  # until it is counted
     (top if parent is None else parent.children).append(node)
     return node
 

@@ -20,6 +20,7 @@ from durable.conf import conf
 from durable.core.renames import names_of_workflow
 from durable.inspection.builds import builds
 from durable.inspection.bulks import bulks_among
+from durable.inspection.wording import verb_in_words
 from durable.models import OperatorAction, Rollup, RollupProgress
 from durable.rollups import HALF_HOUR, MINUTE
 from durable.rollups.durations import percentile
@@ -109,7 +110,7 @@ class Throughput:
 class TimeMark:
     """Something that may explain a change: a build that appeared (`kind` "deploy"), or an operator's bulk ("bulk").
 
-    `title` is the build, or what the bulk did. `bulk_id` leads to the bulk.
+    `title` is the build, or what the bulk did, or the verb that an operator applied to it. `bulk_id` leads to the bulk.
     """
 
     kind: str
@@ -156,11 +157,13 @@ def marks_of(throughput: Throughput) -> list[TimeMark]:
     actions = OperatorAction.objects.using(conf.DATABASE).filter(
         bulk_id="", created_at__gte=throughput.begin, created_at__lt=throughput.end
     )
-    rows = list(actions.order_by("-created_at", "-id").values_list("run_id", "created_at", "detail")[:_ACTIONS])
-    bulks = bulks_among({run_id for run_id, _, _ in rows if run_id})
+    rows = list(
+        actions.order_by("-created_at", "-id").values_list("run_id", "created_at", "action", "detail")[:_ACTIONS]
+    )
+    bulks = bulks_among({run_id for run_id, *_ in rows if run_id})
     found += [
-        TimeMark(kind="bulk", at=created_at, title=detail.removesuffix(", by this run"), bulk_id=run_id)
-        for run_id, created_at, detail in rows
+        TimeMark(kind="bulk", at=at, title=detail.removesuffix(", by this run") or verb_in_words(verb), bulk_id=run_id)
+        for run_id, at, verb, detail in rows
         if run_id in bulks
     ][:MOST_MARKS]
     return sorted(found, key=lambda each: each.at)

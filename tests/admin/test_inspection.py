@@ -42,6 +42,7 @@ from durable.models import Build, Run
 from durable.notifier import redis_clients, sweep_heartbeat
 from durable.operations import bulk
 from durable.operations.audit import Actor, acting_as
+from durable.operations.bulk_decisions import go_on
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.rollups import settle
@@ -297,6 +298,19 @@ def test_deploys_and_bulks_are_marked_in_their_time(stage: Stage) -> None:
     found = marks_of(last_hour(stage.now))
     assert [(each.kind, each.title) for each in found] == [("deploy", "7f3a"), ("bulk", "resume 1 run")]
     assert [each.title for each in marks_of(last_day(stage.now))][:2] == ["old", "7f3a"]
+
+
+def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(flows.SWITCH, "broken", True)
+    failed = [stage.start(flows.switched, id=name).pk for name in ("first", "second")]
+    with acting_as(Actor("cli", label="ada")):
+        bulk.apply("recover", failed, as_id="many", canary=bulk.Canary(first=1))
+        stage.run("many")
+        stage.settle(Run.objects.get(pk__in=failed, state="pending").pk)
+        stage.advance(seconds=30)
+        stage.run("many")
+        go_on("many")
+    assert [each.title for each in marks_of(last_hour(stage.now))] == ["recover 2 runs", "go on"]
 
 
 class TestTheTree:

@@ -137,6 +137,16 @@ def test_the_labels_of_an_axis_have_room_in_half_a_window(length: timedelta, mos
     assert all(after - before >= 20 for before, after in pairwise(middles))
 
 
+@pytest.mark.parametrize("span", [timedelta(milliseconds=7), timedelta(seconds=2.3), timedelta(seconds=40)])
+def test_the_times_of_an_axis_go_on_from_left_to_right(span: timedelta) -> None:
+    """Its ends are as exact as its ticks: 43.500 is followed by 43.845, and not by 43."""
+    began = datetime(2026, 11, 23, 17, 9, 41, 545_000, tzinfo=UTC)
+    axis = time_axis(began, began + span, [(began, began + span)], is_folded=True)
+    texts = [label.text for label in waterfall.labels_of(axis)]
+    assert texts == sorted(texts)
+    assert len(set(texts)) == len(texts) > 2
+
+
 @pytest.mark.parametrize("window", [500, 2])
 def test_pages_of_members_cover_all_of_them_once(
     stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch, window: int
@@ -244,6 +254,20 @@ def test_no_more_rows_than_the_cap_and_the_failed_one_among_them(stage: Stage, e
     assert len(timeline.rows) == MOST_ROWS
     assert timeline.left_out == len(letters) + 1 - MOST_ROWS
     assert timeline.rows[-1].location == "deliver pp"
+
+
+def test_iterations_whose_number_is_not_known_are_not_said_to_be_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database counts "rounds/~#/step #" as one place: how many rounds those are, it does not say."""
+    monkeypatch.setattr(places, "EXACT", 0)
+    run = stage.start(flows.quick, id="run")
+    insert(run, [f"rounds/~{turn}/step {number}" for turn in range(4) for number in range(3)])
+    insert(run, [f"turns/~{turn}/{name}" for turn in range(4) for name in ("label", "mail")])
+    found = {row.place: row.count for row in build_timeline(run, stage.now).rows if row.is_folded}
+    assert found["rounds"] == 0
+    assert found["turns"] == 4
+    assert 1 not in found.values()
 
 
 def test_places_without_a_pattern_are_counted_by_their_scopes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
