@@ -27,8 +27,8 @@ def test_the_page_counts_all_that_the_verb_acts_on(operator: Client) -> None:
     body = text_of(operator.post(url("bulk"), {"verb": "pause", "all": "on", "filter": "?"}))
     assert "Pause <strong>1,060</strong> runs." in body
     assert "Left alone, because their state does not allow it: 1,100 completed." in body
-    assert '<th scope="row">orders</th><td>900</td>' in body
-    assert '<th scope="row">refunds</th><td>160</td>' in body
+    assert '<th scope="row">orders</th><td class="durable-number">900</td>' in body
+    assert '<th scope="row">refunds</th><td class="durable-number">160</td>' in body
     assert 'name="number"' not in body  # a pause can be taken back
 
 
