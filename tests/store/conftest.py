@@ -132,9 +132,10 @@ def locking_store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
 
 def empty(alias: str) -> None:
     """Delete all rows of durable in this database."""
+    statements = [f"DELETE FROM {table}" for table in _TABLES]
     with connections[alias].cursor() as cursor:
-        for table in _TABLES:
-            cursor.execute(f"DELETE FROM {table}")
+        for each in ["; ".join(statements)] if connections[alias].vendor == "postgresql" else statements:
+            cursor.execute(each)
 
 
 @pytest.fixture
