@@ -244,6 +244,16 @@ def test_what_is_typed_in_is_shown_as_text(client: Client, harness: Harness, pro
     assert "&lt;script&gt;alert" in page
 
 
+def test_what_is_typed_in_turns_no_other_text_round(client: Client, harness: Harness, place_order: PlaceOrder) -> None:
+    order = place_order()
+    Customer.objects.update(name="Ada \u202e")
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "For <bdi>Ada \u202e</bdi>, placed at" in page
+    Review.objects.create(order=order, stars=5, text="good \u202e")
+    page = client.get(order.get_absolute_url()).content.decode()
+    assert "5 of 5. <bdi>good \u202e</bdi></p>" in page
+
+
 def test_an_unknown_order_is_not_found(client: Client) -> None:
     assert client.get(reverse("shop:order", args=[uuid4()])).status_code == 404
     assert client.get(reverse("shop:example", args=[uuid4()])).status_code == 404
