@@ -161,7 +161,7 @@ def _of_which_new(causes: Sequence[Row]) -> str:
 
 
 def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
-    """Return the query of the list's address that has this filter, and says that it has children too if it must."""
+    """Return the query of the list's address that has this filter, and says that it has children and alerts too if it must."""
     given: list[tuple[str, str]] = [("state", state) for state in sorted(wanted.states)]
     texts = {"workflow": wanted.workflow, "queue": wanted.queue, "cause": wanted.cause, "worker": wanted.worker}
     flags = {
@@ -169,6 +169,7 @@ def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
         "attention": wanted.needs_attention,
         "undone": wanted.is_undone,
         "children": with_children and replace(wanted, only_roots=True).hides_children,
+        "alerts": bool(conf.ALERTS) and replace(wanted, hides_alerts=True).leaves_alerts_out,
     }
     given += [(name, text) for name, text in texts.items() if text]
     given += [(name, "1") for name, is_set in flags.items() if is_set]

@@ -119,6 +119,7 @@ class FilterForm(forms.Form):
     stuck = _Flag(required=False, label=gettext_lazy("compensation stuck"))
     diverged = _Flag(required=False, label=gettext_lazy("code does not fit"))
     children = _Flag(required=False, label=gettext_lazy("with children"))
+    alerts = _Flag(required=False, label=gettext_lazy("with alerts"))
 
     def __init__(self, given: QueryDict) -> None:
         super().__init__(given, label_suffix="")
@@ -146,6 +147,7 @@ class FilterForm(forms.Form):
             is_diverged=given.get("diverged", False),
             needs_attention=given.get("attention", False),
             only_roots=not given.get("children", False),
+            hides_alerts=bool(conf.ALERTS) and not given.get("alerts", False),
             cause=given.get("cause", ""),
             place=given.get("place", ""),
             created_from=timezone.now() - since if since is not None else given.get("created_from"),

@@ -106,7 +106,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "etag": etag,
     }
     if not is_live:
-        context |= _around(admin, request, wanted, found, form)
+        context |= _around(admin, request, wanted, found, form, order)
     return pages.tagged(admin.page(request, "_list" if is_live else "list", context), etag)
 
 
@@ -140,7 +140,7 @@ def _row(
 
 
 def _around(
-    admin: AdminPages, request: HttpRequest, wanted: RunCriteria, found: Count | None, form: FilterForm
+    admin: AdminPages, request: HttpRequest, wanted: RunCriteria, found: Count | None, form: FilterForm, order: RunOrder
 ) -> dict[str, Any]:
     """Return what stands around the table, and is not refreshed with it."""
     given = request.GET
@@ -148,8 +148,10 @@ def _around(
     shown = [(each.name, each.title, each.name in columns) for each in list_columns.COLUMNS]
     return {
         "title": _("Runs") if found is None else _title(found),
-        "hidden": _hidden(wanted, found),
+        "hidden": _hidden(wanted, found, order),
         "with_children_query": query_of(given, children="true"),
+        "hidden_alerts": _hidden_alerts(wanted, found, order),
+        "with_alerts_query": query_of(given, alerts="true"),
         "found": found,
         "columns": shown,
         "filter_query": query_of(given),
@@ -187,19 +189,37 @@ def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:
     ]
 
 
-def _hidden(wanted: RunCriteria, found: Count | None) -> str:
+def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder) -> str:
     """Return what to say of the children that match and are not listed; "" if there are none."""
     if not wanted.only_roots:
         return ""
-    is_cheap = found is not None and not found.is_capped and not wanted.error_text  # a text is searched for once
-    everyone = count_runs(replace(wanted, only_roots=False)) if is_cheap else None
-    if found is None or everyone is None or everyone.is_capped:
+    number = _number_left_out(wanted, replace(wanted, only_roots=False), found, order)
+    if number is None:
         return _("Children are not listed.")
-    number = everyone.number - found.number
     text = ngettext(
         "%(number)s child matches and is not listed.", "%(number)s children match and are not listed.", number
     )
     return text % {"number": thousands(number)} if number > 0 else ""
+
+
+def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder) -> str:
+    """Return what to say of the alerts that match and are not listed; "" if there are none."""
+    if not wanted.leaves_alerts_out:
+        return ""
+    number = _number_left_out(wanted, replace(wanted, hides_alerts=False), found, order)
+    if number is None:
+        return _("Alerts are not listed.")
+    text = ngettext(
+        "%(number)s alert matches and is not listed.", "%(number)s alerts match and are not listed.", number
+    )
+    return text % {"number": thousands(number)} if number > 0 else ""
+
+
+def _number_left_out(wanted: RunCriteria, wider: RunCriteria, found: Count | None, order: RunOrder) -> int | None:
+    """Return how many more runs than the `found` ones match a wider filter; None if they are too many to be counted."""
+    is_cheap = found is not None and not found.is_capped and not wanted.error_text  # a text is searched for once
+    everyone = count_runs(wider, order=order) if is_cheap else None
+    return None if found is None or everyone is None or everyone.is_capped else everyone.number - found.number
 
 
 def _title(found: Count) -> str:

@@ -77,7 +77,7 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     site = getattr(request, "current_app", "admin")
     workers = worker_overview()
     states, has_children = count_everyone()
-    everyone = pages.with_children(has_children)
+    everyone = pages.with_everyone(has_children)
     found = _attention(now, workers, site, has_children=has_children)
     return {
         "now": now,

@@ -15,7 +15,7 @@ from durable.conf import conf
 from durable.inspection.family import has_children
 from durable.models import Run
 
-__all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged", "with_children"]
+__all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged", "with_children", "with_everyone"]
 
 
 def now() -> datetime:
@@ -47,6 +47,14 @@ def with_children(are_there: bool | None = None) -> dict[str, str]:
     `are_there` says whether there are, if the page knows it; else one statement asks.
     """
     return {"children": "true"} if (has_children() if are_there is None else are_there) else {}
+
+
+def with_everyone(are_there: bool | None = None) -> dict[str, str]:
+    """Return what a link to the list adds where the number beside it counts children and alerts too.
+
+    `are_there` and the statements are those of `with_children`.
+    """
+    return {**with_children(are_there), **({"alerts": "true"} if conf.ALERTS else {})}
 
 
 def etag_of(now: datetime, *parts: object) -> str:

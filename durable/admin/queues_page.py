@@ -42,7 +42,7 @@ class ShownQueue:
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the queues."""
     now = pages.now()
-    workers, everyone = worker_overview(), pages.with_children()
+    workers, everyone = worker_overview(), pages.with_everyone()
     context = {
         "title": _("Queues"),
         "now": now,
@@ -67,7 +67,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "title": name,
         "now": now,
         "problem": workers.problem,
-        "each": _shown(admin, queue, now, pages.with_children()),
+        "each": _shown(admin, queue, now, pages.with_everyone()),
         "hold": queue.hold,
         "workers": workers_page.shown_workers(admin, queue.serving, now),
         "rows": _oldest(queue, now),

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from durable.alerts.delivery import deliver
 from durable.context import Context
+from durable.core.alert_runs import ALERT
 from durable.definitions import workflow
 
-__all__ = ["ALERT", "send_alert"]
+__all__ = ["send_alert"]
 
-ALERT: Final = "durable.alert"
 _TRIES: Final = 50
 _LONGEST_PAUSE: Final = "30 minutes"
 

@@ -12,8 +12,8 @@ from django.apps import apps
 from django.db.models import Exists, OuterRef
 from django.urls import NoReverseMatch, reverse
 
-from durable.alerts.alert_run import ALERT
 from durable.conf import conf
+from durable.core.alert_runs import ALERT
 from durable.core.causes import ROLLBACK, place_of
 from durable.inspection import RunningStep, hung_steps, list_causes, worker_overview
 from durable.inspection.humanize import plural

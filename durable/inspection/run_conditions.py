@@ -14,6 +14,7 @@ from django.db.models import OuterRef, Q, Subquery
 from django.db.models.lookups import Exact, IsNull
 
 from durable.conf import conf
+from durable.core.alert_runs import ALERT
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.records import ENDED, RunState
 from durable.core.summary import SummaryKind
@@ -26,6 +27,7 @@ from durable.models.run import RunQuerySet
 __all__ = [
     "DIVERGED",
     "FEW",
+    "NO_ALERT",
     "ROOT",
     "STUCK",
     "WORKED_ON",
@@ -53,6 +55,9 @@ DIVERGED: Final = Q(diverged_at__isnull=False) | Q(
 STUCK: Final = Q(state=_FAILED) & (
     ~Q(state_after_rollback="") | Q(summary__startswith=f'{{"kind":"{SummaryKind.HANDLER_FAILED.value}"')
 )
+
+#: Runs that send no alert, and those that failed to send one.
+NO_ALERT: Final = ~Q(workflow=ALERT) | Q(state=_FAILED)
 
 #: No child: no run has started it, or a step of one has. A subquery for each run that has a parent: PostgreSQL might read
 #: the table of all children for an EXISTS beside an OR.

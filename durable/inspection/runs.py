@@ -76,6 +76,8 @@ class RunCriteria:
     runs that the workers' code does not fit, retried for a while or failed because of that. `needs_attention`: runs
     that do not go on well without a person. `only_roots`: no children, that is, runs that the code of another run has
     started as its own. A filter that looks for trouble, or names a run, finds children all the same (`hides_children`).
+    `hides_alerts`: no runs that send alerts, unless they have failed. A filter that looks for trouble, or names a run or
+    a workflow, finds these all the same (`leaves_alerts_out`).
     """
 
     states: frozenset[str] = frozenset()
@@ -96,6 +98,7 @@ class RunCriteria:
     is_diverged: bool = False
     needs_attention: bool = False
     only_roots: bool = False
+    hides_alerts: bool = False
 
     def __post_init__(self) -> None:
         unknown = sorted(self.states - _STATES)
@@ -105,13 +108,22 @@ class RunCriteria:
     @property
     def is_empty(self) -> bool:
         """Whether every run matches, or every root."""
-        return replace(self, only_roots=False) == RunCriteria()
+        return replace(self, only_roots=False, hides_alerts=False) == RunCriteria()
 
     @property
     def hides_children(self) -> bool:
         """Whether children are left out: `only_roots` is given, and nothing that has to lead to a failed child."""
+        return self.only_roots and not self._looks_for_trouble
+
+    @property
+    def leaves_alerts_out(self) -> bool:
+        """Whether alerts are left out: `hides_alerts` is given, and nothing that has to lead to one, or to failed runs alone."""
+        return self.hides_alerts and not (self._looks_for_trouble or self.workflow or self.states == _FAILED)
+
+    @property
+    def _looks_for_trouble(self) -> bool:
         names = self.id_prefix or self.cause or self.place or self.worker
-        return self.only_roots and not (names or self.is_stuck or self.is_diverged or self.needs_attention)
+        return bool(names) or self.is_stuck or self.is_diverged or self.needs_attention
 
 
 RunFilter = RunCriteria  # the name under which orders recorded before hold the class
@@ -164,16 +176,16 @@ def list_and_count(
     return page, _count(first)
 
 
-def count_runs(wanted: RunCriteria) -> Count | None:
+def count_runs(wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST) -> Count | None:
     """Return how many runs match, counted up to `FOUND`; None where only a redaction hook can tell.
 
-    The count is capped, too, where no index serves the filter and a window of runs was examined. One statement for all,
+    Of the list in `order`, which has fewer runs where it is the order of a time that not all have. The count is capped, too, where no index serves the filter and a window of runs was examined. One statement for all,
     and those with which `list_runs` finds the windows.
     """
     if wanted.error_text and conf.REDACT:
         return None
     learn_names_of(wanted)
-    return _count(_lanes_of(wanted, order_of(wanted), None, None))
+    return _count(_lanes_of(wanted, order_of(wanted, order), None, None))
 
 
 def learn_names_of(wanted: RunCriteria) -> None:
@@ -259,7 +271,8 @@ def _plans(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
     states = _possible(wanted)
     if states is None:
         return []
-    wanted = replace(wanted, states=states, only_roots=wanted.hides_children)
+    wanted = replace(wanted, states=states)
+    wanted = replace(wanted, only_roots=wanted.hides_children, hides_alerts=wanted.leaves_alerts_out)
     if not wanted.workflow and not wanted.queue:
         return _plans_of_one(wanted, order)
     know_names(conf.DATABASE)
@@ -367,7 +380,7 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
 
 def _failed_roots(wanted: RunCriteria) -> Plan:
     """Return the lane of failed runs that are no children: along an index of their own, however many children have failed."""
-    sieve = _sieve(replace(wanted, only_roots=False, queue=""))
+    sieve = _sieve(replace(wanted, only_roots=False, hides_alerts=False, queue=""))
     fixed = {"workflow": wanted.workflow, "queue": wanted.queue}  # these of a run never change
     rest = sieve & _is(**{f"failure__{name}": value for name, value in fixed.items()})
     times = {"run_created_at__gte": wanted.created_from, "run_created_at__lt": wanted.created_until}
@@ -419,6 +432,8 @@ def _sieve(wanted: RunCriteria) -> Q:
         rest &= run_conditions.waiting_for(wanted.waiting_queue)
     if wanted.only_roots:
         rest &= run_conditions.ROOT
+    if wanted.hides_alerts:
+        rest &= run_conditions.NO_ALERT
     if wanted.error_text:
         # With a redaction hook the lane searches the shown text, see `Lane.read`.
         rest &= Q(error__isnull=False) if conf.REDACT else contains(wanted.error_text)

@@ -84,6 +84,14 @@ def test_failed_roots_are_listed_behind_any_number_of_failed_children(
     assert list_runs(replace(roots, created_until=created)).runs == []
 
 
+@pytest.mark.parametrize("order", ["wake_at", "-finished_at"])
+def test_in_another_order_the_number_is_that_of_the_list(family: Stage, operator: Client, order: str) -> None:
+    page = operator.get(url("changelist"), {"sort": order})
+    everyone = operator.get(url("changelist") + page.context["with_children_query"])
+    number = len(ids_of(everyone) - ids_of(page))
+    assert (f"{number} children match and are not listed." in text_of(page)) == (number > 1)
+
+
 def test_children_whose_parent_is_deleted_are_failed_roots(family: Stage) -> None:
     assert set(Failure.objects.values_list("run", "parent")) == {
         ("billing-1", None),

@@ -18,9 +18,9 @@ from pytest_django import Settings
 
 from durable import get_run
 from durable.alerts import Alert, AlertSettings
-from durable.alerts.alert_run import ALERT
 from durable.alerts.watch import Watch
 from durable.checks import check_alerts
+from durable.core.alert_runs import ALERT
 from durable.models import Activity, AlertState, Cause, Run
 from durable.operations import causes
 from durable.store import store_for

@@ -1,0 +1,10 @@
+"""The runs that send alerts, as others recognize them: the name of their workflow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["ALERT"]
+
+#: The workflow whose runs send alerts, one for each alert and target.
+ALERT: Final = "durable.alert"

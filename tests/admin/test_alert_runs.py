@@ -1,0 +1,97 @@
+"""Runs that send alerts, in lists: out of the way unless they failed or are asked for, and counted where they are listed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.conf import settings as project
+from django.test import Client
+
+from durable import get_run
+from durable.alerts.alert_run import send_alert
+from durable.inspection import Filtered, RunCriteria
+from durable.models import OperatorAction, Run
+from durable.operations import bulk
+from tests.admin import flows
+from tests.admin.conftest import Stage
+from tests.admin.pages import text_of, url
+
+pytestmark = pytest.mark.django_db
+
+ALERT: dict[str, Any] = {"kind": "cause", "key": "cause", "title": "Runs fail"}
+
+
+def note(**_alert: Any) -> None:
+    pass
+
+
+@pytest.fixture
+def alerts(stage: Stage, settings: Any) -> Stage:
+    """A project with alerts: one run of its own, two alerts that are not sent yet, and one that could not be sent."""
+    targets = [{"type": "call", "function": f"{__name__}.note"}]
+    settings.DURABLE = {**project.DURABLE, "ALERTS": {"targets": targets}}
+    stage.start(flows.nap, id="alone")
+    for name in ("alert-1", "alert-2"):
+        send_alert.using(id=name).start("none", ALERT)
+    stage.start(send_alert, "none", {"no": "alert"}, id="alert-3", settle=False)
+    Run.objects.filter(pk="alert-3").update(state="failed", finished_at=stage.now, wake_at=None)
+    return stage
+
+
+def ids_of(response: Any) -> set[str]:
+    return {row.run.id for row in response.context["rows"]}
+
+
+@pytest.mark.parametrize("query", ["", "?state=pending&state=sleeping&state=failed", "?queue=default", "?sort=wake_at"])
+def test_the_list_leaves_them_out_and_says_how_many(alerts: Stage, operator: Client, query: str) -> None:
+    page = operator.get(url("changelist") + query)
+    assert ids_of(page) - {"alert-3"} == {"alone"}
+    assert "2 alerts match and are not listed." in text_of(page)
+    everyone = operator.get(url("changelist") + page.context["with_alerts_query"])
+    assert ids_of(everyone) >= {"alone", "alert-1", "alert-2"}
+    assert "not listed" not in text_of(everyone)
+
+
+@pytest.mark.parametrize("query", ["", "?state=failed", "?attention=true"])
+def test_one_that_has_failed_is_listed(alerts: Stage, operator: Client, query: str) -> None:
+    assert "alert-3" in ids_of(operator.get(url("changelist") + query))
+
+
+@pytest.mark.parametrize("query", ["?workflow=durable.alert", "?q=alert-", "?alerts=true"])
+def test_a_filter_that_names_them_finds_them(alerts: Stage, operator: Client, query: str) -> None:
+    page = operator.get(url("changelist") + query)
+    assert ids_of(page) >= {"alert-1", "alert-2", "alert-3"}
+    assert "not listed" not in text_of(page)
+
+
+def test_a_bulk_of_all_has_the_runs_that_are_listed(alerts: Stage, operator: Client) -> None:
+    page = operator.get(url("changelist") + "?queue=default")
+    listed = len(ids_of(page))
+    assert f"all {listed} that the filter finds" in text_of(page)
+    form = {"verb": "pause", "all": "on", "filter": page.context["filter_query"]}
+    shown = re.sub(r"<[^>]+>", "", text_of(operator.post(url("bulk"), form)))
+    assert "Pause 1 run." in shown
+
+
+def test_a_recorded_bulk_leaves_them_alone(alerts: Stage) -> None:
+    bulk.apply("pause", Filtered(RunCriteria(queue="default", hides_alerts=True)), as_id="b" * 8)
+    alerts.settle("b" * 8)
+    assert get_run("alone").state == "paused"
+    assert {get_run(each).state for each in ("alert-1", "alert-2")} == {"pending"}
+    assert set(OperatorAction.objects.filter(bulk_id="b" * 8).values_list("run_id", flat=True)) == {"alone"}
+
+
+def test_a_number_leads_to_as_many_runs(alerts: Stage, operator: Client) -> None:
+    shown = operator.get(url("overview"))
+    numbers = {state: (count.number, query) for state, count, query in shown.context["states"]}
+    for state, (number, query) in numbers.items():
+        assert len(ids_of(operator.get(url("changelist") + query))) == number, state
+    assert numbers["pending"][0] == 2
+
+
+def test_a_project_without_alerts_hears_nothing_of_them(stage: Stage, operator: Client) -> None:
+    stage.start(flows.nap, id="alone")
+    assert "not listed" not in text_of(operator.get(url("changelist")))
+    assert "alerts=" not in text_of(operator.get(url("overview")))
