@@ -15,7 +15,7 @@ from durable.inspection.innermost_error import innermost_error
 from durable.inspection.payloads import redacted_error
 from durable.inspection.wording import LOCAL, display_location
 
-__all__ = ["cancelled", "completed", "failed"]
+__all__ = ["cancelled", "completed", "failed", "why_it_failed"]
 
 
 def completed(facts: Facts) -> Explanation:
@@ -57,10 +57,18 @@ def failed(facts: Facts) -> Explanation:
 
 def _stopped_compensating(facts: Facts) -> Explanation:
     if facts.run.state_after_rollback:
-        detail = _(
-            "It was undoing its steps because it failed: %(error)s. Fix what the handler needs, then recover the run: the "
-            "compensation goes on with the handlers that are left"
-        ) % {"error": _error(facts)}
+        place, error = why_it_failed(facts)
+        detail = (
+            _(
+                'It was undoing its steps because it failed at "%(place)s": %(error)s. Fix what the handler needs, then '
+                "recover the run: the compensation goes on with the handlers that are left"
+            )
+            if place
+            else _(
+                "It was undoing its steps because it failed: %(error)s. Fix what the handler needs, then recover the run: "
+                "the compensation goes on with the handlers that are left"
+            )
+        ) % {"place": place, "error": shortened(error)}
     else:
         detail = _(
             "Its code was undoing its steps. Fix what the handler needs, then recover the run: the compensation goes on "
@@ -145,6 +153,12 @@ def _error(facts: Facts) -> str:
 def _whole_error(facts: Facts) -> str:
     error = facts.run.error
     return _("for a reason that was not recorded") if error is None else redacted_error(facts.run.workflow, error)
+
+
+def why_it_failed(facts: Facts) -> tuple[str, str]:
+    """Return the place, for display, and the error of the failure that the run is undoing; "" for no place."""
+    place, error = innermost_error(facts.run.origins[0] if facts.run.origins else "", _whole_error(facts))
+    return display_location(place), error
 
 
 def _undone_before(facts: Facts) -> str:

@@ -31,7 +31,6 @@ from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.holds import find_hold
 from durable.inspection.humanize import relative, shortened, span, thousands, until
 from durable.inspection.limits import limits_note
-from durable.inspection.payloads import redacted_error
 from durable.inspection.ranks import rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import display_location
@@ -237,7 +236,9 @@ def _paused(facts: Facts) -> Explanation:
 def _rolling_back(facts: Facts) -> Explanation:
     run, now = facts.run, facts.now
     if run.error is not None:
-        why = _("Because %(error)s") % {"error": redacted_error(run.workflow, run.error)}
+        place, error = explain_ends.why_it_failed(facts)
+        why = _('Because it failed at "%(place)s": %(error)s') if place else _("Because %(error)s")
+        why %= {"place": place, "error": error}
     else:
         why = _("Because it was cancelled")
     late = explain_waits.late(facts)

@@ -24,6 +24,7 @@ __all__ = [
     "polls",
     "quick",
     "saga",
+    "saga_of_steps",
     "saga_that_sleeps",
     "saving",
     "stubborn",
@@ -153,6 +154,14 @@ def saga(ctx: Context, order_id: Any = 1) -> str:
     ctx.rollback_checkpoint("from here")
     ctx.step("charge", value_of, order_id, rollback=refund, max_retries=0)
     raise CriticalError("out of stock")
+
+
+@workflow(name="tests.saga_of_steps")
+def saga_of_steps(ctx: Context, order_id: Any = 1) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("reserve", value_of, order_id, rollback=refund, max_retries=0)
+    charged: str = ctx.step("charge", charge, order_id, max_retries=0)
+    return charged
 
 
 @workflow(name="tests.undone_in_a_loop")

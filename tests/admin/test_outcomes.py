@@ -225,6 +225,19 @@ class TestACompensation:
         stage.start(flows.approve, id="healthy")
         assert "No attempt has failed" in text_of(operator.get(f"{url('change', 'healthy')}?part=attempts"))
 
+    def test_the_failure_that_it_undoes_is_told_as_elsewhere(
+        self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
+        run = stage.start(flows.saga_of_steps, id="stuck")
+        said = explain_fully(run, stage.now).detail
+        assert said.startswith(
+            'It was undoing its steps because it failed at "charge": GatewayTimeout: no answer for 1. Fix what'
+        )
+        get_run("stuck").recover()
+        said = explain_fully(Run.objects.get(pk="stuck"), stage.now).detail
+        assert said == 'Because it failed at "charge": GatewayTimeout: no answer for 1'
+
     def test_one_of_the_codes_own_too(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
         run = stage.start(flows.undoing, id="stuck")
