@@ -144,7 +144,8 @@ class Replay:
     def give(self, output: str | None, given: dict[str, str], now: datetime) -> None:
         """Keep the target, as a step that has completed with this output: codec text for the target of this run.
 
-        `given` says who gave it, why and when. The failed attempts of the step stay.
+        `given` says who gave it, why and when. The failed attempts of the step stay; none of them made this output, so the
+        entry tells of no last attempt, and the step has taken no time.
         """
         entry = self.history.deleted.pop(self.target)
         newest = max(max(each.ordinal, each.finished_ordinal or 0) for each in (entry, *self.history))
@@ -155,6 +156,7 @@ class Replay:
             output=output,
             error=None,
             data={**data, "given": given},
+            last_attempt_at=None,
             next_attempt_at=None,
             completed_at=now,
             finished_ordinal=newest + 1,

@@ -155,12 +155,13 @@ def _side(run: Run, entry: Any, read: Sequence[Any] | TooLarge | None) -> Side:
         place = Place(run.pk, "output", entry.location)
         output = payload(run.workflow, f"output:{entry.location}", text, place)
     is_failed = meta.status != EntryStatus.COMPLETED
+    is_given = "given" in entry.data
     return Side(
         status=meta.status,
         attempts=meta.attempts,
-        took=None if meta.completed_at is None else meta.completed_at - began,
+        took=None if meta.completed_at is None or is_given else meta.completed_at - began,
         error=redacted_error(run.workflow, meta.error) if is_failed else "",
-        is_given="given" in entry.data,
+        is_given=is_given,
         output=output,
     )
 

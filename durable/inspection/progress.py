@@ -37,7 +37,8 @@ OPEN: Final = ~Q(status=EntryStatus.COMPLETED.value) | Q(rollback_error__isnull=
 class Progress:
     """Counts of a run's entries.
 
-    `active` are the seconds that attempts of steps took, branches added up, those that run now included. `revision` is
+    `active` are the seconds that attempts of steps took, branches added up, those that run now included, and without
+    those of the run that it repeats. `revision` is
     a text that changes with each change of the run, of its history or of what runs now, and not with a heartbeat.
     `is_pruned` says that records are gone, as those of a loop's earlier iterations are: then `active` lacks their steps.
     `open_keys` are the keys of the newest entries that are not completed or whose compensation has failed.
@@ -134,6 +135,7 @@ def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the entries and the failed attempts of the run amount to; three statements."""
     # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
+    is_own = Q(last_attempt_at__gte=run.created_at) if run.replay_of_id else None
     found = (
         EntryMetadata.objects.using(conf.DATABASE)
         .of_runs(run.id)
@@ -145,13 +147,15 @@ def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
             ends=Count("finished_ordinal"),
             attempts=Sum("attempts"),
             compensated=Count("rollback_completed_at"),
-            active=Sum(took),
+            active=Sum(took, filter=is_own),
             open=_JoinedKeys("entry_id", filter=OPEN),
         )
     )
     found |= Entry.objects.using(conf.DATABASE).filter(run=run).aggregate(begun=Max("ordinal"))
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
-    failed = Attempt.objects.using(conf.DATABASE).filter(run=run).aggregate(took=Sum(lost), number=Count("id"))
+    is_own = Q(started_at__gte=run.created_at) if run.replay_of_id else None
+    attempts = Attempt.objects.using(conf.DATABASE).filter(run=run)
+    failed = attempts.aggregate(took=Sum(lost, filter=is_own), number=Count("id"))
     return found, failed
 
 

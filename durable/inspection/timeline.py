@@ -309,7 +309,7 @@ class _Rows:
                     yield begin, end or self.end
                 for record in each.records:
                     if record.kind == EntryKind.STEP and record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
-                        yield record.last_attempt_at or record.created_at, record.completed_at or self.end
+                        yield _began(record), record.completed_at or self.end
                     elif record.kind not in (EntryKind.LOOP, *FORKS):
                         yield record.created_at, record.created_at
                         if record.completed_at is not None:
@@ -323,7 +323,7 @@ def _gravity(status: str) -> int:
 def _percentiles(records: Iterable[Record]) -> tuple[float | None, float | None]:
     """Return how many seconds half of the completed ones took at most, and how many 95 in 100."""
     took = sorted(
-        max(0.0, (each.completed_at - (each.last_attempt_at or each.created_at)).total_seconds())
+        max(0.0, (each.completed_at - _began(each)).total_seconds())
         for each in records
         if each.completed_at is not None
     )
@@ -368,6 +368,13 @@ def _entry_spans(record: Record, failed: Sequence[Work], run: Run) -> Iterator[S
         yield Span(kind="rollback failed", begins_at=run.finished_at, ends_at=run.finished_at)
 
 
+def _began(record: Record) -> datetime:
+    """Return when the attempt began that completed the entry; of a step whose output was given, when it was."""
+    if record.last_attempt_at is None and record.completed_at is not None and record.kind == EntryKind.STEP:
+        return record.completed_at
+    return record.last_attempt_at or record.created_at
+
+
 def _attempt_spans(record: Record, failed: Sequence[Work]) -> Iterator[Span]:
     last_end: datetime | None = None
     if record.status == EntryStatus.PENDING and not failed:  # it waits for a slot of a limit, or for its turn of a rate
@@ -378,7 +385,7 @@ def _attempt_spans(record: Record, failed: Sequence[Work]) -> Iterator[Span]:
         yield Span(kind="failed", begins_at=begin, ends_at=end)
         last_end = end
     if record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
-        began = record.last_attempt_at or record.created_at
+        began = _began(record)
         if last_end is not None and began > last_end:
             yield Span(kind="backoff", begins_at=last_end, ends_at=began)
         yield Span(kind="attempt", begins_at=began, ends_at=record.completed_at)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 from durable import get_run, operations
@@ -21,7 +22,9 @@ from durable.inspection import (
     read_entry_detail,
     state_word,
 )
+from durable.inspection.comparison import compare_runs
 from durable.inspection.failed_branches import first_failed_branch
+from durable.inspection.progress import progress_of
 from durable.models import Attempt, EntryMetadata, Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
@@ -146,6 +149,28 @@ class TestARecovery:
         [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
         assert [span.kind for span in row.spans] == ["failed", "backoff", "attempt"]
         assert "1 failed" in text_of(operator.get(url("change", "run"), {"part": "history"}))
+
+    def test_what_is_given_by_hand_takes_no_time(self, stage: Stage, operator: Client) -> None:
+        """A replay has made none of the attempts that it takes over, nor has the output that was given taken an hour."""
+        stage.start(flows.switched, id="run")
+        lasting = EntryMetadata.objects.filter(entry__run="run", entry__location="before")
+        lasting.update(last_attempt_at=F("completed_at") - timedelta(minutes=20))
+        stage.advance(hours=1)
+        with acting_as(Actor("cli", label="ada"), reason="paid in cash"):
+            get_run("run").give_output("charge", "by hand", id="again")
+        run = stage.settle("again")
+        assert run.state == "completed"
+        assert progress_of(run).active < 60
+        [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
+        *_, last = row.spans
+        assert last.begins_at == last.ends_at
+        compared = compare_runs(run, Run.objects.get(pk="run"), with_payloads=False)
+        [charge] = [each.left for each in compared.rows if each.location == "charge"]
+        assert charge is not None
+        assert (charge.is_given, charge.took) == (True, None)
+        assert (
+            "1 h" not in text_of(operator.get(url("compare", "again"), {"with": "run"})).partition("by hand")[0][-300:]
+        )
 
     def test_what_operators_did_is_marked_on_the_timeline(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.switched, id="run")

@@ -125,6 +125,7 @@ def test_the_run_goes_on_as_if_the_step_had_returned_it(at: Runtime, in_place: b
         "at": entry.data["given"]["at"],
     }
     assert (entry.status, entry.data["output"], entry.error) == ("completed", {"by": "hand"}, None)
+    assert entry.last_attempt_at is None  # no attempt made it
     row = OperatorAction.objects.get()
     assert (row.action, row.run_id, row.outcome, row.reason) == (
         "give_output",
