@@ -36,6 +36,7 @@ from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
 from durable.operations.audited import audited
+from durable.operations.bulk_starts import starts_of_run
 
 __all__ = ["Refusal", "admit", "log_denied", "no_verb", "refusals", "show", "status_of"]
 
@@ -139,7 +140,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "ticked": ticked,
         "options": _options(verb, run),
         "location": location,
-        "children_note": verb_note(run, name),
+        "children_note": starts_of_run(run.id).note if name == "replay" else verb_note(run, name),
         "is_possible": name in possible_verbs(run) or name == "take_stack",
         "command": _command(name, run.id, location, ticked),
         "edit_url": admin.url("edit_input", run.id) if name == "restart" and _may_edit(request) else "",

@@ -35,6 +35,7 @@ from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
+from durable.operations.bulk_starts import starts_of_bulk
 
 __all__ = ["show"]
 
@@ -76,6 +77,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     with reading():
         eligibility = bulk.eligible(name, chosen or Chosen(tuple(ids)))
         causes = causes_among(chosen or Chosen(tuple(ids)), bulk.allowed_states(name))
+        starts = starts_of_bulk(name, chosen or Chosen(tuple(ids)), eligibility)
     shown = _whole_number(given.get("count", "")) if is_confirmed else eligibility.count
     is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
     careful = {each: given[each] for each in _CAREFUL if each in given}
@@ -108,6 +110,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "workflows": _largest(eligibility),
         "left_alone": _left_alone(eligibility),
         "causes": causes,
+        "starts_note": "" if starts is None else starts.note,
         "rows": [(found[each], explain(found[each], now).headline) for each in eligibility.shown if each in found],
         "ids": ids,
         "is_all": "all" in given,

@@ -21,7 +21,7 @@ from durable.api.views.actions import (
 )
 from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
-from durable.api.views.bulks import BulksView, BulkView
+from durable.api.views.bulks import BulkPlanView, BulksView, BulkView
 from durable.api.views.causes import CausesView
 from durable.api.views.children import ChildrenView
 from durable.api.views.comparison import ComparisonView
@@ -90,6 +90,7 @@ urlpatterns = [
     path("runs/<str:run_id>/comparison", ComparisonView.as_view(), name="comparison"),
     path("runs/<str:run_id>/go-on", GoOnView.as_view(), name="go-on"),
     path("runs/<str:run_id>/stop-here", StopHereView.as_view(), name="stop-here"),
+    path("bulk-plan", BulkPlanView.as_view(), name="bulk-plan"),
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),
     path("causes", CausesView.as_view(), name="causes"),

@@ -97,6 +97,8 @@ def _print(output: Output, found: BulkSummary) -> None:
     if found.stopped is not None:
         for verb in ("go-on", "stop-here"):
             output.line(f"  {command(verb, found.id)}")
+    if found.started:
+        output.line(f"children that are started again: {found.started}")
     for group in refusals(found.id):
         output.line(f"{group.outcome}: {group.number}. {group.reason}")
         for run_id in group.runs:
@@ -119,6 +121,7 @@ def _data(found: BulkSummary) -> dict[str, Any]:
         "done": found.done.number,
         "refused": found.refused.number,
         "failed_again": None if found.again is None else found.again.number,
+        "started_children": None if found.started is None else found.started.number,
         "actor": found.actor,
         "reason": found.reason,
         "began_at": found.began_at.isoformat(),

@@ -37,17 +37,20 @@ from durable.core.errors import BulkCountError
 from durable.inspection import Filtered, RunCriteria
 from durable.inspection.children_notes import verb_note
 from durable.inspection.family import FailedChildren
+from durable.inspection.humanize import plural
 from durable.inspection.undone import Undone, undone_steps
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as, bulk_id
 from durable.operations.audited import REFUSALS, outcome_of
 from durable.operations.bulk_decisions import go_on, stop_here
+from durable.operations.bulk_starts import BulkStarts, StartsCounter
 from durable.operations.replay import replay_failed
 
 __all__ = ["VERBS"]
 
 PAGE = 100  # runs whose states are read at a time
+_PLANNED = 200  # runs with children whose replays are planned beforehand
 _IN_BULK = {"replay-failed": "replay"}  # the names of verbs that a bulk has under another one
 
 
@@ -76,9 +79,16 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
             output.complain(BulkCountError(verb, options.expect, f"{possible:,}"))
             output.say("Nothing was done.")
             return Exit.REFUSED
+    starts: BulkStarts | None = None
+    if verb == "replay-failed" and "-" not in options.ids:
+        ids = list(ids)
+        starts = _starts(ids)
+        if starts.note:
+            output.say(f"{starts.note}.")
     if not options.yes and "-" not in options.ids and is_at_terminal():
         ids = list(ids)
-        if len(ids) > 1 and not confirmed(output, f"{verb.capitalize()} {len(ids)} runs?"):
+        is_many = len(ids) > 1 or (starts is not None and starts.children)
+        if is_many and not confirmed(output, _question(verb, len(ids), starts)):
             output.say("Nothing was done.")
             return Exit.REFUSED
     in_bulk = _IN_BULK.get(verb, verb)
@@ -98,7 +108,7 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
                 output.say("Nothing was done.")
                 return Exit.REFUSED
         for run_id in chain(first, rest):
-            note = _note(verb, run_id)
+            note = _note(verb, run_id, is_streamed=is_streamed)
             try:
                 became = call(run_id, options)
             except REFUSALS as error:
@@ -163,8 +173,32 @@ def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", becam
         output.id(became or run_id)
 
 
-def _note(verb: str, run_id: str) -> str:
+def _question(verb: str, number: int, starts: BulkStarts | None) -> str:
+    again = ""
+    if starts is not None and starts.children:
+        least = "at least " if starts.is_partial else ""
+        again = f", and start {least}{_children(starts.children)} again"
+    return f"{verb.capitalize()} {plural(number, 'run')}{again}?"
+
+
+def _children(number: int) -> str:
+    return f"{number:,} {'child' if number == 1 else 'children'}"
+
+
+def _starts(ids: Iterable[str]) -> BulkStarts:
+    """Return how many children are started again if the failed ones of these runs are replayed."""
+    counter, number = StartsCounter(_PLANNED), 0
+    for page in _pages(ids):
+        failed = [run_id for run_id, state in page if _is_possible("replay-failed", state)]
+        number += len(failed)
+        counter.add(failed)
+    return counter.counted(number)
+
+
+def _note(verb: str, run_id: str, *, is_streamed: bool = False) -> str:
     """Return what the verb means for the children of the run, as it is before the verb."""
+    if verb == "replay-failed":  # of a list of runs it was said before
+        return _starts([run_id]).note if is_streamed else ""
     run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb in ("pause", "cancel") else None
     return "" if run is None else verb_note(run, verb)
 
@@ -172,20 +206,34 @@ def _note(verb: str, run_id: str) -> str:
 def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
     """Print for which of the runs the verb is allowed in their current state."""
     count = 0
-    for run_id, state in _states(ids):
-        is_possible = _is_possible(verb, state)
-        count += is_possible
-        undone = undone_steps(run_id) if verb == "recover" and is_possible else None
-        if output.format == "json":
-            output.json({"id": run_id, "state": state, "allowed": is_possible} | _undone_data(undone))
-        elif output.format == "ids" and is_possible:
-            output.id(run_id)
-        elif output.format == "table":
-            what = "there is no such run" if state is None else f"it is {state}"
-            again = f"; {undone.text}" if undone is not None else ""
-            output.line(f"{run_id}: {'yes' if is_possible else 'no'}, {what}{again}")
+    counter = StartsCounter(_PLANNED)
+    for page in _pages(ids):
+        possible = [run_id for run_id, state in page if _is_possible(verb, state)]
+        count += len(possible)
+        starts = counter.add(possible) if verb == "replay-failed" else {}
+        for run_id, state in page:
+            _preview_one(verb, run_id, state, starts.get(run_id), output)
     output.say(f"{count} would be done, nothing was")
+    if note := counter.counted(count).note:
+        output.say(f"{note}.")
     return Exit.OK
+
+
+def _preview_one(verb: str, run_id: str, state: str | None, starts: int | None, output: Output) -> None:
+    """Print it for one run. `starts` is how many children it starts again, None if that is not known."""
+    is_possible = _is_possible(verb, state)
+    undone = undone_steps(run_id) if verb == "recover" and is_possible else None
+    if output.format == "json":
+        data = {"id": run_id, "state": state, "allowed": is_possible} | _undone_data(undone)
+        output.json(data | ({"starts": starts} if verb == "replay-failed" and is_possible else {}))
+    elif output.format == "ids" and is_possible:
+        output.id(run_id)
+    elif output.format == "table":
+        what = "there is no such run" if state is None else f"it is {state}"
+        again = f"; {undone.text}" if undone is not None else ""
+        if starts:
+            again = f"; it starts {_children(starts)} again"
+        output.line(f"{run_id}: {'yes' if is_possible else 'no'}, {what}{again}")
 
 
 def _is_possible(verb: str, state: str | None) -> bool:
@@ -199,10 +247,15 @@ def _undone_data(undone: Undone | None) -> dict[str, Any]:
 
 
 def _states(ids: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    return chain.from_iterable(_pages(ids))
+
+
+def _pages(ids: Iterable[str]) -> Iterator[list[tuple[str, str | None]]]:
+    """Yield the runs with their states, a page at a time; None is the state of a run that does not exist."""
     iterator = iter(ids)
     while page := list(islice(iterator, PAGE)):
         states = runtime.current().store.states(page)
-        yield from ((run_id, states.get(run_id)) for run_id in page)
+        yield [(run_id, states.get(run_id)) for run_id in page]
 
 
 def _nothing(_parser: ArgumentParser) -> None:

@@ -20,6 +20,7 @@ from durable.conf import conf
 from durable.core.bulk_runs import BULK, is_stopped, replays_prefix
 from durable.core.places import Place
 from durable.core.records import RunState
+from durable.core.replay_log import LOGGED, logged_number
 from durable.core.tally import Tally
 from durable.inspection.capped_counts import Count, count_capped
 from durable.inspection.explanation import capitalized
@@ -61,7 +62,8 @@ class BulkSummary:
     `run` is the run that does it in the background, None for a bulk that was done at once, and for one whose run was
     deleted. `done` and `refused` are numbers of runs, `total` is that of the runs that were to be processed, None if it
     is not known. `again` counts those that have failed since, among the newest `CAP` that were done; None if the verb
-    is not followed. `stopped` are the failed and the open runs of a canary that stopped the bulk, None if it is not
+    is not followed. `started` are the children that its replays start again, those of the newest `CAP` of them; None for
+    other verbs. `stopped` are the failed and the open runs of a canary that stopped the bulk, None if it is not
     stopped; `was_stopped` says that an operator ended it there.
     """
 
@@ -76,6 +78,7 @@ class BulkSummary:
     refused: Count
     total: int | None
     again: Count | None
+    started: Count | None = None
     order: Any = None
     actor_id: Any = None
     phase: str = ""
@@ -160,7 +163,7 @@ class Refusals:
 
 
 def find_bulk(bulk_id: str) -> BulkSummary | None:
-    """Return the bulk with this id; None if there is none. At most seven statements."""
+    """Return the bulk with this id; None if there is none. At most eight statements."""
     run = Run.objects.using(conf.DATABASE).filter(pk=bulk_id).defer("input", "output").first()
     if run is not None and run.workflow != BULK:
         return None
@@ -184,6 +187,7 @@ def find_bulk(bulk_id: str) -> BulkSummary | None:
         refused=refused,
         total=None if order is None else order.total,
         again=_number_failed_again(bulk_id, head.action) if head.action in _FOLLOWED else None,
+        started=_number_started(bulk_id) if head.action == "replay" else None,
         order=order,
         actor_id=head.actor_id,
         phase=str(state.get("phase", "")),
@@ -318,6 +322,12 @@ def _counted(bulk_id: str, state: dict[str, Any]) -> tuple[Count, Count]:
 def _number_failed_again(bulk_id: str, verb: str) -> Count:
     [found] = count_capped([failed_again(bulk_id, verb).order_by()], CAP)
     return found
+
+
+def _number_started(bulk_id: str) -> Count:
+    details = _done(bulk_id).filter(detail__endswith=LOGGED).order_by("-id").values_list("detail", flat=True)
+    found = [logged_number(each) for each in details[: CAP + 1]]
+    return Count(number=sum(found[:CAP]), is_capped=len(found) > CAP)
 
 
 def _state_of(run: Run) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from durable.core.ids import new_id
 from durable.core.places import Place
 from durable.core.records import EntryKind, EntryRecord, RunChange, RunRecord, RunState
 from durable.core.replay import Replay
+from durable.core.replay_log import number_in_log
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
 from durable.operations.replay_plan import hash_of, in_place_refusals_of, of_unread_maps, refusals_of, running_steps
 from durable.operations.replay_preview import family_of
+from durable.operations.replay_starts import starts_again
 from durable.operations.start import Started, check_is_successor, successor
 from durable.runtime import Runtime
 from durable.store.families import members
@@ -107,9 +109,8 @@ def _in_place(
         attribution.check_seen(run)
         replay = _planned(at, run, entries(), location, plan_hash, attribution, given, in_place=True)
         change = replay.in_place(at.now())
-        change.action = attribution.done(
-            before=run.state, after=change.run["state"], detail=f"{_where(replay, given)}, in place"
-        )
+        detail = f"{_where(replay, given)}, in place{_started(at, replay)}"
+        change.action = attribution.done(before=run.state, after=change.run["state"], detail=detail)
         return change
 
     changed = at.store.change(attribution.run_id, decide)
@@ -158,7 +159,7 @@ def _as_new_run(
                 _check_from(at, old, new, location)
             return Started(new.id, is_new=False)
         _plant(at, replay, new)
-        detail = f"{_where(replay, given)}, as run {new.id}"
+        detail = f"{_where(replay, given)}, as run {new.id}{_started(at, replay)}"
         at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
     announce(at, new.queue, new.wake_at)
     send_run_changed(at, [new], previous="")
@@ -192,6 +193,10 @@ def _check_given(at: Runtime, attribution: Attribution, found: RunRecord, locati
 
 def _where(replay: Replay, given: _Given | None) -> str:
     return f'from "{replay.boundary}"' + ("" if given is None else ", whose output was given by hand")
+
+
+def _started(at: Runtime, replay: Replay) -> str:
+    return number_in_log(sum(each.number for each in starts_again(at.store, replay)))
 
 
 def _planned(

@@ -17,7 +17,7 @@ from durable.core.location import listed
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState
 from durable.core.replay import Replay
 from durable.core.words import Sentence, gettext_noop
-from durable.operations.replay_starts import StartsAgain
+from durable.operations.replay_starts import StartsAgain, starts_note
 from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
 
 __all__ = [
@@ -303,20 +303,8 @@ def _of_starts(starts: Iterable[StartsAgain]) -> Iterable[str]:
     numbers: Counter[str] = Counter()
     for each in starts:
         numbers[each.workflow] += each.number
-    if not numbers:
-        return
-    text = (
-        gettext_noop(
-            "{number} child of {workflows} is started again, as a new run with new idempotency keys: what the one before did "
-            "stays, and is done again"
-        )
-        if numbers.total() == 1
-        else gettext_noop(
-            "{number} children of {workflows} are started again, as new runs with new idempotency keys: what those before did "
-            "stays, and is done again"
-        )
-    )
-    yield Sentence(text, number=numbers.total(), workflows=listed(name for name, _ in numbers.most_common()))
+    if numbers:
+        yield starts_note(dict(numbers.most_common()))
 
 
 def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[str]:

@@ -6,15 +6,17 @@ Read from the entries that go. Those of a loop's older iterations are pruned: th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from durable.core.child_entries import divided
-from durable.core.location import is_within
+from durable.core.location import is_within, listed
 from durable.core.map_entries import started_number
 from durable.core.replay import Replay
+from durable.core.words import Sentence, gettext_noop
 from durable.store.base import Store
 
-__all__ = ["StartsAgain", "starts_again"]
+__all__ = ["StartsAgain", "starts_again", "starts_note"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +51,22 @@ def starts_again(store: Store, replay: Replay) -> list[StartsAgain]:
     return [
         StartsAgain(location=location, workflow=workflow, number=number) for (location, workflow), number in in_order
     ]
+
+
+def starts_note(numbers: Mapping[str, int]) -> str:
+    """Return how many children are started again, given their numbers by workflow, the largest first; "" for none."""
+    total = sum(numbers.values())
+    if not total:
+        return ""
+    text = (
+        gettext_noop(
+            "{number} child of {workflows} is started again, as a new run with new idempotency keys: what the one before did "
+            "stays, and is done again"
+        )
+        if total == 1
+        else gettext_noop(
+            "{number} children of {workflows} are started again, as new runs with new idempotency keys: what those before did "
+            "stays, and is done again"
+        )
+    )
+    return Sentence(text, number=total, workflows=listed(numbers))

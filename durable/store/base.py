@@ -268,6 +268,9 @@ class Store(Protocol):
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         """Return the ids of the run's children that have not ended and were started below these places ("a/loop/")."""
 
+    def parents_among(self, run_ids: Sequence[str]) -> set[str]:
+        """Return those of the runs that have started children, the ones that are deleted by now included; two statements."""
+
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
         """Return how many children of the run were started below this place ("a/loop/"), by workflow; one query."""
 

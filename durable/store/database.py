@@ -30,6 +30,7 @@ from durable.core.records import (
     ChildRecord,
     ChildStart,
     Committed,
+    EntryKind,
     EntryRecord,
     FailureRecord,
     GroupChange,
@@ -300,6 +301,13 @@ class DatabaseStore(ABC):
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         return endings.started_below(self.alias, parent_id, places)
+
+    def parents_among(self, run_ids: Sequence[str]) -> set[str]:
+        kinds = [EntryKind.CHILD.value, EntryKind.MAP.value]
+        entries = Entry.objects.using(self.alias).filter(run_id__in=run_ids, kind__in=kinds).order_by()
+        children = Child.objects.using(self.alias).filter(parent_id__in=run_ids).order_by()
+        found = set(entries.values_list("run_id", flat=True).distinct())
+        return found.union(children.values_list("parent_id", flat=True).distinct())
 
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
         return endings.number_below(self.alias, parent_id, place)

@@ -31,6 +31,7 @@ from durable.core.records import (
     ChildRecord,
     ChildStart,
     Committed,
+    EntryKind,
     EntryRecord,
     FailureRecord,
     GroupChange,
@@ -202,6 +203,16 @@ class MemoryStore:
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         with self._lock:
             return self._children.below(self._runs, parent_id, places)
+
+    def parents_among(self, run_ids: Sequence[str]) -> set[str]:
+        kinds = (EntryKind.CHILD, EntryKind.MAP)
+        with self._lock:
+            return {
+                each
+                for each in run_ids
+                if self._children.has_any(each)
+                or any(entry.kind in kinds for entry in self._entries.get(each, {}).values())
+            }
 
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
         with self._lock:

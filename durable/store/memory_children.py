@@ -98,6 +98,10 @@ class MemoryChildren:
         found = (each for each in self._in_order(parent_id) if places and each.location.startswith(places))
         return [each.run_id for each in found if runs[each.run_id].state not in ENDED]
 
+    def has_any(self, parent_id: str) -> bool:
+        """Return True if the run has children."""
+        return bool(self._children.get(parent_id))
+
     def number_below(self, runs: Mapping[str, RunRecord], parent_id: str, place: str) -> dict[str, int]:
         """Return how many children of a run were started below this place, by workflow."""
         found = (each.run_id for each in self._in_order(parent_id) if each.location.startswith(place))

@@ -27,6 +27,7 @@ __all__ = [
     "saga_of_steps",
     "saga_that_sleeps",
     "saving",
+    "stopping",
     "stubborn",
     "switched",
     "undoing",
@@ -78,6 +79,13 @@ def bill(ctx: Context, number: int) -> str:
 def billing(ctx: Context, size: int) -> int:
     bills = [ctx.start_child(f"bill {number}", bill, number) for number in range(size)]
     return len([each.result(f"paid {number}") for number, each in enumerate(bills)])
+
+
+@workflow(name="tests.stopping")
+def stopping(ctx: Context, size: int) -> str:
+    """A run that fails in its map while the bank is away."""
+    ctx.map("bills", bill, [(number,) for number in range(size)], at_once=1, on_failure="stop")
+    return "billed"
 
 
 @workflow(name="tests.night")

@@ -11,6 +11,7 @@ from django.utils import timezone
 from durable import Context, CriticalError, RetryLater, current_step, get_run, workflow
 from durable.api.paging import cursor_of
 from durable.models import Activity, Child, Run, Schedule, Tick
+from durable.operations import bulk_starts
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.faults.passing import pass_once
 
@@ -222,3 +223,75 @@ def test_a_completed_parent_with_a_failed_child(api: Api) -> None:
     assert (plan["counts"]["starts"], plan["counts"]["started_children"]) == (1, 3)
     assert "3 children" in plan["notes"][0]
     assert api.get("/runs/ada-1/replay-plan?location=report").json()["starts"] == []
+
+
+@workflow(name="tests.api.stopped")
+def stopped(ctx: Context) -> int:
+    ctx.map("bills", charging, [(number,) for number in range(3)], on_failure="stop")
+    return ctx.step("report", int)
+
+
+@pytest.fixture
+def failures(api: Api) -> list[str]:
+    """Two runs that have failed in their maps."""
+    found = ["ada-1", "ada-2"]
+    for run_id in found:
+        run = stopped.using(id=run_id).start()
+        pass_once(run)
+        for number in range(2):
+            pass_once(get_run(f"{run_id}:bills:{number}"))
+        pass_once(run)
+        assert Run.objects.get(pk=run_id).state == "failed"
+    return found
+
+
+def test_a_bulk_is_planned_with_the_children_that_it_starts_again(api: Api, failures: list[str]) -> None:
+    note = (
+        '6 children of "tests.api.charging" are started again, as new runs with new idempotency keys: what those before did '
+        "stays, and is done again"
+    )
+    for runs in ({"ids": failures}, {"filter": {"workflow": "tests.api.stopped"}}):
+        plan = api.post("/bulk-plan", {"verb": "replay", **runs}).json()
+        assert (plan["count"], plan["is_capped"], plan["left_alone"]) == (2, False, [])
+        assert plan["by_workflow"] == [{"name": "tests.api.stopped", "number": 2}]
+        assert plan["starts"] == {
+            "looked_at": 2,
+            "parents": 2,
+            "children": 6,
+            "is_partial": False,
+            "workflows": [{"name": "tests.api.charging", "number": 6}],
+            "note": note,
+        }
+    assert not Run.objects.filter(replay_of__isnull=False).exists(), "planning did it"
+    done = api.post("/bulks", {"verb": "replay", "ids": failures, "expected": plan["count"], "id": "b1"}).json()
+    assert done["started_children"] == 6
+    assert api.get("/bulks/b1").json()["started_children"] == 6
+
+
+def test_a_plan_beyond_its_bound_says_so(api: Api, failures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_starts, "LOOKED_AT", 1)
+    plan = api.post("/bulk-plan", {"verb": "replay", "filter": {"workflow": "tests.api.stopped"}}).json()["starts"]
+    assert (plan["looked_at"], plan["children"], plan["is_partial"]) == (1, 3, True)
+    assert "counted for 1 of 2 runs" in plan["note"]
+
+
+def test_plans_of_other_verbs(api: Api, failures: list[str]) -> None:
+    plan = api.post("/bulk-plan", {"verb": "recover", "ids": [*failures, "ada-1:bills:0"]}).json()
+    assert (plan["count"], plan["left_alone"], plan["starts"]) == (2, [{"name": "completed", "number": 1}], None)
+    plan = api.post("/bulk-plan", {"verb": "recover", "children_of": "ada-1"}).json()
+    assert plan["count"] == 2, "the failed child, and the parent"
+    assert api.post("/bulks", {"verb": "recover", "ids": failures}).json()["started_children"] is None
+
+
+def test_planning_a_bulk_needs_what_the_bulk_needs(make_api: MakeApi, failures: list[str]) -> None:
+    body = {"verb": "replay", "ids": failures}
+    for rights in (["view_run"], ["replay_run"]):
+        problem(make_api(*rights, name=rights[0]).post("/bulk-plan", body), 403, "permission-denied")
+    able = make_api("view_run", "replay_run", name="able")
+    assert able.post("/bulk-plan", body).status_code == 200
+    problem(able.post("/bulk-plan", {"verb": "replay"}), 400, "invalid-request")
+    with override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"}):
+        ada = make_api("view_run", "replay_run", name="ada")
+        assert ada.post("/bulk-plan", body).json()["starts"]["children"] == 6
+        problem(able.post("/bulk-plan", body), 404, "run-not-found")
+        problem(ada.post("/bulk-plan", {"verb": "replay", "filter": {}}), 403, "permission-denied")

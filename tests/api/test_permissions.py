@@ -111,6 +111,15 @@ def test_planning_needs_the_permission_to_replay(make_api: MakeApi) -> None:
     problem(make_api(*without("replay_run")).get("/runs/a/replay-plan?location=rest"), 403, "permission-denied")
 
 
+def test_planning_a_bulk_is_reading_and_is_not_logged(make_api: MakeApi) -> None:
+    body = {"verb": "pause", "ids": ["a"]}
+    problem(Api(None).post("/bulk-plan", body), 401, "not-authenticated")
+    for permission in ("view_run", "operate_run"):
+        problem(make_api(*without(permission), name=permission).post("/bulk-plan", body), 403, "permission-denied")
+    assert make_api("view_run", "operate_run", name="both").post("/bulk-plan", body).json()["count"] == 1
+    assert not OperatorAction.objects.exists()
+
+
 def test_being_staff_allows_nothing() -> None:
     staff = User.objects.create_user("staff", is_staff=True)
     problem(Api(staff).get("/runs"), 403, "permission-denied")

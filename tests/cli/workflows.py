@@ -21,6 +21,7 @@ __all__ = [
     "racing",
     "refusing",
     "steps",
+    "stopped",
 ]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
@@ -102,6 +103,13 @@ def charged(number: int) -> str:
 def night(ctx: Context, size: int = 3) -> int:
     bills = ctx.map("bills", bill, [(number,) for number in range(size)], on_failure="finish")
     return ctx.step("report", int, len(bills.failed))
+
+
+@workflow(name="cli.stopped")
+def stopped(ctx: Context, size: int = 3) -> int:
+    """A run that fails in its map: the second bill has failed."""
+    ctx.map("bills", bill, [(number,) for number in range(size)], at_once=1, on_failure="stop")
+    return ctx.step("report", int, 1)
 
 
 @workflow(name="cli.racing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
@@ -14,9 +15,11 @@ from durable.core.ids import MAX_REASON
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
 from durable.inspection.bulks import BulkSummary
+from durable.operations.bulk_starts import BulkStarts
 from durable.operations.canary import MAX_FIRST, Canary
+from durable.operations.eligibility import Eligibility
 
-__all__ = ["BulkForm", "BulkSerializer"]
+__all__ = ["BulkForm", "BulkPlanForm", "BulkPlanSerializer", "BulkSerializer"]
 
 _MOST_IDS = 500
 _VERBS = ("recover", "replay", "wake", "pause", "resume", "cancel")
@@ -64,8 +67,8 @@ class CanaryForm(Form):
         return attrs
 
 
-class BulkForm(Form):
-    """One verb on many runs: those with the `ids`, those that match the `filter`, or the failed children of a run."""
+class BulkPlanForm(Form):
+    """A verb for many runs: those with the `ids`, those that match the `filter`, or the failed children of a run."""
 
     verb = serializers.ChoiceField(choices=_VERBS)
     ids = serializers.ListField(child=Id(), required=False, min_length=1, max_length=_MOST_IDS)
@@ -74,6 +77,21 @@ class BulkForm(Form):
         required=False, help_text="Of recover: the failed children of this run, and then the run if it has failed too."
     )
     group = Text(required=False, max_length=1024, help_text="With `children_of`: the children of this group alone.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Raise ValidationError unless the runs are chosen in one way, by options that the verb has."""
+        if sum(name in attrs for name in ("ids", "filter", "children_of")) != 1:
+            raise ValidationError({"ids": "Give ids, a filter or children_of, and not more than one."})
+        if "children_of" in attrs and attrs["verb"] != "recover":
+            raise ValidationError({"children_of": "This is for recover."})
+        if "group" in attrs and "children_of" not in attrs:
+            raise ValidationError({"group": "This goes with children_of."})
+        return attrs
+
+
+class BulkForm(BulkPlanForm):
+    """One verb on many runs: those with the `ids`, those that match the `filter`, or the failed children of a run."""
+
     id = Id(required=False, help_text="Of the bulk. A bulk in the background with this id is not started again.")
     expected = serializers.IntegerField(
         required=False, min_value=0, help_text="Do nothing unless so many of the runs allow the verb."
@@ -86,16 +104,70 @@ class BulkForm(Form):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Raise ValidationError unless the runs are chosen in one way, by options that the verb has."""
-        if sum(name in attrs for name in ("ids", "filter", "children_of")) != 1:
-            raise ValidationError({"ids": "Give ids, a filter or children_of, and not more than one."})
-        if "children_of" in attrs and attrs["verb"] != "recover":
-            raise ValidationError({"children_of": "This is for recover."})
-        if "group" in attrs and "children_of" not in attrs:
-            raise ValidationError({"group": "This goes with children_of."})
+        super().validate(attrs)
         for name, verb in (("rollback", "cancel"), ("end_sleeps", "wake")):
             if attrs[name] and attrs["verb"] != verb:
                 raise ValidationError({name: f"This is an option of {verb}."})
         return attrs
+
+
+class NumberOfSerializer(serializers.Serializer[Any]):
+    """How many there are of one workflow, or in one state."""
+
+    name = serializers.CharField(allow_blank=True)
+    number = serializers.IntegerField()
+
+
+@extend_schema_serializer(component_name="BulkStarts")
+class BulkStartsSerializer(serializers.Serializer[BulkStarts]):
+    """The children that the replays of a bulk start again, each from where its run failed."""
+
+    looked_at = serializers.IntegerField(help_text="The runs that were examined.")
+    parents = serializers.IntegerField(help_text="Those of them that start children again.")
+    children = serializers.IntegerField(help_text="How many children these start again, as new runs.")
+    is_partial = serializers.BooleanField(help_text="There are or may be more runs, and these may start more.")
+    workflows = serializers.SerializerMethodField(help_text="The children by workflow, the most frequent first.")
+    note = serializers.CharField(
+        allow_blank=True, help_text="The same as a sentence; empty if there is nothing to say."
+    )
+
+    @extend_schema_field(NumberOfSerializer(many=True))
+    def get_workflows(self, starts: BulkStarts) -> Any:
+        """Return the numbers by workflow."""
+        return _numbers(starts.workflows)
+
+
+@extend_schema_serializer(component_name="BulkPlan")
+class BulkPlanSerializer(serializers.Serializer[Eligibility]):
+    """What a bulk would act on. Context: `starts`."""
+
+    count = serializers.IntegerField(help_text="The runs whose state allows the verb: the `expected` of the bulk.")
+    is_capped = serializers.BooleanField(help_text="There are or may be more.")
+    by_workflow = serializers.SerializerMethodField(help_text="These runs by workflow, if the workflows are known.")
+    left_alone = serializers.SerializerMethodField(
+        help_text="The other runs by state; the state of ids that no run has is empty."
+    )
+    starts = serializers.SerializerMethodField(help_text="Null unless the verb is replay.")
+
+    @extend_schema_field(NumberOfSerializer(many=True))
+    def get_by_workflow(self, found: Eligibility) -> Any:
+        """Return the numbers by workflow."""
+        return _numbers(found.by_workflow)
+
+    @extend_schema_field(NumberOfSerializer(many=True))
+    def get_left_alone(self, found: Eligibility) -> Any:
+        """Return the numbers by state."""
+        return _numbers(found.left_alone)
+
+    @extend_schema_field({"oneOf": [{"$ref": "#/components/schemas/BulkStarts"}, {"type": "null"}]})
+    def get_starts(self, _found: Eligibility) -> Any:
+        """Return what is started again."""
+        starts = self.context["starts"]
+        return None if starts is None else BulkStartsSerializer(starts).data
+
+
+def _numbers(found: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [{"name": name, "number": number} for name, number in found]
 
 
 class RefusalsSerializer(serializers.Serializer[Any]):
@@ -121,6 +193,9 @@ class BulkSerializer(serializers.Serializer[BulkSummary]):
     done = serializers.IntegerField(source="done.number")
     refused = serializers.IntegerField(source="refused.number")
     failed_again = serializers.SerializerMethodField(help_text="Null for a verb after which a run does not fail.")
+    started_children = serializers.SerializerMethodField(
+        help_text="The children that its replays start again, those of the newest 10,000. Null for other verbs."
+    )
     refusals = serializers.SerializerMethodField()
     actor = serializers.CharField()
     reason = serializers.CharField()
@@ -140,6 +215,11 @@ class BulkSerializer(serializers.Serializer[BulkSummary]):
     def get_failed_again(self, bulk: BulkSummary) -> int | None:
         """Return the number of runs that are failed again."""
         return None if bulk.again is None else bulk.again.number
+
+    @extend_schema_field({"type": ["integer", "null"]})
+    def get_started_children(self, bulk: BulkSummary) -> int | None:
+        """Return the number of children that are started again."""
+        return None if bulk.started is None else bulk.started.number
 
     @extend_schema_field(RefusalsSerializer(many=True))
     def get_refusals(self, _bulk: BulkSummary) -> Any:

@@ -14,16 +14,23 @@ from durable.api.access import actor_of, admit, existing, is_limited, visible_ru
 from durable.api.idempotent import Done, answered
 from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.bulks import BulkFilterForm, BulkForm, BulkSerializer
+from durable.api.serializers.bulks import (
+    BulkFilterForm,
+    BulkForm,
+    BulkPlanForm,
+    BulkPlanSerializer,
+    BulkSerializer,
+)
 from durable.api.views.base import View
 from durable.core.errors import RunNotFoundError
-from durable.inspection import Count, Filtered
+from durable.inspection import Chosen, Count, Filtered, reading
 from durable.inspection.bulks import BulkSummary, Refusals, find_bulk, refusals, refusals_of
 from durable.inspection.family import FailedChildren
 from durable.operations import bulk
-from durable.operations.audit import acting_as
+from durable.operations.audit import PERMISSIONS, acting_as
+from durable.operations.bulk_starts import starts_of_bulk
 
-__all__ = ["BulkView", "BulksView"]
+__all__ = ["BulkPlanView", "BulkView", "BulksView"]
 
 
 class BulksView(View):
@@ -68,6 +75,37 @@ class BulksView(View):
 
         with acting_as(actor_of(request), reason=given["reason"]):
             return answered(request, ordered)
+
+
+class BulkPlanView(View):
+    """What a bulk would do."""
+
+    about = "actions"
+
+    def permissions_of(self, method: str | None) -> tuple[str, ...]:
+        """Return the permission to see runs: the POST reads."""
+        return self.reads_with
+
+    @described(operation_id="plan_bulk", request=BulkPlanForm, responses=BulkPlanSerializer)
+    def post(self, request: Request) -> HttpResponse:
+        """Return how many runs a verb would act on, and how many children their replays start again. Nothing is done.
+
+        Needs `durable.view_run`, and the permission of the verb. Where a user may see some runs only, the runs have to be
+        given by ids. At most 10,000 runs are counted. For a replay at most 500 are examined, and 20 of those with children: `is_partial` says so.
+        """
+        given = self.form(BulkPlanForm, request)
+        verb = given["verb"]
+        self.require(request, PERMISSIONS[verb], "Planning this bulk")
+
+        def planned() -> Done:
+            with reading():
+                selection = _selection(request, given)
+                chosen = Chosen(tuple(selection)) if isinstance(selection, list) else selection
+                eligible = bulk.eligible(verb, chosen)
+                starts = starts_of_bulk(verb, chosen, eligible)
+            return Done(data=dict(BulkPlanSerializer(eligible, context={"starts": starts}).data))
+
+        return answered(request, planned)
 
 
 class BulkView(View):

@@ -150,6 +150,7 @@ def _admin() -> dict[str, list[Asked]]:
         "raw": [_page("raw", LONG, of="input")],
         "bulk": [
             *(Asked(_page("bulk").address, {"verb": "recover", "all": "on", "filter": each}) for each in _SELECTED),
+            *(Asked(_page("bulk").address, {"verb": "replay", "all": "on", "filter": each}) for each in _SELECTED),
             *(Asked(_page("bulk").address, {"verb": "cancel", "all": "on", "filter": each}) for each in _SELECTED),
         ],
         "mark": [_page("mark", cause.fingerprint, "mute")],
