@@ -6,17 +6,20 @@ entry's data with the `format` that is needed to read it. Here are the numbers a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from durable.core.errors import HistoryDivergedError
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
-__all__ = ["FORMAT", "cannot_read", "is_readable", "named_twice", "unreadable"]
+__all__ = ["FORMAT", "cannot_read", "is_readable", "marked_as_newer", "named_twice", "unmarked", "unreadable"]
 
-#: The newest format of an entry's data that this release reads; an entry without one has the first.
-FORMAT: Final = 1
+#: The newest format of an entry's data that this release reads; an entry without one has the first. The second: children of a
+#: map were taken out of its group, and others are to be started in their places (`durable.core.map_replacing`).
+FORMAT: Final = 2
+
+_MARK: Final = "format"
 
 _KINDS: Final = frozenset(EntryKind)
 _STATUSES: Final = frozenset(EntryStatus)
@@ -32,6 +35,16 @@ def is_readable(entry: EntryRecord) -> bool:
         and entry.status in _STATUSES
         and (not entry.data or entry.data.get("format", FORMAT) in range(1, FORMAT + 1))
     )
+
+
+def marked_as_newer(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of an entry as data that releases before this format leave alone."""
+    return {**data, _MARK: FORMAT}
+
+
+def unmarked(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of an entry as data that all releases read."""
+    return {name: value for name, value in data.items() if name != _MARK}
 
 
 def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:

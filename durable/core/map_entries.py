@@ -13,6 +13,7 @@ __all__ = [
     "AGAIN",
     "ANEW",
     "CLOSED",
+    "REPLACED",
     "UNDONE_FROM",
     "UNDONE_SOME",
     "continued",
@@ -20,6 +21,7 @@ __all__ = [
     "open_group",
     "open_maps",
     "started_number",
+    "taken_out",
     "waiting_again",
 ]
 
@@ -27,6 +29,9 @@ __all__ = [
 ANEW: Final = "anew"
 #: In the entry of a map whose failed children the next pass recovers: who has asked for it (`by`), and how far it has come.
 AGAIN: Final = "again"
+#: In the entry of a map whose lost children are replaced: those that were taken out of the group (`children`), and the
+#: position up to which the lost ones were looked at (`after`).
+REPLACED: Final = "replaced"
 #: Marks the entry of a map none of whose children begins any more, while the open ones are cancelled with their rollback.
 CLOSED: Final = "closed"
 
@@ -63,6 +68,12 @@ def open_maps(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
         for entry in entries
         if group_of(entry) is not None and entry.status not in (EntryStatus.COMPLETED, EntryStatus.EXHAUSTED)
     ]
+
+
+def taken_out(entry: EntryRecord) -> dict[int, tuple[str, int]]:
+    """Return the children that were taken out of the group and not replaced yet: by number their ids and generations."""
+    children = entry.data.get(REPLACED, {}).get("children", {})
+    return {int(number): (child_id, generation) for number, (child_id, generation) in children.items()}
 
 
 def waiting_again(entry: EntryRecord, by: Mapping[str, Any]) -> EntryRecord:

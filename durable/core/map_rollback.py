@@ -20,7 +20,8 @@ from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, UndoChild
 from durable.core.errors import ErrorInfo
 from durable.core.journal import Journal
-from durable.core.map_entries import ANEW, CLOSED, UNDONE_FROM, UNDONE_SOME
+from durable.core.map_entries import ANEW, CLOSED, UNDONE_FROM, UNDONE_SOME, taken_out
+from durable.core.map_replacing import undo_taken_out
 from durable.core.records import (
     ENDED,
     NOTHING,
@@ -80,6 +81,11 @@ def undo_map(journal: Journal, entry: EntryRecord, by: str | None, check: Callab
     if is_own and entry.status not in (EntryStatus.COMPLETED, EntryStatus.EXHAUSTED):
         yield from cancel_open(journal, entry, check)
     first, until = entry.data["position"], _left(entry)
+    replaced = taken_out(entry) if is_own else {}
+    if replaced:
+        others: list[RunRecord] = yield from undo_taken_out(entry, check, is_replaced=False)
+        if stopped := [each for each in others if each.state_after_rollback]:
+            return _stopped(stopped)
     while until > 0:
         begin = max(0, until - min(_BATCH, entry.data["at_once"] or _BATCH))
         found: list[Member] = yield PeekMembers(entry.data["group"], first + begin - 1, until - begin)
@@ -89,8 +95,9 @@ def undo_map(journal: Journal, entry: EntryRecord, by: str | None, check: Callab
             check()
             child = yield UndoChild(member.run_id)
             children += [] if child is None else [child]
-        if len(children) < until - begin:
-            return _gone(until - begin - len(children))
+        expected = until - begin - sum(begin <= number < until for number in replaced)
+        if len(children) < expected:
+            return _gone(expected - len(children))
         if any(each.state not in ENDED for each in children):
             raise _waiting(entry, None if is_own else journal.environment.now() + LOOK_EVERY)
         if stopped := [each for each in children if each.state_after_rollback]:

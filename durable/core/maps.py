@@ -16,15 +16,16 @@ from typing import Any, Final
 
 from durable.core.child_rollback import POLICY
 from durable.core.children import ChildRequest, created_at, ids_at
-from durable.core.compatibility import unreadable
+from durable.core.compatibility import unmarked, unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
 from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, PeekTaken, Save
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID, check_id
 from durable.core.limits import NewRun, RunLimits
-from durable.core.map_entries import AGAIN, ANEW, CLOSED, group_of
+from durable.core.map_entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
 from durable.core.map_recovery import recover_failed
+from durable.core.map_replacing import replace_undone
 from durable.core.map_results import MapChild, MapResult
 from durable.core.map_rollback import cancel_open
 from durable.core.records import (
@@ -135,8 +136,9 @@ def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
     """Forget a group that is not this run's: a replay has copied the entry, and starts children of its own."""
     group: GroupRecord | None = yield PeekGroup(entry.data["group"])
     if group is None or group.spec.parent_id != scope.journal.run.id:
-        gone = ("group", "generation", "created", "ids", ANEW, AGAIN)
-        scope.journal.mark(entry, data={name: value for name, value in entry.data.items() if name not in gone})
+        gone = ("group", "generation", "created", "ids", ANEW, AGAIN, REPLACED)
+        data = {name: value for name, value in entry.data.items() if name not in gone}
+        scope.journal.mark(entry, data=unmarked(data))
 
 
 def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
@@ -194,7 +196,19 @@ def _start(scope: Scope, entry: EntryRecord, request: MapRequest, numbers: Seque
 
 
 def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operation:
-    """Start the children anew that were cancelled, and let the group go on: the run was recovered."""
+    """Start the children anew that were cancelled, and let the group go on: the run was recovered.
+
+    With `rollback=True` those that were cancelled undo what they did first.
+    """
+
+    def begin(number: int, child_id: str, generation: int) -> ChildStart:
+        plain = child_id.removesuffix(f"~{generation}") if generation else child_id
+        new_id = f"{plain}~{generation + 1}"
+        return _begin(scope, entry, request.children[number], number, new_id, generation + 1)
+
+    if "rollback" in entry.data:
+        yield from replace_undone(scope, entry, begin)
+        return
     group_id = entry.data["group"]
     after = -1
     while True:
@@ -203,10 +217,8 @@ def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operat
         others = dict(entry.data.get("ids", {}))
         for member in found:
             number = member.position - entry.data["position"]
-            generation = member.generation + 1
-            child_id = f"{_plain_id(member)}~{generation}"
-            starts.append(_begin(scope, entry, request.children[number], number, child_id, generation))
-            others[str(number)] = child_id
+            starts.append(begin(number, member.run_id, member.generation))
+            others[str(number)] = starts[-1].run.id
             after = member.position
         change = GroupChange(
             id=group_id, starts=starts, renewed=[each.run_id for each in found], is_continued=len(found) < _BATCH
@@ -266,12 +278,6 @@ def _other_id(group_id: str, number: int) -> str:
     """Return the id of a child whose own is that of another run."""
     digest = hashlib.sha256(f"{group_id}\0{number}".encode()).hexdigest()[:32]
     return f"{group_id[:_HASHED_PREFIX]}:{digest}"
-
-
-def _plain_id(member: Member) -> str:
-    """Return the id of a child without the generation that was added to it."""
-    ending = f"~{member.generation}"
-    return member.run_id.removesuffix(ending) if member.generation else member.run_id
 
 
 # -- the wait

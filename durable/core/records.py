@@ -486,7 +486,8 @@ class GroupChange:
     """What a commit of the parent does to one of its groups.
 
     `new` makes it. `starts` are the next children, up to the number `created`. `renewed` are children that others of
-    `starts` replace, which do not count as created. `is_continued`: the group is open again after a recovery.
+    `starts` replace, which do not count as created. `taken_out` are children that are no longer of the group, although
+    nothing has replaced them yet; with `is_replacing`, the `starts` do. `is_continued`: the group is open again after a recovery.
     `is_read`: the parent needs it no longer; with `is_dropped`, its open children are cancelled.
     """
 
@@ -495,6 +496,8 @@ class GroupChange:
     starts: Sequence[ChildStart] = ()
     created: int = 0
     renewed: Sequence[str] = ()
+    taken_out: Sequence[str] = ()
+    is_replacing: bool = False
     is_continued: bool = False
     is_read: bool = False
     is_dropped: bool = False

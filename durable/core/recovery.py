@@ -14,7 +14,7 @@ from typing import Any
 from durable.core import transitions
 from durable.core.child_entries import begun_again
 from durable.core.location import escape
-from durable.core.map_entries import group_of, waiting_again
+from durable.core.map_entries import group_of, taken_out, waiting_again
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
@@ -85,13 +85,17 @@ def failed_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
     return sorted(filter(None, map(group_of, failed)))
 
 
-def stopped_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
-    """Return the groups of children whose own compensations have stopped that of the run, with which it goes on."""
+def stopped_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> tuple[list[str], list[str]]:
+    """Return the groups of children whose own compensations may have stopped that of the run, with which it goes on.
+
+    And the children that were of these groups, and were taken out.
+    """
     known = list(entries)
     if not _goes_on_compensating(run, known):
-        return []
-    stuck = (each for each in known if each.is_compensable and each.rollback_error is not None)
-    return sorted(filter(None, map(group_of, stuck)))
+        return [], []
+    stuck = [each for each in known if each.is_compensable and each.rollback_error is not None]
+    groups = sorted(group for each in stuck if (group := group_of(each)) is not None)
+    return groups, sorted(child for each in stuck for child, _ in taken_out(each).values())
 
 
 def _goes_on_compensating(run: RunRecord, entries: Iterable[EntryRecord]) -> bool:

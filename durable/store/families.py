@@ -51,10 +51,10 @@ def members(store: Store, groups: Iterable[str], state: RunState | None = None, 
     return found
 
 
-def _stopped_members(store: Store, groups: Iterable[str]) -> list[str]:
-    """Return the children of these groups whose own compensations have stopped."""
-    rows = store.get_many(members(store, groups, RunState.FAILED))
-    return sorted(each.id for each in rows.values() if each.state_after_rollback)
+def _stopped_members(store: Store, groups: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return the children of these groups, and those of the others, whose own compensations have stopped."""
+    rows = store.get_many([*members(store, groups, RunState.FAILED), *others])
+    return sorted(each.id for each in rows.values() if each.state == RunState.FAILED and each.state_after_rollback)
 
 
 # -- recovery
@@ -101,7 +101,7 @@ class _Family:
             history = entries()
             children = [
                 *failed_children(run, history),
-                *_stopped_members(self._store, stopped_groups(run, history)),
+                *_stopped_members(self._store, *stopped_groups(run, history)),
             ]
             groups = [] if known else failed_groups(run, history)
             children += members(self._store, groups, RunState.FAILED, _AT_ONCE)

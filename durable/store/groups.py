@@ -185,19 +185,31 @@ def mark(alias: str, parent_id: str, change: GroupChange) -> None:
 
 
 def _to_start(alias: str, group: GroupRecord, change: GroupChange) -> tuple[list[ChildStart], GroupRecord]:
-    """Return the starts of a change that were not made before, and the group without the children that they replace."""
-    if not change.renewed:
-        first = change.created - len(change.starts)
-        return [each for number, each in enumerate(change.starts, first) if number >= group.created], group
-    children = Child.objects.using(alias).filter(run_id__in=change.renewed, member_of=change.id)
+    """Return the starts of a change that were not made before, and the group without the children that it takes out."""
+    states, group = _taken_out(alias, group, [*change.taken_out, *change.renewed])
+    if change.renewed:
+        pairs = zip(change.renewed, change.starts, strict=True)
+        return [start for run_id, start in pairs if run_id in states], group
+    if change.is_replacing:
+        wanted = [start.run.id for start in change.starts]
+        made = set(Child.objects.using(alias).filter(run_id__in=wanted).values_list("run_id", flat=True))
+        return [start for start in change.starts if start.run.id not in made], group
+    first = change.created - len(change.starts)
+    return [each for number, each in enumerate(change.starts, first) if number >= group.created], group
+
+
+def _taken_out(alias: str, group: GroupRecord, run_ids: Sequence[str]) -> tuple[dict[str, str], GroupRecord]:
+    """Take those of these children that are in the group out of it; return their states, and the group without them."""
+    if not run_ids:
+        return {}, group
+    children = Child.objects.using(alias).filter(run_id__in=run_ids, member_of=group.spec.id)
     states = dict(children.values_list("run_id", "run__state"))
     waiting = set(Turn.objects.using(alias).filter(run_id__in=states).values_list("run_id", flat=True))
     Turn.objects.using(alias).filter(run_id__in=waiting).delete()
     children.filter(run_id__in=list(states)).update(member_of=None)
     for run_id, state in states.items():
         group = group_rules.is_counted_out(group, state, had_turn=run_id not in waiting)
-    pairs = zip(change.renewed, change.starts, strict=True)
-    return [start for run_id, start in pairs if run_id in states], group
+    return states, group
 
 
 def _started(

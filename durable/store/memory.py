@@ -640,6 +640,7 @@ class MemoryStore:
         """Make what a commit changes of a group of children; return the queues to notify."""
         groups = self._children.groups
         groups.made(change)
+        self._children.take_out(self._runs, change)
         starts = []
         for place in groups.let_go(self._runs, change) if change.starts else ():
             run, child = change.starts[place]

@@ -117,6 +117,13 @@ class MemoryChildren:
         found = self._readers.get(child_id, ())
         return sorted(each for each in found if each in runs and runs[each].state not in ENDED)
 
+    def take_out(self, runs: Runs, change: GroupChange) -> None:
+        """Take children out of their group: they are children of their own from then on."""
+        for run_id in change.taken_out:
+            if self.groups.take_out(runs, change.id, run_id):
+                family = self._children[runs[run_id].parent_id or ""]
+                family[run_id] = replace(family[run_id], member_of=None)
+
     def change_group(self, runs: Runs, run_id: str, change: GroupChange, now: datetime) -> None:
         """Mark what the parent has decided about a group; let children begin, or cancel them."""
         self.groups.mark(run_id, change)

@@ -69,19 +69,23 @@ class MemoryGroups:
 
         For starts that replace none, return the places of those that were not made before.
         """
-        group = self._groups[change.id]
+        if change.is_replacing:
+            known = self._members.get(change.id, {})
+            return [place for place, start in enumerate(change.starts) if start.run.id not in known]
         if not change.renewed:
             first = change.created - len(change.starts)
-            return [place for place in range(len(change.starts)) if first + place >= group.created]
-        places = []
-        for place, run_id in enumerate(change.renewed):
-            if self._members[change.id].pop(run_id, None) is None:
-                continue
-            had_turn = self._turns.get(change.id, {}).pop(run_id, None) is None
-            state = str(runs[run_id].state)
-            self._groups[change.id] = group_rules.is_counted_out(self._groups[change.id], state, had_turn=had_turn)
-            places.append(place)
-        return places
+            created = self._groups[change.id].created
+            return [place for place in range(len(change.starts)) if first + place >= created]
+        return [place for place, run_id in enumerate(change.renewed) if self.take_out(runs, change.id, run_id)]
+
+    def take_out(self, runs: Mapping[str, RunRecord], group_id: str, run_id: str) -> bool:
+        """Count a child of the group out; return False if it was none."""
+        if self._members.get(group_id, {}).pop(run_id, None) is None:
+            return False
+        had_turn = self._turns.get(group_id, {}).pop(run_id, None) is None
+        state = str(runs[run_id].state)
+        self._groups[group_id] = group_rules.is_counted_out(self._groups[group_id], state, had_turn=had_turn)
+        return True
 
     def add(self, child: ChildRecord, due_at: datetime) -> bool:
         """Count a new child; return True if it has its turn."""

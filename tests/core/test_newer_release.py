@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from durable import Break, Handle
+from durable.core.compatibility import FORMAT
 from durable.core.records import EntryRecord, RunChange
 from durable.testing import Harness, Pass, SimulatedCrash
 from tests.core import undoing
@@ -61,7 +62,7 @@ class Newer:
 NEWER = {
     "kind": Newer(lambda each: replace(each, kind="teleport"), "kind 'teleport'"),
     "status": Newer(lambda each: replace(each, status="frozen"), "status 'frozen'"),
-    "format": Newer(lambda each: replace(each, data={**each.data, "format": 2}), "format 2"),
+    "format": Newer(lambda each: replace(each, data={**each.data, "format": FORMAT + 1}), f"format {FORMAT + 1}"),
     "odd format": Newer(lambda each: replace(each, data={**each.data, "format": "new"}), "format 'new'"),
     "output": Newer(lambda each: replace(each, output=TAG), "the output of the step"),
 }

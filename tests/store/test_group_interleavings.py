@@ -276,3 +276,25 @@ def test_a_child_ends_while_somebody_has_the_row_of_the_next(
         has_ended = ends[0] == "COMMIT"
         assert counted(store).waiting == (not has_ended), "nobody else looks for the last child that waits"
         assert (the(store, f"{GROUP}:1").wake_at is not None) == has_ended
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_child_ends_while_the_parent_takes_it_out(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        emptied()
+        held = started(store, "parent")
+        change(store, held, new=spec(4), starts=[a_member(number) for number in range(4)], created=4)
+        claimed(store, 0)
+        lost = f"{GROUP}:0"
+
+        def takes_out(held: Any = held, lost: str = lost) -> None:
+            change(store, held, taken_out=[lost])
+
+        both(pools, order, ends, takes_out, lambda: end(store, 0))
+        group = counted(store)
+        is_out = ends[0] == "COMMIT"
+        assert group.created == (3 if is_out else 4)
+        assert group.completed == (0 if is_out else ends[1:].count("COMMIT"))
+        change(store, held, is_continued=True)
+        assert counted(store).running == 2, "a place is free while a child waits"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -240,6 +241,56 @@ def test_cancelled_children_are_replaced(store: Store) -> None:
         assert due(store) == [1, 2]
         assert counts(store).waiting == 1
     assert not store.members(GROUP, -1, 10, is_lost=True)
+
+
+def test_lost_children_are_taken_out_and_replaced_later(store: Store) -> None:
+    grouped(store, 4)
+    end(store, 1, RunState.CANCELLED)
+    end(store, 3, RunState.CANCELLED)
+    lost = [each.run_id for each in store.members(GROUP, -1, 10, is_lost=True)]
+    store.change("parent", lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
+    held = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert held is not None
+    for _ in range(2):  # a commit that is made again
+        change(store, held, taken_out=lost)
+        assert (counts(store).created, counts(store).cancelled) == (2, 0)
+    assert not store.members(GROUP, -1, 10, is_lost=True)
+    assert set(lost) <= set(store.children_of("parent", None, "bills")), "they are children still"
+    assert {each.member_of for each in store.children(lost).values()} == {None}
+    for _ in range(2):
+        change(store, held, starts=[a_member(1, 1), a_member(3, 1)], is_replacing=True, is_continued=True)
+        assert counts(store).created == 4
+    assert [each.run_id for each in store.members(GROUP, -1, 10)] == [
+        f"{GROUP}:0",
+        f"{GROUP}:1~1",
+        f"{GROUP}:2",
+        f"{GROUP}:3~1",
+    ]
+
+
+def test_a_child_that_was_taken_out_needs_no_turn_and_wakes_its_parent(store: Store) -> None:
+    held = grouped(store, 4, on_failure=OnFailure.STOP, at_once=1)
+    end(store, 0, RunState.CANCELLED)
+    lost = f"{GROUP}:0"
+    before = counts(store)
+    assert before.is_stopped
+    store.change("parent", lambda run, _: RunChange(run=transitions.woken(run, now=NOW)))
+    claimed = store.claim_run("parent", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert claimed is not None
+    held = claimed
+    change(store, held, taken_out=[lost])
+    store.change(
+        lost, lambda run, _: RunChange(run=transitions.undone_by_parent(run, now=NOW, reason="anew", summary=""))
+    )
+    assert the(store, lost).wake_at is not None, "it waits for a turn"
+    park(store, held, waiting_for=f"/{child_token(lost)}/", batch={"awaited_children": [lost]})
+    assert not parent_is_due(store)
+    undone = store.claim_run(lost, now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert undone is not None
+    patch = transitions.cancel_rolled_back(undone, now=NOW, summary="")
+    store.commit(Batch(run_id=lost, fence=undone.fence, now=NOW, run=patch, parent_id="parent"))
+    assert parent_is_due(store)
+    assert counts(store) == replace(before, created=3, cancelled=0)
 
 
 @pytest.mark.parametrize("name", ["sqlite_store", "postgres_store"])

@@ -1,0 +1,362 @@
+"""Children of a map that were cancelled without their rollback undo what they did before others are started in their places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, runtime, workflow
+from durable.core.compatibility import FORMAT
+from durable.core.records import RunState
+from durable.testing import Harness, SimulatedCrash
+from tests.support.stores import STORES, in_force, settle
+
+DONE: list[str] = []
+FAIL: set[str] = set()
+MISTAKE: set[str] = set()
+COUNT = 5
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    DONE.clear()
+    FAIL.clear()
+    MISTAKE.clear()
+
+
+def do(name: str) -> str:
+    if name in FAIL:
+        raise CriticalError(f"no {name}")
+    DONE.append(name)
+    return name
+
+
+def undo(_: RollbackContext, name: str) -> None:
+    do(f"undo {name}")
+
+
+@workflow(name="replaced.pay")
+def pay(ctx: Context, number: int) -> str:
+    ctx.rollback_checkpoint("undo")
+    paid = ctx.step("charge", do, f"charge {number}", rollback=undo)
+    if "slow" in MISTAKE:
+        ctx.sleep("s", 600)
+    ctx.step("book", do, f"book {number}")
+    return paid
+
+
+def inputs() -> list[tuple[int]]:
+    return [(number,) for number in range(COUNT)]
+
+
+@workflow(name="replaced.bills")
+def bills(ctx: Context, at_once: int | None = None, on_failure: Any = "stop") -> Any:
+    ctx.rollback_checkpoint("undo")
+
+    def errs(branch: Context) -> None:
+        branch.sleep("s", 30)
+        if "parent" in MISTAKE:
+            raise TypeError("a mistake of the code")
+
+    def charge(branch: Context) -> Any:
+        return branch.map("bills", pay.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure).outputs
+
+    return ctx.join("both", {"bills": charge, "errs": errs})["bills"]
+
+
+@workflow(name="replaced.bills_async")
+async def bills_async(ctx: AsyncContext, at_once: int | None = None, on_failure: Any = "stop") -> Any:
+    await ctx.rollback_checkpoint("undo")
+
+    async def errs(branch: AsyncContext) -> None:
+        await branch.sleep("s", 30)
+        if "parent" in MISTAKE:
+            raise TypeError("a mistake of the code")
+
+    async def charge(branch: AsyncContext) -> Any:
+        found = await branch.map("bills", pay.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure)
+        return found.outputs
+
+    return (await ctx.join("both", {"bills": charge, "errs": errs}))["bills"]
+
+
+each_flavour = pytest.mark.parametrize("parent", [bills, bills_async])
+each_shape = pytest.mark.parametrize(
+    ("at_once", "on_failure"), [(None, "stop"), (2, "stop"), (2, "finish"), (1, "finish")]
+)
+
+
+def balance(number: int) -> int:
+    """How many charges of the child are not undone."""
+    return DONE.count(f"charge {number}") - DONE.count(f"undo charge {number}")
+
+
+def balances() -> list[int]:
+    return [balance(number) for number in range(COUNT)]
+
+
+def stopped_by_a_mistake(h: Harness, parent: Any, at_once: int | None = None, on_failure: str = "stop") -> Any:
+    """A parent that a mistake has stopped: it has undone nothing, and its children were cancelled with it."""
+    MISTAKE.update({"parent", "slow"})
+    run = h.start(parent.using(id="p"), at_once, on_failure)
+    h.settle()
+    h.advance(30)
+    h.settle()
+    begun = COUNT if at_once is None else at_once
+    assert (run.state, balances()) == ("failed", [1] * begun + [0] * (COUNT - begun))
+    assert {each.state for each in run.children()} == {"cancelled"}
+    MISTAKE.clear()
+    return run
+
+
+def check_counts(run: Any, *, completed: int) -> None:
+    """Check the group's counts against a recount of its children."""
+    [group] = runtime.current().store.groups_of(run.id)
+    members = runtime.current().store.members(group.spec.id, -1, 100)
+    states = [each.state for each in members]
+    assert (group.created, group.waiting, group.running) == (len(members), 0, 0)
+    assert (group.completed, group.failed, group.cancelled) == tuple(
+        states.count(each) for each in (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED)
+    )
+    assert group.completed == completed
+
+
+@each_flavour
+@each_shape
+def test_what_they_did_is_undone_before_others_begin(parent: Any, at_once: int | None, on_failure: str) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent, at_once, on_failure)
+        run.recover()
+        assert h.finish(run).state == "completed"
+        assert run.output == [f"charge {number}" for number in range(COUNT)]
+        assert balances() == [1] * COUNT
+        for number in range(COUNT if at_once is None else at_once):
+            first, undone, again = (
+                DONE.index(f"charge {number}"),
+                DONE.index(f"undo charge {number}"),
+                len(DONE) - 1 - DONE[::-1].index(f"charge {number}"),
+            )
+            assert first < undone < again
+        check_counts(run, completed=COUNT)
+        [entry] = [each for each in h._store.load("p") if each.kind == "map"]
+        assert {"replaced", "anew", "format"}.isdisjoint(entry.data)
+
+
+@each_flavour
+def test_while_they_are_undone_the_parent_waits_for_one_of_them(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        run.recover()
+        h.run(run)
+        assert run.state == "sleeping"
+        assert {each.state for each in run.children()} == {"rolling_back"}
+        assert "waiting for child" in run.summary
+        [entry] = [each for each in h._store.load("p") if each.kind == "map"]
+        assert entry.data["format"] == FORMAT, "a release before this one leaves it alone"
+        h.settle()
+        assert balances() == [1] * COUNT
+
+
+@each_flavour
+@pytest.mark.parametrize("at_once", [None, 1])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_whenever_a_worker_dies_each_charge_is_undone_before_the_next(
+    parent: Any, at_once: int | None, when: Any
+) -> None:
+    deaths = 0
+    while True:
+        DONE.clear()
+        with Harness() as h:
+            run = stopped_by_a_mistake(h, parent, at_once, "finish")
+            run.recover()
+            try:
+                with h.crash_at(deaths + 1, when):
+                    h.finish(run)
+                break
+            except SimulatedCrash:
+                deaths += 1
+            h.advance("1 hour")
+            assert h.finish(run).state == "completed"
+            assert run.output == [f"charge {number}" for number in range(COUNT)]
+            assert len(run.children()) == 2 * COUNT, "each place has had two children"
+            for number in range(COUNT if at_once is None else at_once):
+                charged = [place for place, each in enumerate(DONE) if each == f"charge {number}"]
+                undone = [place for place, each in enumerate(DONE) if each == f"undo charge {number}"]
+                assert charged[0] < min(undone) <= max(undone) < charged[-1]
+            check_counts(run, completed=COUNT)
+    assert deaths >= 15
+
+
+@each_flavour
+def test_a_handler_that_fails_for_good_keeps_the_parent_waiting_until_it_is_recovered(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent, 2, "finish")
+        FAIL.add("undo charge 1")
+        run.recover()
+        h.settle()
+        for _ in range(2):
+            stuck = get_run("p:both:bills:bills:1")
+            assert (run.state, stuck.state, balances()) == ("sleeping", "failed", [0, 1, 0, 0, 0])
+            assert f'waiting for child "{stuck.id}"' in run.summary
+            assert len(run.children()) == COUNT, "one is started although the one before has charged"
+            h.advance("1 minute")
+            h.settle()
+        FAIL.clear()
+        stuck.recover()
+        h.settle()
+        h.advance("1 minute")
+        assert h.finish(run).state == "completed"
+        assert balances() == [1] * COUNT
+
+
+@each_flavour
+def test_a_cancel_with_rollback_meanwhile_undoes_them_and_stops_at_a_handler_that_fails(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent, 2, "finish")
+        FAIL.add("undo charge 1")
+        run.recover()
+        h.settle()
+        run.cancel("not wanted", rollback=True)
+        h.settle()
+        assert (run.state, balance(1)) == ("failed", 1)
+        assert "the compensation of child" in run.summary
+        FAIL.clear()
+        run.recover()
+        h.settle()
+        assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
+
+
+@each_flavour
+def test_a_cancel_without_rollback_meanwhile_lets_them_undo_what_they_have_begun_to(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent, 2, "finish")
+        run.recover()
+        h.run(run)
+        assert "rolling_back" in {each.state for each in run.children()}
+        run.cancel("not wanted")
+        h.settle()
+        assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
+        assert {each.state for each in run.children()} == {"cancelled"}
+
+
+@each_flavour
+def test_the_parent_is_stopped_by_its_crashes_in_the_middle(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent, 2, "finish")
+        run.recover()
+        h.run(run)
+        assert len([each for each in run.children() if each.state in ("rolling_back", "cancelled")]) == COUNT
+        h._store._runs["p"].crashes = 1_000
+        run.wake()
+        h.run(run)
+        assert run.state == "failed", "it is stopped without a rollback"
+        h.settle()
+        run.recover()
+        assert h.finish(run).state == "completed"
+        assert balances() == [1] * COUNT
+        check_counts(run, completed=COUNT)
+
+
+@each_flavour
+def test_children_whose_runs_are_gone_are_started_anew_all_the_same(parent: Any) -> None:
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        run.recover()
+        h.run(run)
+        for child in run.children():
+            h._store._runs.pop(child.id)
+            h._store._children._children["p"].pop(child.id)
+        run.wake()
+        assert h.finish(run).state == "completed"
+        assert run.output == [f"charge {number}" for number in range(COUNT)]
+
+
+@each_flavour
+def test_failed_children_are_recovered_beside_those_that_are_undone(parent: Any) -> None:
+    with Harness() as h:
+        MISTAKE.update({"parent", "slow"})
+        FAIL.add("charge 1")
+        run = h.start(parent.using(id="p"), 2, "finish")
+        h.settle()
+        h.advance(30)
+        h.settle()
+        assert (run.state, balances()) == ("failed", [1, 0, 1, 0, 0])
+        MISTAKE.clear()
+        FAIL.clear()
+        run.recover()
+        get_run("p:both:bills:bills:1").recover()
+        assert h.finish(run).state == "completed"
+        assert balances() == [1] * COUNT
+        check_counts(run, completed=COUNT)
+
+
+@workflow(name="replaced.waits")
+def waits(ctx: Context, number: int) -> str:
+    ctx.rollback_checkpoint("undo")
+    paid = ctx.step("charge", do, f"charge {number}", rollback=undo)
+    ctx.queue.next("end")
+    return paid
+
+
+@workflow(name="replaced.listening")
+def listening(ctx: Context, at_once: int | None, on_failure: Any) -> Any:
+    ctx.rollback_checkpoint("undo")
+
+    def errs(branch: Context) -> None:
+        branch.queue.next("go")
+        if "parent" in MISTAKE:
+            raise TypeError("a mistake of the code")
+
+    def charge(branch: Context) -> Any:
+        return branch.map("bills", waits.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure).outputs
+
+    return ctx.join("both", {"bills": charge, "errs": errs})["bills"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("store", STORES)
+@each_shape
+def test_rows_are_undone_and_replaced_too(store: str, at_once: int | None, on_failure: str, settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
+    MISTAKE.add("parent")
+    with in_force(store):
+        run = listening.using(id="p").start(at_once, on_failure)
+        settle()
+        run.send("go")
+        settle()
+        begun = COUNT if at_once is None else at_once
+        assert (run.state, balances()) == ("failed", [1] * begun + [0] * (COUNT - begun))
+        MISTAKE.clear()
+        run.recover()
+        settle()
+        for _ in range(COUNT):
+            for child in run.children():
+                if child.state == "sleeping":
+                    child.send("end")
+            settle()
+        assert run.state == "completed"
+        assert run.output == [f"charge {number}" for number in range(COUNT)]
+        assert balances() == [1] * COUNT
+        assert [DONE.count(f"undo charge {number}") for number in range(COUNT)] == [1] * begun + [0] * (COUNT - begun)
+        check_counts(run, completed=COUNT)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("store", STORES)
+def test_rows_of_a_rollback_in_the_middle(store: str, settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
+    MISTAKE.add("parent")
+    with in_force(store):
+        run = listening.using(id="p").start(2, "finish")
+        settle()
+        run.send("go")
+        settle()
+        MISTAKE.clear()
+        run.recover()
+        settle(1)
+        assert sorted(each.state for each in run.children())[-1] == "rolling_back"
+        run.cancel("not wanted", rollback=True)
+        settle()
+        assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
