@@ -1,6 +1,7 @@
 """The handle: a run's id, with the verbs and the state of the run behind it.
 
-A handle holds no copy of the run: each property is one query; `info()` reads all of them in one. Every blocking method and
+A handle holds no copy of the run: each property is one query; `info()` reads all of them in one. Of a run that has ended a
+summary takes one more, for the children that are left to be cancelled. Every blocking method and
 property has a twin for async code, a method with an `a` before its name: `await handle.astate()`.
 """
 
@@ -81,8 +82,11 @@ class Handle(Generic[R_co]):
 
     @property
     def summary(self) -> str:
-        """One line that says what the run does, what it waits for, or how it ended."""
-        return str(operations.record(self.id).summary)
+        """One line that says what the run does, what it waits for, or how it ended.
+
+        It ends with how many children are left to be cancelled, if the run has ended and some are.
+        """
+        return operations.summary(self.id)
 
     @property
     def parent(self) -> Handle[Any] | None:
@@ -99,8 +103,8 @@ class Handle(Generic[R_co]):
         return [Handle(each) for each in operations.children(self.id, state, group)]
 
     def info(self) -> RunInfo:
-        """Return all of these properties, read in one query."""
-        return RunInfo.of(operations.record(self.id))
+        """Return all of these properties, read in one query; in two for a run that has ended."""
+        return operations.info(self.id)
 
     def history(self) -> list[HistoryEntry]:
         """Return the records of the run's operations, in the order in which they began."""

@@ -10,7 +10,19 @@ from __future__ import annotations
 from durable.operations.keys import Debounce, KeyOptions, key_options, open_run
 from durable.operations.lifecycle import ALLOWED, abandon, cancel, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, send
-from durable.operations.queries import aresult, children, history, infos, output, parent, record, result, waiting_for
+from durable.operations.queries import (
+    aresult,
+    children,
+    history,
+    info,
+    infos,
+    output,
+    parent,
+    record,
+    result,
+    summary,
+    waiting_for,
+)
 from durable.operations.replay import give_output, replay
 from durable.operations.replay_preview import plan_replay
 from durable.operations.start import Started, StartRequest, restart, start
@@ -31,6 +43,7 @@ __all__ = [
     "children",
     "give_output",
     "history",
+    "info",
     "infos",
     "key_options",
     "open_run",
@@ -47,6 +60,7 @@ __all__ = [
     "send",
     "start",
     "start_or_send",
+    "summary",
     "take_stack",
     "waiting_for",
     "wake",

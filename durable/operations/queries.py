@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from durable import runtime
 from durable.core.duration import Duration
@@ -22,13 +22,17 @@ __all__ = [
     "check_not_lost",
     "children",
     "history",
+    "info",
     "infos",
     "output",
     "parent",
     "record",
     "result",
+    "summary",
     "waiting_for",
 ]
+
+_MOST_LEFT: Final = 1_000  # children that are counted
 
 
 def record(run_id: str) -> RunRecord:
@@ -71,11 +75,41 @@ def children(run_id: str, state: str | None, group: str | None) -> list[str]:
     return found
 
 
+def summary(run_id: str) -> str:
+    """Return what the run does, waits for, or how it ended, in one line. One query more for a run that has ended."""
+    return info(run_id).summary
+
+
+def info(run_id: str) -> RunInfo:
+    """Return a RunInfo of the run: one query, one more for a run that has ended. Raises RunNotFoundError."""
+    run = record(run_id)
+    return _infos({run.id: run})[run.id]
+
+
 def infos(run_ids: Iterable[str]) -> dict[str, RunInfo]:
-    """Return a RunInfo for each of the runs that exists, by id, in the order of `run_ids`; one query."""
+    """Return a RunInfo for each of the runs that exists, by id, in the order of `run_ids`.
+
+    One query, and one more if some of them have ended.
+    """
     wanted = [_checked(each) for each in run_ids]
     found = runtime.current().store.get_many(wanted) if wanted else {}
-    return {each: RunInfo.of(found[each]) for each in wanted if each in found}
+    return _infos({each: found[each] for each in wanted if each in found})
+
+
+def _infos(runs: Mapping[str, RunRecord]) -> dict[str, RunInfo]:
+    ended = [run.id for run in runs.values() if run.state in ENDED]
+    left = runtime.current().store.children_left(ended, _MOST_LEFT) if ended else {}
+    return {each: RunInfo.of(run, summary=_with_left(run, left.get(run.id, 0))) for each, run in runs.items()}
+
+
+def _with_left(run: RunRecord, left: int) -> str:
+    """Return the run's summary, and how many of its children the workers have still to cancel."""
+    parts = [str(run.summary)] if run.summary else []
+    if left:
+        number = f"more than {_MOST_LEFT:,}" if left > _MOST_LEFT else f"{left:,}"
+        is_one = left == 1 <= _MOST_LEFT
+        parts.append(f"{number} of its children {'is' if is_one else 'are'} left to be cancelled")
+    return "; ".join(parts)
 
 
 def history(run_id: str) -> list[HistoryEntry]:

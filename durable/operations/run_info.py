@@ -25,7 +25,8 @@ class RunInfo:
 
     - `state`: pending, running, sleeping, paused, rolling_back, completed, failed or cancelled. `has_ended`: one of the
       last three.
-    - `summary`: what the run does or waits for, in one line; "" if there is nothing to say.
+    - `summary`: what the run does or waits for, in one line; "" if there is nothing to say. Of a run that has ended it
+      says how many of its children the workers have still to cancel.
     - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's
       code has stopped the run, so nothing was undone, and recover() continues the run after the code is fixed.
     - `wake_at`: when the run continues by itself; None if it does not.
@@ -61,14 +62,17 @@ class RunInfo:
         return runtime.current().decode(self._output, Place(self.id, "output"))
 
     @classmethod
-    def of(cls, row: Run | RunRecord) -> Self:
-        """Return the view of a row that was already read, a `durable.models.Run`; no query."""
+    def of(cls, row: Run | RunRecord, *, summary: str | None = None) -> Self:
+        """Return the view of a row that was already read, a `durable.models.Run`; no query.
+
+        `summary` is the text to show, None for that of the row, which does not have the number of children that are left.
+        """
         return cls(
             id=row.id,
             workflow=row.workflow,
             queue=row.queue,
             state=str(row.state),
-            summary=str(row.summary),
+            summary=str(row.summary) if summary is None else summary,
             error=row.error,
             wake_at=row.wake_at,
             waiting_for=awaited_queues(row.state, row.waiting_for),

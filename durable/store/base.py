@@ -268,6 +268,12 @@ class Store(Protocol):
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         """Return the ids of the run's children that have not ended and were started below these places ("a/loop/")."""
 
+    def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
+        """Return how many children are still to be cancelled because one of these runs has ended or has dropped them.
+
+        By run, counted up to one more than `most`. One statement, and one for each run that has some left.
+        """
+
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         """Return those of the runs that have started children, the ones that are deleted by now included; two statements."""
 

@@ -302,6 +302,9 @@ class DatabaseStore(ABC):
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         return endings.started_below(self.alias, parent_id, places)
 
+    def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
+        return endings.left(self.alias, run_ids, most)
+
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         kinds = [EntryKind.CHILD.value, EntryKind.MAP.value]
         entries = Entry.objects.using(self.alias).filter(run_id__in=run_ids, kind__in=kinds).order_by()

@@ -143,18 +143,31 @@ def number_below(alias: str, parent_id: str, place: str) -> dict[str, int]:
     return dict(counted.values_list("run__workflow", "number"))
 
 
+def left(alias: str, run_ids: Sequence[str], most: int) -> dict[str, int]:
+    """Return how many children of these parents are left for the sweep, of those that have some (`Store.children_left`)."""
+    noted = Cascade.objects.using(alias).filter(run_id__in=list(run_ids)).values_list("run_id", "run__state")
+    return {
+        run_id: _cancellable_of(alias, [run_id], [run_id] if state in ENDED else []).values("pk")[: most + 1].count()
+        for run_id, state in noted
+    }
+
+
 def _cancellable(alias: str, parents: Mapping[str, RunRecord]) -> QuerySet[Child]:
     """Return the children of these parents that are to be cancelled and are not yet."""
+    return _cancellable_of(alias, list(parents), [run.id for run in parents.values() if run.state in ENDED])
+
+
+def _cancellable_of(alias: str, parents: list[str], ended: list[str]) -> QuerySet[Child]:
+    """Return the same, given the ids of the parents, and of those that have ended."""
     asked = Q(run__pending_request__in=row_rules.CANCELLING)
     ending = Q(run__state__in=[each.value for each in row_rules.ENDING]) | ~Q(run__state_after_rollback="") | asked
-    ended = [run.id for run in parents.values() if run.state in ENDED]
-    dropped = ChildGroup.objects.using(alias).filter(parent_id__in=list(parents), is_dropped=True).values("id")
+    dropped = ChildGroup.objects.using(alias).filter(parent_id__in=parents, is_dropped=True).values("id")
     wanted = (
         Q(is_dropped=True)
         | Q(member_of__in=dropped)
         | Q(parent_id__in=ended, when_parent_ends=WhenParentEnds.CANCEL.value)
     )
-    return Child.objects.using(alias).filter(wanted, parent_id__in=list(parents)).exclude(ending)
+    return Child.objects.using(alias).filter(wanted, parent_id__in=parents).exclude(ending)
 
 
 def _note(alias: str, parents: Iterable[str], left: set[str], at: datetime) -> None:

@@ -204,6 +204,10 @@ class MemoryStore:
         with self._lock:
             return self._children.below(self._runs, parent_id, places)
 
+    def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
+        with self._lock:
+            return {each: min(number, most + 1) for each, number in self._children.left(self._runs, run_ids).items()}
+
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         kinds = (EntryKind.CHILD, EntryKind.MAP)
         with self._lock:

@@ -137,6 +137,14 @@ class MemoryChildren:
         found = min((each for each in self._cascades if each > after), default=None)
         return None if found is None else (found, self.end(runs, runs[found], now))
 
+    def left(self, runs: Mapping[str, RunRecord], run_ids: Sequence[str]) -> dict[str, int]:
+        """Return how many children of these parents are left to be cancelled, of those that have some."""
+        return {
+            each: len(self._cancellable(runs, runs[each]))
+            for each in run_ids
+            if each in self._cascades and each in runs
+        }
+
     def _cancellable(self, runs: Mapping[str, RunRecord], parent: RunRecord) -> list[RunRecord]:
         """Return the children of this parent that are to be cancelled and are not yet."""
         wanted = [

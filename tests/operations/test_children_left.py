@@ -1,0 +1,98 @@
+"""The summary of a run that has ended says how many of its children are left to be cancelled, until none is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from durable import Context, get_run, runs_info, runtime, workflow
+from durable.conf import conf
+from durable.operations import queries
+from durable.store.row_rules import CASCADED_AT_ONCE
+from durable.testing import Harness
+from tests.support.stores import STORES, in_force, settle
+
+MORE = 7
+
+
+@workflow(name="tests.left.child")
+def child(ctx: Context, _number: int) -> None:
+    ctx.queue.next("never")
+
+
+@workflow(name="tests.left.parent")
+def parent(ctx: Context, size: int) -> None:
+    ctx.map("many", child, [(number,) for number in range(size)])
+
+
+# Of one transaction the first 300 children are cancelled: a test inside one would see other numbers.
+@pytest.fixture(params=[*STORES, "memory"])
+def store(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[None]:
+    if request.param == "memory":
+        with Harness():
+            yield
+    else:
+        with in_force(request.param):
+            yield
+
+
+def swept() -> None:
+    """Do what the sweep does once for each parent."""
+    after = ""
+    while (found := runtime.current().store.cascade(after, runtime.current().now())) is not None:
+        after = found[0]
+
+
+def test_it_says_how_many_are_left_until_none_is(store: None) -> None:
+    parent.using(id="big").start(CASCADED_AT_ONCE + MORE)
+    parent.using(id="small").start(2)
+    settle(2)
+    before = get_run("big").summary
+    assert "left" not in before
+    for run_id in ("big", "small"):
+        get_run(run_id).cancel(reason="not wanted")
+    left = f"{MORE} of its children are left to be cancelled"
+    told = get_run("big").summary
+    assert told.endswith(f"; {left}")
+    assert "not wanted" in told
+    found = runs_info(["small", "big"])
+    assert found["big"].summary == get_run("big").info().summary == told
+    assert "left" not in found["small"].summary
+    swept()
+    assert get_run("big").summary == told.removesuffix(f"; {left}")
+
+
+def test_one_child_and_very_many_children(store: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent.using(id="big").start(CASCADED_AT_ONCE + 1)
+    settle(1)
+    get_run("big").cancel()
+    assert get_run("big").summary.endswith("1 of its children is left to be cancelled")
+    monkeypatch.setattr(queries, "_MOST_LEFT", 0)
+    assert get_run("big").summary.endswith("more than 0 of its children are left to be cancelled")
+
+
+def test_a_completed_run_says_it_without_a_semicolon(store: None) -> None:
+    @workflow(name="tests.left.completing")
+    def completing(ctx: Context, size: int) -> None:
+        for number in range(size):
+            ctx.start_child(f"n{number}", child, number)
+
+    completing.using(id="done").start(CASCADED_AT_ONCE + 2)
+    settle(1)
+    run = get_run("done")
+    assert run.state == "completed"
+    assert run.summary == "2 of its children are left to be cancelled"
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_an_open_run_costs_one_query_and_an_ended_one_two(db: None, name: str) -> None:
+    with in_force(name):
+        child.using(id="open").start(1)
+        child.using(id="ended").start(1).cancel()
+        for ids, number in ((["open"], 1), (["ended"], 2), (["open", "ended"], 2)):
+            with CaptureQueriesContext(connections[conf.DATABASE]) as asked:
+                runs_info(ids)
+            assert len(asked) == number, ids
