@@ -27,6 +27,8 @@ from durable.operations.audit import PERMISSIONS
 
 __all__ = ["show"]
 
+_NEAR = 100  # ordinals among which the entries before and after are looked for first
+
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the entry at the location `at`."""
@@ -43,6 +45,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             _('The run has no entry "%(place)s": a loop, a race or a replay may have pruned it.') % {"place": location}
         )
     metadata = detail.entry.metadata
+    previous, following = _neighbours(run, detail.entry.ordinal)
     context = {
         "title": display_location(location),
         "subtitle": _("%(kind)s of run %(run)s") % {"kind": kind_in_words(detail.entry.kind), "run": run.id},
@@ -63,8 +66,8 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "rollback_traceback": redacted_traceback(run.workflow, metadata.rollback_error) if with_payloads else "",
         "goes_on": run.state not in (*ENDED, RunState.PAUSED),
         "recover_url": admin.url("act", run.id, "recover") if _is_recoverable(request, run, detail) else "",
-        "previous": _neighbour(run, ordinal__lt=detail.entry.ordinal, order="-ordinal"),
-        "next": _neighbour(run, ordinal__gt=detail.entry.ordinal, order="ordinal"),
+        "previous": previous,
+        "next": following,
         "step_url": admin.url("step", run.id),
         "replay_url": admin.url("replay", run.id),
         "replay_command": command("replay", run.id, location),
@@ -78,7 +81,18 @@ def _is_recoverable(request: HttpRequest, run: Run, detail: EntryDetail) -> bool
     return has_failed and "recover" in possible_verbs(run) and access.may(request, PERMISSIONS["recover"])
 
 
-def _neighbour(run: Run, *, order: str, **condition: int) -> str:
-    """Return the location of the entry that began before or after; "" for none."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run, **condition).order_by(order)
-    return found.values_list("location", flat=True).first() or ""
+def _neighbours(run: Run, ordinal: int) -> tuple[str, str]:
+    """Return the locations of the entries that began before and after; "" for none.
+
+    No index has the order of a history, so a statement reads all ordinals. One is enough where both are near, as mostly.
+    """
+    entries = Entry.objects.using(conf.DATABASE).filter(run=run)
+    near = entries.filter(ordinal__range=(ordinal - _NEAR, ordinal + _NEAR)).exclude(ordinal=ordinal)
+    found = list(near.order_by("ordinal").values_list("ordinal", "location"))
+    before = [location for at, location in found if at < ordinal]
+    after = [location for at, location in found if at > ordinal]
+    if not before and ordinal > _NEAR:
+        before = list(entries.filter(ordinal__lt=ordinal).order_by("-ordinal").values_list("location", flat=True)[:1])
+    if not after:
+        after = list(entries.filter(ordinal__gt=ordinal).order_by("ordinal").values_list("location", flat=True)[:1])
+    return "".join(before[-1:]), "".join(after[:1])

@@ -190,8 +190,11 @@ def read_inside(run_id: str, scopes: Iterable[str]) -> list[Record]:
         within |= Q(location=location) | Q(location__gte=f"{location}/", location__lt=f"{location}0")  # "0" follows "/"
     if not within:
         return []
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).filter(within).order_by("ordinal")
-    return [Record(*row) for row in found.values_list(*_COLUMNS)[:_MOST_INSIDE]]
+    entries = Entry.objects.using(conf.DATABASE)
+    # only of these the metadata is looked up, not of all that are inside
+    first = entries.filter(within, run=run_id).order_by("ordinal").values("pk")[:_MOST_INSIDE]
+    found = entries.filter(pk__in=first).with_metadata().order_by("ordinal")
+    return [Record(*row) for row in found.values_list(*_COLUMNS)]
 
 
 def read_locations(run: Run, place: str, *, after: int, most: int) -> list[tuple[int, str]]:

@@ -45,7 +45,8 @@ __all__ = ["RowSurveyor"]
 _HANDLER: Final = '"rollback":{'  # a key of an entry's data; in a text inside it the quotes are escaped
 _COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
 
-_WIDE: Final = 4  # times as many entries as a list has are read where they are expected to lie
+#: How many times as many entries as a list has are read where they are expected to lie, and where some are missing.
+_WIDE: Final = (4, 16)
 
 
 class RowSurveyor:
@@ -137,26 +138,36 @@ class RowSurveyor:
         ]
 
     def _lists(self, spans: Mapping[str, tuple[Q, _Span]], most: int) -> dict[str, Listed]:
-        """Return the first of each kind: one statement if they lie where they would if they were evenly spread."""
+        """Return the first of each kind: one statement if they lie where they would if they were evenly spread.
+
+        Two if they lie not far from there. One more for each kind whose entries do not.
+        """
+        found: dict[str, list[str]] = {name: [] for name, (_, span) in spans.items() if span.number}
+
+        def missing() -> list[str]:
+            return [name for name, each in found.items() if len(each) < min(most, spans[name][1].number)]
+
+        for wide in _WIDE:
+            if names := missing():
+                found |= self._within({name: spans[name] for name in names}, most, wide)
+        for name in missing():
+            in_order = self._rows.filter(spans[name][0]).order_by("ordinal")
+            found[name] = list(in_order.values_list("location", flat=True)[:most])
+        return {name: Listed(tuple(each), spans[name][1].number) for name, each in found.items()}
+
+    def _within(self, spans: Mapping[str, tuple[Q, _Span]], most: int, wide: int) -> dict[str, list[str]]:
+        """Return the first of each kind among the entries where they are expected to lie; one statement."""
         wanted = {
-            name: Case(When(span.begins_within(most) & condition, then=Value(1)), default=Value(0))
+            name: Case(When(span.begins_within(most * wide) & condition, then=Value(1)), default=Value(0))
             for name, (condition, span) in spans.items()
-            if span.number
         }
-        if not wanted:
-            return {}
         rows = self._rows.annotate(**wanted).filter(reduce(or_, (Q(**{name: 1}) for name in wanted)))
         found: dict[str, list[str]] = {name: [] for name in wanted}
         for location, _ordinal, *flags in rows.order_by("ordinal").values_list("location", "ordinal", *wanted):
             for name, flag in zip(wanted, flags, strict=True):
                 if flag and len(found[name]) < most:
                     found[name].append(location)
-        for name, each in found.items():
-            condition, span = spans[name]
-            if len(each) < min(most, span.number):
-                in_order = self._rows.filter(condition).order_by("ordinal")
-                found[name] = list(in_order.values_list("location", flat=True)[:most])
-        return {name: Listed(tuple(each), spans[name][1].number) for name, each in found.items()}
+        return found
 
     def _compensable(self, is_gone: Q, most: int) -> Listed:
         undone = EntryMetadata.objects.filter(entry=OuterRef("pk"), rollback_completed_at__isnull=False)
@@ -235,7 +246,7 @@ class _Span(NamedTuple):
 
     def begins_within(self, most: int) -> Q:
         """Return the condition on ordinals among which so many of the first are expected, if all are evenly spread."""
-        end = self.first + (self.last - self.first + 1) * _WIDE * most // self.number
+        end = self.first + (self.last - self.first + 1) * most // self.number
         return Q(ordinal__gte=self.first, ordinal__lte=end)
 
 

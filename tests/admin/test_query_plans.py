@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
-from durable.admin import audit_log
+from durable.admin import audit_log, step_page
 from durable.inspection import RunCriteria, list_runs, resting, run_conditions, tree_window
 from durable.inspection.family import CAP, count_children
 from durable.inspection.runs import PAGE, WINDOW
@@ -90,6 +90,28 @@ def test_the_overview_and_a_long_history_do_too(crowd: None, operator: Client) -
         # the server estimates the 1,000 entries of the long history, and is some of them off
         assert scans(queries, GROWING) + sorts(queries, GROWING, most=1_200) == [], address
         assert len(queries) <= 30, address
+
+
+@pytest.mark.parametrize(
+    ("number", "beside"),
+    [(500, ("step 499", "step 501")), (1, ("", "step 2")), (ENTRIES - 1, (f"step {ENTRIES - 2}", "nap"))],
+)
+def test_what_began_before_and_after_an_entry_is_found_by_one_look(
+    crowd: None, operator: Client, number: int, beside: tuple[str, str]
+) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        page = operator.get(url("step", LONG), {"at": f"step {number}"})
+    assert (page.context["previous"], page.context["next"]) == beside
+    assert read(queries, "durable_entry") <= ENTRIES + 10
+    assert scans(queries, GROWING) == []
+
+
+def test_what_began_long_before_and_after_an_entry_is_found_too(
+    crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_page, "_NEAR", 1)
+    page = operator.get(url("step", LONG), {"at": "step 500"})
+    assert (page.context["previous"], page.context["next"]) == ("step 499", "step 501")
 
 
 def test_a_long_history_is_paged_and_its_drawing_capped(crowd: None, operator: Client) -> None:

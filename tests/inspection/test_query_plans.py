@@ -31,6 +31,7 @@ from durable.inspection import (
     list_causes,
     list_events,
     places,
+    progress_of,
     resting,
     run_lanes,
     tree_window,
@@ -303,6 +304,53 @@ def test_a_replay_of_a_long_history_is_counted_by_look_ups(
     assert len(plan["kept"]) == 50
     assert scans(queries, GROWING) == []
     assert len(queries) <= 25
+
+
+def test_what_a_replay_deletes_beside_its_place_is_listed_by_one_statement_more() -> None:
+    """The first one lies long before the others: where they would lie if they were evenly spread are too few."""
+    regions = [Region("step 17"), Region("", 2 * 200)]
+    with CaptureQueriesContext(connection) as queries:
+        survey = RowSurveyor(connection.alias, LONG).survey(regions, kept=None, most=10)
+    assert survey.deleted.number == 1 + ENTRIES - 200
+    assert survey.deleted.first == ("step 17", *(f"step {number}" for number in range(201, 210)))
+    assert survey.steps.first == survey.deleted.first
+    assert survey.kept.first == tuple(f"step {number}" for number in range(1, 11))
+    assert len(queries) == 3  # the numbers, the lists, and those that have lacked some
+    assert scans(queries, GROWING) == []
+
+
+def test_the_progress_of_a_long_history_reads_its_entries_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "_results", OrderedDict())
+    whole = progress_of(the_long_one())
+    monkeypatch.setattr(resting, "LONG", ENTRIES // 2)
+    with CaptureQueriesContext(connection) as queries:
+        assert progress_of(the_long_one()) == whole
+    assert read(queries, "durable_entry") == ENTRIES + len(whole.open_keys)
+    assert scans(queries, GROWING) == []
+
+
+def test_the_interface_looks_once_for_what_is_open_in_a_long_history(
+    get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(resting, "LONG", ENTRIES // 2)
+    told, rows = [], []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            told.append(get(f"/runs/{LONG}")["explanation"])
+        rows.append(read(queries, "durable_entrymetadata"))
+    assert told[0] == told[1]
+    assert "nap" in told[0]["headline"]
+    assert rows[0] > ENTRIES > 10 > rows[1]
+
+
+def test_of_what_lies_inside_an_opened_place_a_bounded_number_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_MOST_INSIDE", 20)
+    with CaptureQueriesContext(connection) as queries:
+        records = places.read_inside(LONG, [f"step {number}" for number in range(101, 301)])
+    assert [each.location for each in records] == [f"step {number}" for number in range(101, 121)]
+    assert read(queries, "durable_entrymetadata") == 20
+    assert len(queries) == 1
 
 
 @pytest.mark.parametrize("opened", ["", "step #", "step 17"])

@@ -31,6 +31,7 @@ from durable.inspection import (
     redacted,
 )
 from durable.inspection.family import count_children, family_data, list_parents
+from durable.inspection.progress import open_keys_of_long
 from durable.inspection.schedules import tick_data, tick_of
 from durable.models import Run
 from durable.operations.audit import revision
@@ -243,7 +244,7 @@ class RunDetailSerializer(RunSerializer):
         """Return the explanation from all available data."""
         within = self.context.get("within")
         children = None if within is None or run.state != RunState.COMPLETED else count_children(run.id, within)
-        return asdict(explain_fully(run, timezone.now(), children=children))
+        return asdict(explain_fully(run, timezone.now(), open_keys_of_long(run), children))
 
     @extend_schema_field(serializers.DateTimeField(allow_null=True))
     def get_deadline(self, run: Run) -> Any:
