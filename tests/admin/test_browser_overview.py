@@ -323,6 +323,20 @@ def test_pages_fit_on_a_telephone_with_names_of_any_length(
     assert complaints == []
 
 
+@pytest.mark.parametrize("language", ["en", "de"])
+@pytest.mark.parametrize("width", [1440, 1366, 1280, 1024])
+def test_the_list_has_all_its_columns_in_sight(
+    operator_page: Page, live_server: LiveServer, incident: str, language: str, width: int
+) -> None:
+    operator_page.set_extra_http_headers({"Accept-Language": language})
+    operator_page.set_viewport_size({"width": width, "height": 800})
+    operator_page.goto(f"{live_server.url}{url('changelist')}?children=true")
+    undone = {"en": "failed, undone", "de": "fehlgeschlagen, rückgängig gemacht"}[language]
+    operator_page.get_by_text(undone).first.wait_for()
+    hidden = "[...document.querySelectorAll('.durable-scroll')].map(each => each.scrollWidth - each.clientWidth)"
+    assert operator_page.evaluate(hidden) == [0]
+
+
 def test_states_and_verbs_keep_their_shapes_where_the_browser_replaces_colours(
     operator_page: Page, live_server: LiveServer, incident: str
 ) -> None:
