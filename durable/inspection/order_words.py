@@ -32,7 +32,7 @@ _WORDS = {
     "queue": gettext_lazy('in the queue "%(value)s"'),
     "id_prefix": gettext_lazy('whose id begins with "%(value)s"'),
     "error_text": gettext_lazy('whose error has the text "%(value)s"'),
-    "waiting_queue": gettext_lazy('that wait for a message in "%(value)s"'),
+    "waiting_queue": gettext_lazy('waiting for a message in "%(value)s"'),
     "cause": gettext_lazy("that failed because of “%(value)s”"),
     "place": gettext_lazy('that failed at "%(value)s"'),
     "worker": gettext_lazy('of the worker "%(value)s"'),
@@ -61,7 +61,7 @@ def order_words(order: Any, began_at: datetime) -> str:
     verb = verb_title(order.verb)
     told = {"verb": f"{verb} ({', '.join(options)})" if options else verb, "which": _which(order.selection, began_at)}
     if order.total is not None:
-        runs = ngettext("%(verb)s %(number)s runs %(which)s", "%(verb)s %(number)s runs %(which)s", order.total)
+        runs = ngettext("%(verb)s %(number)s run %(which)s", "%(verb)s %(number)s runs %(which)s", order.total)
         sentences = [(runs % {**told, "number": thousands(order.total)}).strip()]
     else:
         sentences = [(_("%(verb)s runs %(which)s") % told).strip()]
@@ -100,7 +100,7 @@ def _which(selection: Any, began_at: datetime) -> str:
 def _conditions(wanted: RunCriteria) -> Iterator[str]:
     if wanted.states:
         states = either(sorted(state_in_words(each) for each in wanted.states))
-        yield _("that are %(states)s") % {"states": states}
+        yield _("in the state %(states)s") % {"states": states}
     for name, words in _WORDS.items():
         value = getattr(wanted, name)
         if name == "cause" and value:

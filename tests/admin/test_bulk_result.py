@@ -166,6 +166,14 @@ def test_a_reason_that_asks_keeps_its_mark(stage: Stage, operator: Client) -> No
     assert "Reason: is the bank back?<" in text_of(operator.get(url("bulk_result", bulk_id)))
 
 
+def test_the_order_of_one_run_has_no_plural(stage: Stage, operator: Client) -> None:
+    failed_runs(stage, 1)
+    wanted = {"verb": "recover", "all": "on", "filter": "?state=failed"}
+    operator.post(url("bulk"), {**hidden(operator.get(url("bulk"), wanted)), **wanted})
+    body = text_of(operator.get(url("bulk_result", Run.objects.get(workflow="durable.bulk").pk)))
+    assert "Recover 1 run in the state failed." in body
+
+
 def test_a_canary_is_ordered_on_the_page(stage: Stage, operator: Client) -> None:
     failed_runs(stage, 3)
     wanted = {"verb": "recover", "all": "on", "filter": "?state=failed"}
@@ -178,7 +186,8 @@ def test_a_canary_is_ordered_on_the_page(stage: Stage, operator: Client) -> None
     body = text_of(operator.get(url("change", order.id)))
     assert "BulkOrder(verb" in body  # folded
     assert (
-        "Recover 3 runs that are failed. The first 2 are tried alone, for 5 m at most; it stops after 2 of them" in body
+        "Recover 3 runs in the state failed. The first 2 are tried alone, for 5 m at most; it stops after 2 of them"
+        in body
     )
     assert "At most 0.5 runs a second." in body
 
