@@ -50,19 +50,21 @@ _FILTERS: Final[Mapping[str, list[str]]] = {
     "stuck": ["true"],
     "diverged": ["true"],
     "children": ["true"],
+    "alerts": ["true"],
 }
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: a GET, or a POST with `data`, which shows a confirmation and changes nothing.
+    """A request: a GET, or a POST with `data`, which shows a confirmation or a plan and changes nothing.
 
-    `is_whole`: the answer has everything by its nature, as an export.
+    `is_whole`: the answer has everything by its nature, as an export. `is_json`: the data is sent as JSON, not as a form's.
     """
 
     address: str
     data: Mapping[str, Any] = field(default_factory=dict)
     is_whole: bool = False
+    is_json: bool = False
 
     @property
     def title(self) -> str:
@@ -297,6 +299,11 @@ def _interface() -> dict[str, list[Asked]]:
         "replay-plan": [to("replay-plan", LONG, location="step 50000"), to("replay-plan", DEEP, location="batch 3")],
         "comparison": [to("comparison", LONG, other=DEEP), to("comparison", _FAILED, other="run-00500101")],
         "bulks": [],
+        "bulk-plan": [
+            Asked(to("bulk-plan").address, {"verb": verb, "filter": each}, is_json=True)
+            for verb in ("recover", "replay")
+            for each in ({"state": ["failed"]}, {"workflow": _WORKFLOW})
+        ],
         "bulk": [to("bulk", BULK)],
         "causes": [to("causes")],
         "running": [to("running")],
