@@ -13,6 +13,7 @@ from durable.inspection.explanation import Explanation, Facts
 from durable.inspection.humanize import relative, shortened
 from durable.inspection.innermost_error import innermost_error
 from durable.inspection.payloads import redacted_error
+from durable.inspection.told_divergence import MOST, told_divergence
 from durable.inspection.wording import LOCAL, display_location
 
 __all__ = ["cancelled", "completed", "failed", "why_it_failed"]
@@ -85,10 +86,12 @@ def _stopped_compensating(facts: Facts) -> Explanation:
 
 
 def _diverged(facts: Facts) -> Explanation:
+    kind, separator, message = _whole_error(facts).partition(": ")
+    error = shortened(f"{kind}{separator}{told_divergence(message)}", MOST)
     return Explanation(
         headline=_("Stopped: the code no longer fits its history"),
         detail=_("%(error)s. Nothing was compensated. Fix the code, then recover the run: it goes on where it was")
-        % {"error": _error(facts).removesuffix(".")},
+        % {"error": error.removesuffix(".")},
         needs_attention=True,
         remedies=("recover", "replay", "restart"),
     )
@@ -144,10 +147,6 @@ def _failed(facts: Facts) -> Explanation:
         remedies=("recover", "replay", "restart"),
         location=location,
     )
-
-
-def _error(facts: Facts) -> str:
-    return shortened(_whole_error(facts))
 
 
 def _whole_error(facts: Facts) -> str:

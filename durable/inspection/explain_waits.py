@@ -22,6 +22,7 @@ from durable.inspection.humanize import either, relative, shortened, until
 from durable.inspection.rates import RateWait, rate_wait_of
 from durable.inspection.shell_command import command
 from durable.inspection.slots import Line, line_of
+from durable.inspection.told_divergence import MOST, told_divergence
 from durable.inspection.wording import display_location, state_in_words
 from durable.models import Run
 from durable.models.renames import learn_queues
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 _SHOWN: Final = 50  # children of which the first is named
-_MOST_OF_A_MISFIT: Final = 800  # characters of what does not fit: it ends with what to do
 
 
 def awaited_queues(run: Run) -> list[str] | None:
@@ -307,7 +307,7 @@ def _diverged(facts: Facts) -> Explanation:
     return Explanation(
         headline=_tried(facts, _("The code of the workers does not fit its history")),
         detail=_("%(error)s. If no deploy is under way, fix the code, with ctx.removed() or ctx.get_version()")
-        % {"error": _misfit(facts)},
+        % {"error": _misfit(told_divergence(facts.quoted_error))},
         needs_attention=True,
         remedies=("wake", "pause"),
     )
@@ -317,7 +317,7 @@ def _mistaken(facts: Facts) -> Explanation:
     return Explanation(
         headline=_tried(facts, _("A mistake in the code of the workers")),
         detail=_("%(error)s. Nothing is undone meanwhile. If no deploy is under way, fix the code")
-        % {"error": _misfit(facts)},
+        % {"error": _misfit(facts.quoted_error)},
         needs_attention=True,
         remedies=("wake", "pause"),
     )
@@ -333,8 +333,8 @@ def _tried(facts: Facts, problem: str) -> str:
     return _("%(problem)s, tried again %(when)s") % {"problem": problem, "when": relative(run.wake_at, facts.now)}
 
 
-def _misfit(facts: Facts) -> str:
-    return shortened(facts.quoted_error, _MOST_OF_A_MISFIT).removesuffix(".")
+def _misfit(error: str) -> str:
+    return shortened(error, MOST).removesuffix(".")
 
 
 _MISFITS: Final[Mapping[SummaryKind, Callable[[Facts], Explanation]]] = {
