@@ -13,58 +13,17 @@ import pytest
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
-from durable.models import (
-    Activity,
-    Attempt,
-    Cascade,
-    Cause,
-    CauseBuild,
-    Child,
-    ChildGroup,
-    ChildReader,
-    Entry,
-    EntryMetadata,
-    Failure,
-    GroupTally,
-    HeldStart,
-    Hold,
-    Lane,
-    Limit,
-    LimitKey,
-    OperatorAction,
-    QueueMessage,
-    RateKey,
-    RateLimit,
-    Reservation,
-    Run,
-    RunKey,
-    RunLimit,
-    RunRank,
-    Share,
-    Slot,
-    SlotNote,
-    StepSave,
-    Turn,
-)
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
+from tests.store.emptying import TABLES, empty
 from tests.support.databases import migrated
 
 SQLITE = "store_sqlite"
 POSTGRES = "store_postgres"
-
-_TABLES = [
-    model._meta.db_table
-    for model in (
-        *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
-        *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
-        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, Lane, Share, Run),
-    )
-]
 
 
 @pytest.fixture(scope="session")
@@ -130,19 +89,11 @@ def locking_store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
     return found
 
 
-def empty(alias: str) -> None:
-    """Delete all rows of durable in this database."""
-    statements = [f"DELETE FROM {table}" for table in _TABLES]
-    with connections[alias].cursor() as cursor:
-        for each in ["; ".join(statements)] if connections[alias].vendor == "postgresql" else statements:
-            cursor.execute(each)
-
-
 @pytest.fixture
 def new_tables(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> None:
     """Tables as new: no dead rows, index pages or statistics that other tests have left, on which plans depend."""
     with django_db_blocker.unblock(), connections[postgres_alias].cursor() as cursor:
-        cursor.execute(f"TRUNCATE {', '.join(_TABLES)} CASCADE")
+        cursor.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
 
 
 @pytest.fixture(scope="module")

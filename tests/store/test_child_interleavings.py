@@ -20,18 +20,14 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Actor, Pools, both
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, park, started, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 LockingStore = OrmStore | PostgresStore
-
-
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in ("durable_queuemessage", "durable_cascade", "durable_child", "durable_run"):
-            cursor.execute(f"DELETE FROM {table}")
+TABLES = ("durable_queuemessage", "durable_cascade", "durable_child", "durable_run")
 
 
 def family(store: Store, *children: str, is_parked: bool = True) -> Any:
@@ -53,7 +49,7 @@ def family(store: Store, *children: str, is_parked: bool = True) -> Any:
 def test_a_parent_parks_while_its_child_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = family(store, "a", is_parked=False)
         both(
             pools,
@@ -75,7 +71,7 @@ def test_a_parent_parks_while_its_child_ends(locking_store: LockingStore, pools:
 def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         family(store, "a", "b")
         both(pools, order, ends, lambda: finish(store, "a", at(1)), lambda: finish(store, "b", at(2)))
         expected = at(1) if ends[0] == "COMMIT" else at(2) if ends[1] == "COMMIT" else None
@@ -96,7 +92,7 @@ def test_a_parent_is_cancelled_while_it_starts_a_child(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         both(
             pools,
@@ -117,7 +113,7 @@ def test_a_parent_is_cancelled_while_it_starts_a_child(
 def test_a_parent_and_its_child_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         family(store, "a")
         both(pools, order, ends, lambda: cancel(store, "parent"), lambda: finish(store, "a", at(1)))
         parent, child = the(store, "parent"), the(store, "a")
@@ -137,7 +133,7 @@ def test_a_parent_and_its_child_end(locking_store: LockingStore, pools: Pools, o
 def test_a_child_is_claimed_while_its_parent_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         start_children(store, held, a_child("a"))
         both(
@@ -161,7 +157,7 @@ def test_a_parent_is_recovered_while_the_sweep_ends_its_children(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         start_children(store, held, a_child("a"))
         failed: Any = transitions.crash_limit_reached(held, now=NOW, error=None, summary="")  # type: ignore[arg-type]
@@ -202,7 +198,7 @@ def test_a_parent_sends_to_its_child_while_that_ends(
 ) -> None:
     """The end has the child's row when the parent asks for it, and then asks for the parent's: a deadlock, if it has that."""
     store = locking_store
-    emptied()
+    empty(POSTGRES, *TABLES)
     held = started(store, parent_id)
     start_children(store, held, a_child(child_id, parent_id, created_at=at(1), wake_at=None))
     sends = [a_message(child_id)]
@@ -229,7 +225,7 @@ def test_a_child_sends_in_its_last_commit_to_a_run_that_its_parent_sends_to(
 ) -> None:
     store = locking_store
     for other_since in (at(-10), at(10)):
-        emptied()
+        empty(POSTGRES, *TABLES)
         store.create([a_run(other_id, created_at=other_since)])
         held = started(store, "parent")
         start_children(store, held, a_child("child", created_at=at(1)))

@@ -17,11 +17,13 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.family import finish, start_children
 from tests.store.making import LEASE, NOW, a_run, an_entry, at, park, started, the
 from tests.support.transitions import CALLS
 
 LockingStore = OrmStore | PostgresStore
+TABLES = ("durable_runkey", "durable_cascade", "durable_child", "durable_entry", "durable_run")
 
 
 def keyed(run_id: str, parent_id: str = "parent", key: str | None = "k") -> ChildStart:
@@ -114,12 +116,6 @@ def test_the_end_of_a_parent_frees_the_keys_of_its_children(store: Store) -> Non
 # -- two connections
 
 
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in ("durable_runkey", "durable_cascade", "durable_child", "durable_entry", "durable_run"):
-            cursor.execute(f"DELETE FROM {table} WHERE true")
-
-
 def starting(store: LockingStore, held: RunRecord, *starts: ChildStart) -> Callable[[], str]:
     """The commit of a parent, which says whether it has started its children."""
 
@@ -149,7 +145,7 @@ def open_ones() -> list[str]:
 def test_two_parents_start_children_with_one_key(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         p, q = started(store, "p"), started(store, "q")
         actors = both(pools, order, ends, starting(store, p, keyed("a", "p")), starting(store, q, keyed("b", "q")))
         started_ones = [
@@ -169,7 +165,7 @@ def test_two_parents_start_children_with_one_key(locking_store: LockingStore, po
 def test_two_parents_take_two_keys_in_other_orders(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         p, q = started(store, "p"), started(store, "q")
         actors = both(
             pools,
@@ -197,7 +193,7 @@ def test_a_child_ends_while_its_parent_starts_another_with_its_key(
     """The end frees the key and locks the parent then; the commit must not lock them the other way round."""
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         start_children(store, held, keyed("a"))
         store.claim_run("a", now=NOW, lease_until=NOW + LEASE, worker="w")
@@ -216,7 +212,7 @@ def test_a_child_ends_while_its_parent_starts_another_with_its_key(
 def test_a_start_and_the_start_of_a_child(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         park(store, started(store, "other"))
         actors = both(pools, order, ends, lambda: store.start_keyed(a_run("a"), "k"), starting(store, held, keyed("b")))

@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from django.db import connections
 
 from durable.core import transitions
 from durable.core.child_rollback import change_of
@@ -22,6 +21,7 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import LEASE, NOW, an_entry, at, park, started, the
 from tests.support.transitions import CALLS
@@ -29,12 +29,7 @@ from tests.support.transitions import CALLS
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 LockingStore = OrmStore | PostgresStore
-
-
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in ("durable_entrymetadata", "durable_entry", "durable_cascade", "durable_child", "durable_run"):
-            cursor.execute(f"DELETE FROM {table}")
+TABLES = ("durable_entrymetadata", "durable_entry", "durable_cascade", "durable_child", "durable_run")
 
 
 def family(store: LockingStore, state: str) -> None:
@@ -99,7 +94,7 @@ def test_a_child_is_undone_while(locking_store: LockingStore, pools: Pools, orde
     store = locking_store
     state, other = OTHERS[name]
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         family(store, state)
         a, b = pools
         actors = {"A": Actor(a, "A", lambda: undo(store), ends[0]), "B": Actor(b, "B", other(store), ends[1])}

@@ -21,19 +21,22 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
 from tests.store.making import LEASE, NOW, park, started, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 LockingStore = OrmStore | PostgresStore
-_TABLES = ("queuemessage", "turn", "grouptally", "childgroup", "cascade", "child", "run")
-
-
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in _TABLES:
-            cursor.execute(f"DELETE FROM durable_{table}")
+TABLES = (
+    "durable_queuemessage",
+    "durable_turn",
+    "durable_grouptally",
+    "durable_childgroup",
+    "durable_cascade",
+    "durable_child",
+    "durable_run",
+)
 
 
 def claimed(store: Store, *numbers: int) -> None:
@@ -75,7 +78,7 @@ def swept(store: Store) -> None:
 def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 2)
         claimed(store, 0, 1)
         both(pools, order, ends, lambda: end(store, 0), lambda: end(store, 1))
@@ -88,7 +91,7 @@ def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, or
 def test_two_children_end_while_one_waits(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for size, ends in product((3, 5), product(ENDS, ENDS)):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, size)
         claimed(store, 0, 1)
         both(pools, order, ends, lambda: end(store, 0), lambda: end(store, 1))
@@ -100,7 +103,7 @@ def test_two_children_end_while_one_waits(locking_store: LockingStore, pools: Po
 def test_a_child_ends_while_the_parent_parks(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         change(store, held, new=spec(1), starts=[a_member(0)], created=1)
 
@@ -119,7 +122,7 @@ def test_a_child_ends_while_the_parent_parks(locking_store: LockingStore, pools:
 def test_a_child_ends_while_the_parent_starts_the_next(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         change(store, held, new=spec(4), starts=[a_member(0), a_member(1)], created=2)
 
@@ -136,7 +139,7 @@ def test_a_child_ends_while_the_parent_starts_the_next(locking_store: LockingSto
 def test_a_child_ends_while_the_parent_is_cancelled(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 5)
         claimed(store, 0)
         both(pools, order, ends, lambda: cancel(store, "parent"), lambda: end(store, 0))
@@ -153,7 +156,7 @@ def test_a_child_ends_while_the_parent_is_cancelled(locking_store: LockingStore,
 def test_the_first_failure_beside_another_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 5, on_failure=OnFailure.STOP)
         claimed(store, 0, 1)
         both(pools, order, ends, lambda: end(store, 0, RunState.FAILED), lambda: end(store, 1))
@@ -166,7 +169,7 @@ def test_the_first_failure_beside_another_end(locking_store: LockingStore, pools
 def test_the_parent_cancels_the_rest_while_a_child_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 5, on_failure=OnFailure.STOP)
         end(store, 0, RunState.FAILED)
         claimed(store, 1)
@@ -188,7 +191,7 @@ def test_the_last_open_child_of_a_group_that_is_over_ends_while_the_parent_parks
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 2, on_failure=OnFailure.STOP)
         end(store, 0, RunState.FAILED)
         claimed(store, 1)
@@ -211,7 +214,7 @@ def test_the_last_open_child_of_a_group_that_is_over_ends_while_the_parent_parks
 def test_two_open_children_of_a_group_that_is_over_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 3, at_once=None, on_failure=OnFailure.STOP)
         end(store, 0, RunState.FAILED)
         claimed(store, 1, 2)
@@ -230,7 +233,7 @@ def test_a_child_is_compensated_while_another_one_of_the_group_ends(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 2)
         end(store, 0)
         claimed(store, 1)
@@ -251,7 +254,7 @@ def test_a_child_that_waits_is_cancelled_while_its_turn_comes(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 4)
         claimed(store, 0)
         both(pools, order, ends, lambda: cancel(store, f"{GROUP}:2"), lambda: end(store, 0))
@@ -265,7 +268,7 @@ def test_a_child_ends_while_somebody_has_the_row_of_the_next(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 2, at_once=1)
         claimed(store, 0)
         message = OutgoingMessage(id="m", to=f"{GROUP}:1", queue="q", body="1", sent_at=NOW)
@@ -282,7 +285,7 @@ def test_a_child_ends_while_somebody_has_the_row_of_the_next(
 def test_a_child_ends_while_the_parent_takes_it_out(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         change(store, held, new=spec(4), starts=[a_member(number) for number in range(4)], created=4)
         claimed(store, 0)

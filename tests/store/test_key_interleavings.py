@@ -21,18 +21,14 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.making import LEASE, NOW, a_run, at, the
 from tests.support.transitions import CALLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 LockingStore = OrmStore | PostgresStore
-
-
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in ("durable_runkey", "durable_queuemessage", "durable_run"):
-            cursor.execute(f"DELETE FROM {table}")
+TABLES = ("durable_runkey", "durable_queuemessage", "durable_run")
 
 
 def open_holders(store: LockingStore) -> list[str]:
@@ -59,7 +55,7 @@ def start(store: LockingStore, run_id: str) -> Callable[[], Any]:
 def test_two_starts(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         actors = both(pools, order, ends, start(store, "a"), start(store, "b"))
         committed = [name for name, how in zip("ab", ends, strict=True) if how == "COMMIT"]
         held = open_holders(store)
@@ -75,7 +71,7 @@ def test_two_starts(locking_store: LockingStore, pools: Pools, order: str) -> No
 def test_a_start_while_the_open_run_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old"), "k")
         actors = both(pools, order, ends, end(store, "old"), start(store, "new"))
         found, is_new = actors["B"].outcome
@@ -93,7 +89,7 @@ def test_a_start_while_the_open_run_ends(locking_store: LockingStore, pools: Poo
 def test_a_send_to_the_open_run_while_it_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old"), "k")
 
         def send() -> str | None:
@@ -117,7 +113,7 @@ def test_a_send_to_the_open_run_while_it_ends(locking_store: LockingStore, pools
 def test_a_move_while_a_worker_claims_the_run(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("a"), "k")
 
         def move() -> str:
@@ -145,7 +141,7 @@ def test_a_move_while_a_worker_claims_the_run(locking_store: LockingStore, pools
 def test_a_run_continues_while_another_starts(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old"), "k")
         end(store, "old")()
 
@@ -189,7 +185,7 @@ def test_a_start_or_send_while_the_open_run_ends(locking_store: LockingStore, po
     """The message goes to the run that is open, before its end, or to a new one: never to one that has ended."""
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old", workflow=cart.name), "k")
         with in_force(store):
             actors = both(

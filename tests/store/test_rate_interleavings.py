@@ -14,7 +14,6 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from django.db import connections
 
 from durable.core import transitions
 from durable.core.rates import LimitClosing, Rate, RateWant, nanoseconds
@@ -25,6 +24,7 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.making import LEASE, NOW, at, commit, park, started, the
 from tests.store.windows import check as check_windows
 from tests.support.transitions import CALLS
@@ -44,12 +44,6 @@ TABLES = (
     "durable_queuemessage",
     "durable_run",
 )
-
-
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in TABLES:
-            cursor.execute(f"DELETE FROM {table}")
 
 
 def reserve(store: LockingStore, run: RunRecord) -> Callable[[], Any]:
@@ -88,7 +82,7 @@ VERBS: list[tuple[Verb, str | None]] = [
 
 def prepared(store: LockingStore, verb: Verb, closed: str | None) -> None:
     """An empty store in which the rate is slow, or closed, before the verb."""
-    emptied()
+    empty(POSTGRES, *TABLES)
     store.declare_rate("api", QUICK if verb is take_back else SECOND)
     first = started(store, "first")
     store.reserve(first.id, first.fence, "s", replace(API, units=30), NOW)  # so that the next attempt waits for long

@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from django.db import connections
 
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
@@ -21,6 +20,7 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.family import a_child, finish, start_children
 from tests.store.group_family import GROUP, a_member, change, end, grouped, spec
 from tests.store.making import LEASE, NOW, at, park, started, the
@@ -28,13 +28,15 @@ from tests.store.making import LEASE, NOW, at, park, started, the
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 LockingStore = OrmStore | PostgresStore
-_TABLES = ("turn", "grouptally", "childgroup", "cascade", "child", "runkey", "run")
-
-
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in _TABLES:
-            cursor.execute(f"DELETE FROM durable_{table}")
+TABLES = (
+    "durable_turn",
+    "durable_grouptally",
+    "durable_childgroup",
+    "durable_cascade",
+    "durable_child",
+    "durable_runkey",
+    "durable_run",
+)
 
 
 def family(store: Store, *children: str) -> None:
@@ -86,7 +88,7 @@ def is_ending(store: Store, run_id: str) -> bool:
 def test_a_child_ends_while_its_start_is_taken_back(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         family(store, "a", "b")
         both(pools, order, ends, replay(store, "a", "b"), lambda: finish(store, "a", at(1)))
         swept(store)
@@ -109,7 +111,7 @@ def test_a_child_that_stays_ends_while_its_parent_is_replayed(
     """The replay deletes what came after the start: the parent waits for the child again, in a new pass."""
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         family(store, "a", "b")
         both(pools, order, ends, replay(store, "b"), lambda: finish(store, "a", at(1)))
         swept(store)
@@ -127,7 +129,7 @@ def test_the_last_child_ends_while_the_parent_of_both_is_replayed(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         family(store, "a", "b")
         finish(store, "a", at(1))
         both(pools, order, ends, replay(store, "a", "b"), lambda: finish(store, "b", at(2)))
@@ -140,7 +142,7 @@ def test_the_last_child_ends_while_the_parent_of_both_is_replayed(
 def test_a_parent_is_cancelled_while_it_is_replayed(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         family(store, "a", "b")
         actors = both(pools, order, ends, replay(store, "b"), lambda: cancel(store, "parent"))
         swept(store)
@@ -175,7 +177,7 @@ def test_a_child_of_a_map_ends_while_the_map_is_taken_back(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, size)
         for number in (0, 1):
             store.claim_run(f"{GROUP}:{number}", now=NOW, lease_until=NOW + LEASE, worker="w")
@@ -200,7 +202,7 @@ def test_the_parent_of_a_map_is_cancelled_while_the_map_is_taken_back(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         grouped(store, 5)
         both(pools, order, ends, replay(store, groups=(GROUP,)), lambda: cancel(store, "parent"))
         swept(store)
@@ -217,7 +219,7 @@ def test_a_parent_is_cancelled_while_it_starts_a_batch_of_a_map(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         held = started(store, "parent")
         change(store, held, new=spec(4), starts=[a_member(0), a_member(1)], created=2)
 

@@ -19,7 +19,8 @@ from pytest_django.plugin import DjangoDbBlocker
 import durable.migrations
 from durable.store.postgres import PostgresStore
 from durable.store.routines import differences
-from tests.store.conftest import POSTGRES, empty
+from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.making import an_entry, commit, started
 from tests.support.locks import other_session
 

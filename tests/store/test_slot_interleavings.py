@@ -12,7 +12,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from django.db import connections
 
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
@@ -23,6 +22,7 @@ from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
+from tests.store.emptying import empty
 from tests.store.making import LEASE, NOW, commit, park, started, the
 from tests.support.transitions import CALLS
 
@@ -38,12 +38,6 @@ TABLES = (
     "durable_queuemessage",
     "durable_run",
 )
-
-
-def emptied() -> None:
-    with connections[POSTGRES].cursor() as cursor:
-        for table in TABLES:
-            cursor.execute(f"DELETE FROM {table}")
 
 
 def acquire(store: LockingStore, run: RunRecord, *wants: SlotWant) -> Callable[[], Any]:
@@ -93,7 +87,7 @@ def check(store: LockingStore, *ids: str) -> list[str]:
 def test_two_runs_take_the_last_slot(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
         both(pools, order, ends, acquire(store, one), acquire(store, two))
         assert len(check(store, "a", "b")) == (ends != ("ROLLBACK", "ROLLBACK"))
@@ -106,7 +100,7 @@ def test_a_slot_is_given_up_while_another_run_asks_for_it(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
         acquire(store, one)()
         both(pools, order, ends, how(store, one), acquire(store, two))
@@ -127,7 +121,7 @@ def test_a_slot_is_given_up_while_the_first_in_line_parks(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
         acquire(store, one)()
         acquire(store, two)()
@@ -144,7 +138,7 @@ def test_a_slot_is_given_up_while_the_first_in_line_is_cancelled(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one = started(store, "a")
         acquire(store, one)()
         waiting(store, "b")
@@ -165,7 +159,7 @@ def test_a_slot_is_given_up_while_the_first_in_line_is_paused(
     store = locking_store
     summary = Summary(SummaryKind.PAUSED)
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one = started(store, "a")
         acquire(store, one)()
         waiting(store, "b")
@@ -184,7 +178,7 @@ def test_a_slot_is_given_up_while_the_first_in_line_is_paused(
 def test_two_slots_are_given_up_while_two_runs_wait(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
         acquire(store, one, X)()
         acquire(store, two, Y)()
@@ -200,7 +194,7 @@ def test_two_slots_are_given_up_while_two_runs_wait(locking_store: LockingStore,
 def test_two_runs_take_two_limits_in_opposite_orders(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
         both(pools, order, ends, acquire(store, one, X, Y), acquire(store, two, X, Y))
         check(store, "a", "b")
@@ -212,7 +206,7 @@ def test_a_slot_is_handed_on_while_somebody_has_the_row_of_the_next_run(
 ) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one = started(store, "a")
         acquire(store, one)()
         waiting(store, "b")
@@ -226,7 +220,7 @@ def test_two_runs_that_wait_for_each_others_slots_end(locking_store: LockingStor
     """Each run holds what the other one waits for, in another operation of its own."""
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
         acquire(store, one, X)()
         acquire(store, two, Y)()
@@ -237,7 +231,7 @@ def test_two_runs_that_wait_for_each_others_slots_end(locking_store: LockingStor
 
 
 def test_a_worker_that_comes_late_takes_nothing(locking_store: LockingStore) -> None:
-    emptied()
+    empty(POSTGRES, *TABLES)
     one = started(locking_store, "a")
     newer = locking_store.claim_run("a", now=NOW + 2 * LEASE, lease_until=NOW + 3 * LEASE, worker="w2")
     assert newer is not None
@@ -250,7 +244,7 @@ def test_a_worker_that_comes_late_takes_nothing(locking_store: LockingStore) -> 
 def test_a_run_is_refused_while_the_limit_is_raised(locking_store: LockingStore, pools: Pools, order: str) -> None:
     store = locking_store
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
         assert store.acquire(two.id, two.fence, "s", [X], NOW).is_granted
         store.set_limit("x", 0)
@@ -269,7 +263,7 @@ def test_the_next_run_is_paused_while_it_gets_the_slot(locking_store: LockingSto
         return store.change("b", lambda run, _entries: RunChange(run=transitions.paused_at_once(run, summary=paused)))
 
     for ends in product(ENDS, ENDS):
-        emptied()
+        empty(POSTGRES, *TABLES)
         one = started(store, "a")
         assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
         waiting(store, "b")

@@ -1,0 +1,65 @@
+"""Deletes the rows that a test of the stores has left.
+
+Owns which tables a store may have written to. A test that begins anew hundreds of times names the few that it writes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import connections
+
+from durable.models import (
+    Activity,
+    Attempt,
+    Cascade,
+    Cause,
+    CauseBuild,
+    Child,
+    ChildGroup,
+    ChildReader,
+    Entry,
+    EntryMetadata,
+    Failure,
+    GroupTally,
+    HeldStart,
+    Hold,
+    Lane,
+    Limit,
+    LimitKey,
+    OperatorAction,
+    QueueMessage,
+    RateKey,
+    RateLimit,
+    Reservation,
+    Run,
+    RunKey,
+    RunLimit,
+    RunRank,
+    Share,
+    Slot,
+    SlotNote,
+    StepSave,
+    Turn,
+)
+
+__all__ = ["TABLES", "empty"]
+
+#: All tables that a store writes to.
+TABLES: Final = tuple(
+    model._meta.db_table
+    for model in (
+        *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
+        *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
+        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, Lane, Share, Run),
+    )
+)
+
+
+def empty(alias: str, *tables: str) -> None:
+    """Delete all rows of these tables of the database `alias`, in this order; of all tables of durable if none is named."""
+    connection = connections[alias]
+    statements = [f"DELETE FROM {table}" for table in tables or TABLES]
+    with connection.cursor() as cursor:
+        for each in ["; ".join(statements)] if connection.vendor == "postgresql" else statements:
+            cursor.execute(each)
