@@ -87,4 +87,7 @@ def waiting_again(entry: EntryRecord, by: Mapping[str, Any]) -> EntryRecord:
 
 def continued(entry: EntryRecord) -> dict[str, Any]:
     """Return the data of the entry of a map whose children begin again, the cancelled ones anew."""
-    return {**{name: value for name, value in entry.data.items() if name != CLOSED}, ANEW: True}
+    data = {name: value for name, value in entry.data.items() if name != CLOSED}
+    if REPLACED in data:  # the end of the parent has also cancelled what an earlier recovery had started
+        data[REPLACED] = {"after": -1, "children": data[REPLACED]["children"]}
+    return {**data, ANEW: True}

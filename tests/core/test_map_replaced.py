@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from typing import Any
 
 import pytest
 from pytest_django import Settings
 
-from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, runtime, workflow
+from durable import AsyncContext, Context, CriticalError, RollbackContext, current_step, get_run, runtime, workflow
 from durable.core.compatibility import FORMAT
 from durable.core.records import RunState
 from durable.testing import Harness, SimulatedCrash
@@ -16,6 +18,8 @@ from tests.support.stores import STORES, in_force, settle
 DONE: list[str] = []
 FAIL: set[str] = set()
 MISTAKE: set[str] = set()
+CHARGED: dict[int, set[str]] = defaultdict(set)  # by child: the runs that have charged
+UNDONE: dict[int, set[str]] = defaultdict(set)
 COUNT = 5
 
 
@@ -24,6 +28,8 @@ def fresh() -> None:
     DONE.clear()
     FAIL.clear()
     MISTAKE.clear()
+    CHARGED.clear()
+    UNDONE.clear()
 
 
 def do(name: str) -> str:
@@ -33,14 +39,21 @@ def do(name: str) -> str:
     return name
 
 
-def undo(_: RollbackContext, name: str) -> None:
+def charge(number: int) -> str:
+    done = do(f"charge {number}")
+    CHARGED[number].add(current_step().run_id)
+    return done
+
+
+def undo(context: RollbackContext, name: str) -> None:
     do(f"undo {name}")
+    UNDONE[int(name.removeprefix("charge "))].add(context.run_id)
 
 
 @workflow(name="replaced.pay")
 def pay(ctx: Context, number: int) -> str:
     ctx.rollback_checkpoint("undo")
-    paid = ctx.step("charge", do, f"charge {number}", rollback=undo)
+    paid = ctx.step("charge", charge, number, rollback=undo)
     if "slow" in MISTAKE:
         ctx.sleep("s", 600)
     ctx.step("book", do, f"book {number}")
@@ -60,10 +73,10 @@ def bills(ctx: Context, at_once: int | None = None, on_failure: Any = "stop") ->
         if "parent" in MISTAKE:
             raise TypeError("a mistake of the code")
 
-    def charge(branch: Context) -> Any:
+    def bill(branch: Context) -> Any:
         return branch.map("bills", pay.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure).outputs
 
-    return ctx.join("both", {"bills": charge, "errs": errs})["bills"]
+    return ctx.join("both", {"bills": bill, "errs": errs})["bills"]
 
 
 @workflow(name="replaced.bills_async")
@@ -75,11 +88,11 @@ async def bills_async(ctx: AsyncContext, at_once: int | None = None, on_failure:
         if "parent" in MISTAKE:
             raise TypeError("a mistake of the code")
 
-    async def charge(branch: AsyncContext) -> Any:
+    async def bill(branch: AsyncContext) -> Any:
         found = await branch.map("bills", pay.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure)
         return found.outputs
 
-    return (await ctx.join("both", {"bills": charge, "errs": errs}))["bills"]
+    return (await ctx.join("both", {"bills": bill, "errs": errs}))["bills"]
 
 
 each_flavour = pytest.mark.parametrize("parent", [bills, bills_async])
@@ -113,7 +126,7 @@ def stopped_by_a_mistake(h: Harness, parent: Any, at_once: int | None = None, on
 
 def check_counts(run: Any, *, completed: int) -> None:
     """Check the group's counts against a recount of its children."""
-    [group] = runtime.current().store.groups_of(run.id)
+    *_, group = sorted(runtime.current().store.groups_of(run.id), key=lambda each: each.spec.generation)
     members = runtime.current().store.members(group.spec.id, -1, 100)
     states = [each.state for each in members]
     assert (group.created, group.waiting, group.running) == (len(members), 0, 0)
@@ -295,7 +308,7 @@ def test_failed_children_are_recovered_beside_those_that_are_undone(parent: Any)
 @workflow(name="replaced.waits")
 def waits(ctx: Context, number: int) -> str:
     ctx.rollback_checkpoint("undo")
-    paid = ctx.step("charge", do, f"charge {number}", rollback=undo)
+    paid = ctx.step("charge", charge, number, rollback=undo)
     ctx.queue.next("end")
     return paid
 
@@ -309,10 +322,10 @@ def listening(ctx: Context, at_once: int | None, on_failure: Any) -> Any:
         if "parent" in MISTAKE:
             raise TypeError("a mistake of the code")
 
-    def charge(branch: Context) -> Any:
+    def bill(branch: Context) -> Any:
         return branch.map("bills", waits.using(rollback=True), inputs(), at_once=at_once, on_failure=on_failure).outputs
 
-    return ctx.join("both", {"bills": charge, "errs": errs})["bills"]
+    return ctx.join("both", {"bills": bill, "errs": errs})["bills"]
 
 
 @pytest.mark.django_db
@@ -360,3 +373,55 @@ def test_rows_of_a_rollback_in_the_middle(store: str, settings: Settings) -> Non
         run.cancel("not wanted", rollback=True)
         settle()
         assert (run.state, balances(), len(run.children())) == ("cancelled", [0] * COUNT, COUNT)
+
+
+@each_flavour
+@each_shape
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_in_between_no_charge_is_left_twice(
+    parent: Any, at_once: int | None, on_failure: str, seed: int
+) -> None:
+    """Passes in any order, workers that die, stops by the limit of crashes, and recoveries; then an end."""
+    chosen = random.Random(f"{seed} {at_once} {on_failure}")
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent, at_once, on_failure)
+        run.recover()
+        for _ in range(chosen.randrange(25)):
+            due = [each for each in (run, *run.children()) if each.wake_at is not None and each.wake_at <= h.now]
+            if not due:
+                h.advance("1 minute")
+                continue
+            one = chosen.choice(due)
+            if one.id == run.id and chosen.random() < 0.2:
+                h._store._runs[run.id].crashes = 1_000
+            # before the commit of a step its function has run, and nothing says so: what it did could not be undone
+            when: Any = chosen.choice(["before", "after"]) if one.id == run.id else "after"
+            try:
+                with h.crash_at(chosen.randrange(1, 6), when):
+                    h.run(one)
+            except SimulatedCrash:
+                h.advance("1 minute")  # the lease runs out
+            if run.state == "failed":
+                run.recover()
+        is_cancelled = chosen.random() < 0.4 and run.state != "completed"
+        if is_cancelled:
+            run.cancel("not wanted", rollback=True)
+        for _ in range(20):
+            h.settle()
+            if run.state in ("completed", "cancelled"):
+                break
+            if run.state == "failed":
+                run.recover()
+            h.advance("1 minute")
+        if run.state == "completed":
+            assert all(number == 1 for number in kept()), kept()
+            assert run.output == [f"charge {number}" for number in range(COUNT)]
+            check_counts(run, completed=COUNT)
+        else:
+            assert (run.state, is_cancelled) == ("cancelled", True)
+            assert kept() == [0] * COUNT
+
+
+def kept() -> list[int]:
+    """By input: how many runs have charged it and have not undone that."""
+    return [len(CHARGED[number] - UNDONE[number]) for number in range(COUNT)]
