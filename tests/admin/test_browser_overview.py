@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from django.conf import settings
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from durable import Actor, Context, CriticalError, acting_as, workflow
 from durable.models import Cause, Failure, OperatorAction, Run
@@ -19,6 +21,7 @@ from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
 from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of
+from tests.support.rollups import settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -321,6 +324,23 @@ def test_pages_fit_on_a_telephone_with_names_of_any_length(
         wider = operator_page.evaluate(BEYOND)
         assert operator_page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{address}: {wider}"
     assert complaints == []
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_pages_fit_on_a_telephone_with_all_parts_open(
+    operator_page: Page, live_server: LiveServer, incident: str, stage: Stage, language: str
+) -> None:
+    Run.objects.exclude(finished_at=None).update(finished_at=timezone.now() - timedelta(minutes=10))
+    settle(timezone.now())
+    operator_page.set_extra_http_headers({"Accept-Language": language})
+    operator_page.set_viewport_size({"width": 320, "height": 800})
+    for address in [*addresses(incident), url("changelist"), url("change", "undone"), url("workflow", "tests.saga")]:
+        operator_page.goto(live_server.url + address)
+        operator_page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        wider = operator_page.evaluate(BEYOND)
+        assert operator_page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, f"{address}: {wider}"
+        if address == "/admin/durable/":
+            assert operator_page.locator("figure details table").count() > 0
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
