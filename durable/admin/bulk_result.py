@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,6 +14,7 @@ from durable.admin import access, pages
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
+from durable.core.records import ENDED
 from durable.inspection import explain, possible_verbs
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, refusals
 from durable.inspection.order_words import order_words
@@ -60,6 +62,7 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
         "now": now,
         "bulk": found,
         "verb_title": title,
+        "trouble": _trouble(found, now),
         "words": order_words(found.order, found.began_at) if has_order else "",
         "refusals": refusals(found.id),
         "failed": [(run, explain(run, now).headline) for run in runs],
@@ -72,6 +75,14 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
         "etag": _etag(found),
         "command": command("bulk", found.id),
     }
+
+
+def _trouble(found: BulkSummary, now: datetime) -> str:
+    """Return what keeps the bulk's own run from going on, where that needs a person; "" else."""
+    if found.run is None or found.run.state in ENDED or found.stopped is not None:
+        return ""
+    told = explain(found.run, now)
+    return told.headline if told.needs_attention else ""
 
 
 def _decisions(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str]]:

@@ -166,6 +166,16 @@ def test_a_reason_that_asks_keeps_its_mark(stage: Stage, operator: Client) -> No
     assert "Reason: is the bank back?<" in text_of(operator.get(url("bulk_result", bulk_id)))
 
 
+def test_a_bulk_whose_own_run_cannot_go_on_says_why(stage: Stage, operator: Client) -> None:
+    failed = failed_runs(stage, 1)
+    bulk.apply("recover", failed, in_background=True, as_id="many")
+    assert "does not fit" not in text_of(operator.get(url("bulk_result", "many")))
+    recorded = Run.objects.get(pk="many").input
+    Run.objects.filter(pk="many").update(input=recorded.replace('"rate"', '"rate_of_a_newer_release"'))
+    stage.run("many")
+    assert "The code of the workers does not fit its history" in text_of(operator.get(url("bulk_result", "many")))
+
+
 def test_the_order_of_one_run_has_no_plural(stage: Stage, operator: Client) -> None:
     failed_runs(stage, 1)
     wanted = {"verb": "recover", "all": "on", "filter": "?state=failed"}
