@@ -12,6 +12,7 @@ from pytest_django import Settings
 from durable import AsyncContext, Context, CriticalError, RollbackContext, current_step, get_run, runtime, workflow
 from durable.core.compatibility import FORMAT
 from durable.core.records import RunState
+from durable.models import Run
 from durable.testing import Harness, SimulatedCrash
 from tests.support.stores import STORES, in_force, settle
 
@@ -425,3 +426,42 @@ def test_whatever_happens_in_between_no_charge_is_left_twice(
 def kept() -> list[int]:
     """By input: how many runs have charged it and have not undone that."""
     return [len(CHARGED[number] - UNDONE[number]) for number in range(COUNT)]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_stay_right_whatever_happens_in_between(store: str, seed: int, settings: Settings) -> None:
+    settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
+    chosen = random.Random(seed)
+    at_once, on_failure = chosen.choice([(None, "stop"), (2, "stop"), (2, "finish"), (1, "finish")])
+    MISTAKE.add("parent")
+    with in_force(store):
+        run = listening.using(id="p").start(at_once, on_failure)
+        settle()
+        run.send("go")
+        settle()
+        assert run.state == "failed"
+        MISTAKE.clear()
+        run.recover()
+        for _ in range(chosen.randrange(12)):
+            if chosen.random() < 0.25:
+                Run.objects.filter(pk="p").update(crashes=1_000)
+            settle(1)
+            if run.state == "failed":
+                run.recover()
+        is_cancelled = chosen.random() < 0.5
+        if is_cancelled:
+            run.cancel("not wanted", rollback=True)
+        for _ in range(4 * COUNT):
+            settle()
+            if run.state in ("completed", "cancelled"):
+                break
+            if run.state == "failed":
+                run.recover()
+            for child in run.children():
+                if child.state == "sleeping":
+                    child.send("end")
+        assert run.state == ("cancelled" if is_cancelled else "completed")
+        assert kept() == [0 if is_cancelled else 1] * COUNT
+        check_counts(run, completed=0 if is_cancelled else COUNT)
