@@ -56,6 +56,8 @@ def test_no_page_has_barriers(
     paths += [f"{change}?part={name}" for name in PART_NAMES]
     paths += [url("change", "hung"), f"{url('running_step', 'hung')}?at=charge", url("act", "hung", "abandon")]
     paths += ["/admin/", "/admin/durable/", "/admin/durable/operatoraction/"]
+    log = [f"/admin/durable/operatoraction/{site['{action}']}/{page}/" for page in ("change", "history")]
+    paths += [*log, f"{url('bulk')}?verb=recover&all=on&filter=%3Fstate%3Dfailed&first=1"]
     user = make_user(password=PASSWORD)
     User.objects.filter(pk=user.pk).update(is_superuser=True)
     page.goto(f"{live_server.url}/admin/login/")
