@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
@@ -26,6 +26,7 @@ __all__ = [
     "added",
     "count_capped",
     "cross_tally",
+    "grouped",
     "moment_of",
     "newest_rows",
     "sample_rows",
@@ -33,6 +34,8 @@ __all__ = [
     "tally",
 ]
 
+
+_EVERY: Final = 1_000_000_000  # rows
 
 _Source = QuerySet[Any] | OfEach
 
@@ -104,6 +107,19 @@ def cross_tally(queryset: QuerySet[Any], columns: Sequence[str], most: int) -> l
         for _number, *values in _together(
             f"{names}, COUNT(*)", [queryset.values(*columns)[:most]], f" GROUP BY {names}"
         )
+    ]
+
+
+def grouped(queryset: QuerySet[Any], columns: Sequence[str], by: int, found: str, most: int) -> list[tuple[Any, ...]]:
+    """Return for each combination of the first `by` of `columns` their values and `found`; one statement.
+
+    `found` is SQL of aggregates of the columns by their names. At most `most` rows, with values as the database returns them.
+    The database does not sort the rows: behind the limit, which none reaches, it takes the groups for few.
+    """
+    names = ", ".join(columns[:by])
+    rows = queryset.values(*columns)[:_EVERY]
+    return [
+        tuple(values) for _number, *values in _together(f"{names}, {found}", [rows], f" GROUP BY {names} LIMIT {most}")
     ]
 
 

@@ -13,27 +13,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django.db.models import (
-    Aggregate,
-    BooleanField,
-    CharField,
-    Count,
-    ExpressionWrapper,
-    F,
-    Func,
-    Max,
-    Min,
-    Q,
-    TextField,
-    Value,
-)
+from django.db import connections
+from django.db.models import BooleanField, CharField, ExpressionWrapper, F, Func, Q, TextField, Value
 from django.db.models.functions import Concat, Replace, StrIndex, Substr
 
 from durable.conf import conf
 from durable.inspection import resting
+from durable.inspection.capped_counts import grouped
 from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
 from durable.inspection.resting import remembered
 from durable.models import Entry, Run
+from durable.models.fields import unpack
 
 __all__ = [
     "EXACT",
@@ -54,6 +44,11 @@ _FEWEST: Final = 3  # of a place's sample
 _MOST_INSIDE: Final = 2_000  # entries inside the members that are shown
 _WINDOW: Final = 500  # entries among which the members of a place are looked for first
 _NUMBER: Final = re.compile("[0-9]+")
+#: Some twenty keys of a group, joined by commas, and one in 32; NULL for none. On SQLite the last of the twenty may be cut.
+_KEYS_IN_POSTGRESQL: Final = (
+    "ARRAY_TO_STRING((ARRAY_AGG(pk))[1:20], ','), ARRAY_TO_STRING(ARRAY_AGG(pk) FILTER (WHERE (pk & 31) = 0), ',')"
+)
+_KEYS_ELSEWHERE: Final = "SUBSTR(GROUP_CONCAT(pk), 1, 200), GROUP_CONCAT(CASE WHEN (pk & 31) = 0 THEN pk END)"
 
 _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
     Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
@@ -128,27 +123,6 @@ class Masked(Func):
         for length in (8, 4, 2, 2):
             expression = Replace(expression, Value("#" * length), Value("#"), output_field=TextField())
         return compiler.compile(expression)
-
-
-class _FirstKeys(Aggregate):
-    """Some twenty keys of a group, joined by commas; on SQLite the last one may be cut."""
-
-    template = "ARRAY_TO_STRING((ARRAY_AGG(%(expressions)s))[1:20], ',')"
-    output_field = TextField()
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="SUBSTR(GROUP_CONCAT(%(expressions)s), 1, 200)", **context)
-
-
-class _SampledKeys(Aggregate):
-    """One key in 32 of a group, joined by commas; NULL for none."""
-
-    template = "ARRAY_TO_STRING(ARRAY_AGG(%(expressions)s) FILTER (WHERE (%(expressions)s & 31) = 0), ',')"
-    output_field = TextField()
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "GROUP_CONCAT(CASE WHEN (%(expressions)s & 31) = 0 THEN %(expressions)s END)"
-        return self.as_sql(compiler, connection, template=template, **context)
 
 
 def masked(text: str) -> str:
@@ -240,11 +214,13 @@ def _all_groups(run_id: str) -> tuple[list[_Group], bool]:
 
 
 def _groups(run_id: str, location: Any) -> list[_Group]:
-    """Return masked location, kind, first ordinal, count, first key, last key and sampled keys of each place."""
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()
-    grouped = found.annotate(masked=location).values_list("masked", "kind")
-    keys = {"first": Min("pk"), "last": Max("pk"), "some": _FirstKeys("pk"), "sampled": _SampledKeys("pk")}
-    return list(grouped.annotate(began=Min("ordinal"), number=Count("pk"), **keys)[: MOST_PLACES + 1])
+    """Return masked location, kind, first ordinal, count, first key, last key, some keys and sampled ones of each place."""
+    entries = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by().annotate(masked=location)
+    is_postgresql = connections[conf.DATABASE].vendor == "postgresql"
+    keys = _KEYS_IN_POSTGRESQL if is_postgresql else _KEYS_ELSEWHERE
+    found = f"MIN(ordinal), COUNT(*), MIN(pk), MAX(pk), {keys}"
+    groups = grouped(entries, ["masked", "kind", "ordinal", "pk"], 2, found, MOST_PLACES + 1)
+    return [(location, unpack(kind), *numbers) for location, kind, *numbers in groups]
 
 
 def _first_segment() -> Any:

@@ -368,6 +368,19 @@ def test_a_long_timeline_is_counted_by_look_ups(
     assert len(queries) <= 20
 
 
+def test_the_places_of_a_long_history_are_counted_without_sorting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the server takes the groups for many, which would not fit into its memory."""
+    monkeypatch.setattr(places, "EXACT", 20)
+    with CaptureQueriesContext(connection) as queries:
+        found = places.read_places(the_long_one())
+    assert [(each.location, each.count) for each in found.places] == [("step #", ENTRIES - 1), ("nap", 1)]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL work_mem = '2MB'")
+    counting: Any = SimpleNamespace(captured_queries=[each for each in queries if "GROUP BY" in each["sql"]])
+    assert len(counting.captured_queries) == 1
+    assert sorts(counting, GROWING, most=ENTRIES // 2) == []
+
+
 @pytest.mark.parametrize("is_newest_first", [False, True])
 def test_events_are_looked_up(is_newest_first: bool) -> None:
     run = the_long_one()
