@@ -274,6 +274,39 @@ def test_the_parent_is_stopped_by_its_crashes_in_the_middle(parent: Any) -> None
 
 
 @each_flavour
+def test_a_second_recovery_replaces_those_that_were_started_in_the_places_of_others(parent: Any) -> None:
+    with Harness() as h:
+        MISTAKE.update({"parent", "slow"})
+        run = h.start(parent.using(id="p"), 1, "finish")
+        h.settle()
+        get_run("p:both:bills:bills:0").cancel("by an operator")
+        h.settle()
+        h.advance(30)
+        h.settle()
+        assert (run.state, balances()) == ("failed", [1, 1, 0, 0, 0])
+        MISTAKE.discard("parent")
+        run.recover()
+        h.run(run)
+        h.run("p:both:bills:bills:0")
+        h.run(run)
+        h.run("p:both:bills:bills:0~1")
+        states = [get_run(f"p:both:bills:bills:{each}").state for each in ("0", "0~1", "1")]
+        assert (states, balances()) == (["cancelled", "sleeping", "rolling_back"], [1, 1, 0, 0, 0])
+        h._store._runs["p"].crashes = 1_000
+        run.wake()
+        h.run(run)
+        assert run.state == "failed"
+        h.settle()
+        assert get_run("p:both:bills:bills:0~1").state == "cancelled"
+        MISTAKE.clear()
+        run.recover()
+        assert h.finish(run).state == "completed"
+        assert run.output == [f"charge {number}" for number in range(COUNT)]
+        assert balances() == [1] * COUNT
+        check_counts(run, completed=COUNT)
+
+
+@each_flavour
 def test_children_whose_runs_are_gone_are_started_anew_all_the_same(parent: Any) -> None:
     with Harness() as h:
         run = stopped_by_a_mistake(h, parent)
