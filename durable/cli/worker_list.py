@@ -53,7 +53,21 @@ def _as_data(value: object) -> object:
 def _print_workers(output: Output, found: Workers) -> None:
     now = timezone.now()
     output.table(
-        ["WORKER", "HOST", "PID", "QUEUES", "STATE", "BUILD", "UP", "MEMORY", "SEEN", "SLOTS", "RUNS"],
+        [
+            "WORKER",
+            "HOST",
+            "PID",
+            "QUEUES",
+            "STATE",
+            "BUILD",
+            "UP",
+            "MEMORY",
+            "PASSES",
+            "IN 5 M",
+            "SEEN",
+            "SLOTS",
+            "RUNS",
+        ],
         (
             (
                 worker.name,
@@ -64,6 +78,8 @@ def _print_workers(output: Output, found: Workers) -> None:
                 worker.build,
                 span((now - worker.started_at).total_seconds()) if worker.started_at and not worker.is_dead else "",
                 "" if worker.memory is None else byte_size(worker.memory),
+                "" if worker.passes is None else worker.passes,
+                "" if worker.recent_passes is None else worker.recent_passes,
                 relative(worker.last_heartbeat, now) if worker.last_heartbeat else "",
                 "" if worker.slots is None else f"{len(worker.runs)}/{worker.slots}",
                 " ".join(run.id for run in worker.runs),

@@ -18,7 +18,8 @@ class WorkerProcess(models.Model):
 
     `name` is what the runs that it holds have as their worker. `slots` is how many runs it executes at once. With
     `serves_all` it also serves queues that `queues` does not name. `memory` is its resident set in bytes, if the system
-    tells.
+    tells. `passes` counts the passes that have ended since its start, and `recent_passes` those of about the last five
+    minutes; None from a worker of a release before.
     """
 
     class State(models.TextChoices):
@@ -36,6 +37,8 @@ class WorkerProcess(models.Model):
     build = NameField[str, str](max_length=200, default="", db_default="", blank=True)
     state = NameField[str, str](max_length=16, choices=State.choices, default=State.SERVING)
     memory = models.BigIntegerField(null=True, blank=True)
+    passes = models.BigIntegerField(null=True, blank=True)
+    recent_passes = models.IntegerField(null=True, blank=True)
     started_at = models.DateTimeField()
     last_seen_at = models.DateTimeField()
 

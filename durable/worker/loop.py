@@ -70,7 +70,13 @@ class WorkerLoop:
         self._scheduler = Scheduler(pool.size, in_batches=pool.is_inline)
         presence = None
         if queues is not None:
-            presence = Presence(queues=queues, slots=pool.size, stop=stop, serves_all=serves_all)
+            presence = Presence(
+                queues=queues,
+                slots=pool.size,
+                stop=stop,
+                passes=lambda: self._scheduler.ended,
+                serves_all=serves_all,
+            )
         self.leases = LeaseManager(store=store, stop=stop, scheduler=self._scheduler, pulse=pulse, presence=presence)
         self._claiming = threading.Lock()
         self._waits_for_room = False

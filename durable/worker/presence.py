@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,7 +31,7 @@ from durable.notifier import redis_clients
 from durable.store.patience import set_patience
 from durable.worker.shutdown import ShutdownFlag
 
-__all__ = ["KEPT", "SIGN_EVERY", "Presence", "forget_dead"]
+__all__ = ["KEPT", "RECENT", "SIGN_EVERY", "Presence", "forget_dead"]
 
 logger = logging.getLogger("durable.worker")
 
@@ -41,6 +42,8 @@ SIGN_EVERY: Final = 15.0
 PATIENCE: Final = 1
 #: How long the row of a worker that gives no sign is kept, so that operators see what has died.
 KEPT: Final = timedelta(hours=1)
+#: Over how many seconds the recent passes of a worker are counted.
+RECENT: Final = 300.0
 _STATM: Final = Path("/proc/self/statm")
 
 _log_this = redis_clients.LogThrottle()
@@ -49,13 +52,26 @@ _log_this = redis_clients.LogThrottle()
 class Presence:
     """The row of this process while the `with` block lasts: `queues` in their order, and the number of `slots`.
 
-    With `serves_all` the process also serves queues that are not named. Use it in one thread.
+    `passes` returns how many passes have ended since the start. With `serves_all` the process also serves queues that are
+    not named. Use it in one thread.
     """
 
-    def __init__(self, *, queues: Sequence[str], slots: int, stop: ShutdownFlag, serves_all: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        queues: Sequence[str],
+        slots: int,
+        stop: ShutdownFlag,
+        passes: Callable[[], int],
+        serves_all: bool = False,
+    ) -> None:
         self._queues = list(queues)
         self._slots = slots
         self._stop = stop
+        self._passes = passes
+        self._counts: deque[tuple[float, int]] = deque(
+            [(time.monotonic(), 0)]
+        )  # of the signs within RECENT, and one before
         self._serves_all = serves_all
         self._name = ""
         self._written = ""  # the state in the row
@@ -85,7 +101,7 @@ class Presence:
     def _write(self, state: str) -> None:
         learn_queues(conf.DATABASE)
         rows = WorkerProcess.objects.using(conf.DATABASE)
-        seen = {"state": state, "memory": _resident_bytes(), "last_seen_at": clock.now()}
+        seen = {"state": state, "memory": _resident_bytes(), "last_seen_at": clock.now(), **self._throughput()}
         if self._written and rows.filter(name=self._name).update(**seen):
             return
         rows.update_or_create(  # at the start, and after the row was pruned because the database was away for long
@@ -104,6 +120,13 @@ class Presence:
         if conf.build:
             build = Build(name=conf.build, first_seen_at=self._started_at)
             Build.objects.using(conf.DATABASE).bulk_create([build], ignore_conflicts=True)
+
+    def _throughput(self) -> dict[str, int]:
+        now, passes = time.monotonic(), self._passes()
+        self._counts.append((now, passes))
+        while now - self._counts[1][0] >= RECENT:
+            self._counts.popleft()
+        return {"passes": passes, "recent_passes": passes - self._counts[0][1]}
 
     def _try(self, write: Callable[[], object]) -> bool:
         """Call `write`, without waiting long for a lock. Return False if it raised."""

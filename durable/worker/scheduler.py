@@ -85,6 +85,12 @@ class Scheduler:
         self._busy_until = -math.inf
         self._respite_until = -math.inf
         self._mean = math.inf
+        self._ended = 0
+
+    @property
+    def ended(self) -> int:
+        """Return how many passes have ended."""
+        return self._ended
 
     @property
     def is_empty(self) -> bool:
@@ -166,6 +172,7 @@ class Scheduler:
             if turn not in self._passing:
                 return
             self._passing.discard(turn)
+            self._ended += 1
             now = self._clock()
             took = now - turn.began_at
             if self._suspect is turn:

@@ -203,7 +203,7 @@ def test_a_job_that_was_in_redis_before_finds_the_runs(store: Store) -> None:
 
 def test_a_running_worker_learns_of_it_with_its_next_sign(store: Store) -> None:
     runs = new_runs(store, 3)
-    presence = Presence(queues=[OLD], slots=1, stop=ShutdownFlag())
+    presence = Presence(queues=[OLD], slots=1, stop=ShutdownFlag(), passes=lambda: 0)
     with presence:
         apply(RENAME, is_known=False)
         put_queues_in_force(())  # as another process than that of the migration

@@ -11,6 +11,7 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 
+from durable import Context, workflow
 from durable.conf import conf
 from durable.inspection import collect_findings, find_worker, worker_overview
 from durable.inspection.builds import builds
@@ -26,6 +27,11 @@ from tests.support.processes import Program, Run, start_run
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@workflow(name="presence.double")
+def double(ctx: Context, number: int) -> int:
+    return 2 * number
 
 
 @pytest.fixture
@@ -76,7 +82,7 @@ class TestInThisProcess:
             assert not WorkerProcess.objects.exists()
 
     def test_a_sign_is_one_update_and_seldom(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with Presence(queues=["default"], slots=1, stop=ShutdownFlag()) as made:
+        with Presence(queues=["default"], slots=1, stop=ShutdownFlag(), passes=lambda: 0) as made:
             long_ago = timezone.now() - timedelta(minutes=9)
             rows = WorkerProcess.objects.all()
             rows.update(last_seen_at=long_ago)
@@ -91,10 +97,30 @@ class TestInThisProcess:
             assert rows.get().queues == ["default"]
         assert not rows.exists()
 
+    def test_the_row_counts_the_passes(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(presence, "SIGN_EVERY", 0.0)
+        double.start_many([(1,), (2,), (3,)])
+        with WorkerLoop(InlinePool(), store=store, stop=ShutdownFlag(), queues=["default"]) as loop:
+            eventually(WorkerProcess.objects.exists)
+            loop.work("default")
+            eventually(lambda: WorkerProcess.objects.filter(passes=3, recent_passes=3).exists())
+
+    def test_passes_of_long_ago_are_not_recent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        passes = 0
+        monkeypatch.setattr(presence, "SIGN_EVERY", 0.0)
+        with Presence(queues=["default"], slots=1, stop=ShutdownFlag(), passes=lambda: passes) as made:
+            passes = 5
+            made.sign()
+            monkeypatch.setattr(presence, "RECENT", 1e-9)  # seconds: since the sign before
+            passes = 7
+            made.sign()
+            row = WorkerProcess.objects.get()
+            assert (row.passes, row.recent_passes) == (7, 2)
+
     def test_a_build_is_noted_once(self) -> None:
         with override_settings(DURABLE={"BUILD": "7f3a"}):
             for _ in range(2):
-                with Presence(queues=[], slots=1, stop=ShutdownFlag()):
+                with Presence(queues=[], slots=1, stop=ShutdownFlag(), passes=lambda: 0):
                     assert WorkerProcess.objects.get().build == "7f3a"
         assert [each.name for each in Build.objects.all()] == ["7f3a"]
 
@@ -105,7 +131,7 @@ class TestInThisProcess:
         signed = threading.Event()
 
         def sign() -> None:
-            with Presence(queues=[], slots=1, stop=ShutdownFlag()):
+            with Presence(queues=[], slots=1, stop=ShutdownFlag(), passes=lambda: 0):
                 signed.set()
             connections.close_all()
 
@@ -143,7 +169,7 @@ class TestTheBuild:
 class TestInspection:
     def test_a_worker_without_a_sign_is_dead(self) -> None:
         now = timezone.now()
-        a_row("web-1:7:a", build="7f3a", memory=5)
+        a_row("web-1:7:a", build="7f3a", memory=5, passes=9, recent_passes=2)
         a_row("web-2:8:b", last_seen_at=now - timedelta(minutes=1))
         a_row("web-3:9:c", state="stopping")
         found = worker_overview()
@@ -157,6 +183,7 @@ class TestInspection:
         worker = find_worker("web-1:7:a")
         assert worker is not None
         assert (worker.build, worker.memory, worker.slots) == ("7f3a", 5, 4)
+        assert (worker.passes, worker.recent_passes) == (9, 2)
         assert find_worker("nobody:1:a") is None
 
     def test_a_worker_of_all_queues_serves_each(self) -> None:

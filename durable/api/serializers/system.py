@@ -119,6 +119,8 @@ class WorkerSerializer(serializers.Serializer[Any]):
     slots = serializers.IntegerField(allow_null=True, help_text="How many runs it executes at once.")
     build = serializers.CharField(help_text="Its code; empty where the project names none.")
     memory = serializers.IntegerField(allow_null=True, help_text="Its resident set, in bytes.")
+    passes = serializers.IntegerField(allow_null=True, help_text="How many passes it has executed since its start.")
+    recent_passes = serializers.IntegerField(allow_null=True, help_text="The same in about the last five minutes.")
     last_heartbeat = Moment(allow_null=True)
     started_at = Moment(allow_null=True)
     runs = HeldRunSerializer(many=True)
