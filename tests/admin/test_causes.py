@@ -14,7 +14,7 @@ from django.urls import URLResolver, reverse
 from durable.models import Cause, Failure, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
-from tests.admin.pages import url
+from tests.admin.pages import hidden, url
 
 pytestmark = pytest.mark.django_db
 
@@ -128,6 +128,24 @@ def test_addresses_are_looked_up_once_for_all_causes(
 
     monkeypatch.setattr(URLResolver, "_reverse_with_prefix", counted)
     assert addresses(causes=1) == addresses(causes=4) > 0
+
+
+def test_the_open_runs_of_a_workflow_of_the_cause_are_paused_and_no_others(
+    failed: str, stage: Stage, operator: Client
+) -> None:
+    for number in (1, 2):
+        stage.start(flows.switched, number, id=f"open-{number}", settle=False)
+    stage.start(flows.saga, id="of-another", settle=False)
+    [pause] = operator.get(cause_url(failed)).context["pauses"]
+    assert pause.title == "Pause the open runs of tests.switched"
+    confirmation = operator.get(pause.url)
+    assert "Pause <strong>2</strong> runs." in unescape(confirmation.content.decode())
+    operator.post(url("bulk"), hidden(confirmation) | {"reason": "the bank is down"})
+    bulk = stage.settle(Run.objects.get(workflow="durable.bulk").id)
+    paused = {"open-1", "open-2"}
+    assert set(Run.objects.filter(state="paused").values_list("id", flat=True)) == paused
+    logged = OperatorAction.objects.filter(action="pause", outcome="done").values_list("run_id", "reason")
+    assert set(logged) == {(run_id, "the bank is down") for run_id in (*paused, bulk.id)}
 
 
 def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str, operator: Client) -> None:
