@@ -78,11 +78,14 @@ def is_counted_out(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRe
     return replace(_without(group, had_turn=had_turn), created=group.created - 1)
 
 
-def counted_again(group: GroupRecord, state: str) -> tuple[GroupRecord, bool]:
-    """Return the group after a child that had ended in this state goes on, and whether that waits for its turn."""
+def counted_again(group: GroupRecord, state: str, goes_on: str) -> tuple[GroupRecord, bool]:
+    """Return the group after a child that had ended in this state goes on in another, and whether that waits for its turn.
+
+    A compensation waits for none: the parent may wait for it, in a group that is over and gives no turns.
+    """
     group = replace(group, **{state: getattr(group, state) - 1})
-    waits = not group.is_over and group.spec.at_once is not None and group.running >= group.spec.at_once
-    if waits:
+    is_full = group.spec.at_once is not None and group.running >= group.spec.at_once
+    if is_full and not group.is_over and goes_on != RunState.ROLLING_BACK:
         return replace(group, waiting=group.waiting + 1), True
     return replace(group, running=group.running + 1), False
 

@@ -335,11 +335,15 @@ def held_back(alias: str, before: RunRecord, after: RunRecord, now: datetime) ->
         counted = _counted(alias, group_id)
         if counted is None or _member_of(alias, before.id) != group_id:
             return after
-        group, waits = group_rules.counted_again(counted, str(before.state))
+        group, waits = group_rules.counted_again(counted, str(before.state), after.state)
         _write(alias, counted, group)
         if waits:
             position = Child.objects.using(alias).values_list("position", flat=True).get(run_id=before.id)
             _wait(alias, [Turn(run_id=before.id, group_id=group_id, position=position, due_at=after.wake_at or now)])
+    elif after.state == RunState.ROLLING_BACK and turns.exists():
+        counted = _counted(alias, group_id)
+        if counted is not None and turns.delete()[0]:
+            _write(alias, counted, group_rules.after_turns(counted, 1))
     is_waiting = after.state not in ENDED and after.wake_at is not None and turns.exists()
     return replace(after, wake_at=None) if is_waiting else after
 

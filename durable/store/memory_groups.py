@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from durable.core.records import ENDED, ChildRecord, GroupChange, GroupRecord, Member, RunRecord
+from durable.core.records import ENDED, ChildRecord, GroupChange, GroupRecord, Member, RunRecord, RunState
 from durable.store import group_rules
 from durable.store.row_rules import CANCELLING
 
@@ -151,10 +151,13 @@ class MemoryGroups:
             return after
         turns = self._turns.setdefault(child.member_of, {})
         if before.state in ENDED and after.state not in ENDED:
-            group, waits = group_rules.counted_again(self._groups[child.member_of], str(before.state))
+            counted = self._groups[child.member_of]
+            group, waits = group_rules.counted_again(counted, str(before.state), after.state)
             self._groups[child.member_of] = group
             if waits:
                 turns[child.run_id] = _Turn(child.position, after.wake_at or now)
+        elif after.state == RunState.ROLLING_BACK and turns.pop(child.run_id, None) is not None:
+            self._groups[child.member_of] = group_rules.after_turns(self._groups[child.member_of], 1)
         return replace(after, wake_at=None) if child.run_id in turns and after.state not in ENDED else after
 
     def is_one_settled(self, awaited: Sequence[str]) -> bool:

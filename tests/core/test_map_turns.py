@@ -1,0 +1,138 @@
+"""The compensation of a child of a map waits for no turn: a recovered child may wait for one that never comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pytest_django import Settings
+
+from durable import Context, CriticalError, RollbackContext, get_run, runtime, workflow
+from durable.core.records import ENDED
+from durable.testing import Harness
+from tests.support.stores import STORES, in_force, settle
+
+PAID: list[int] = []
+WRONG: set[str] = set()
+FIRST, SECOND = "p:bills:0", "p:bills:1"
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    PAID.clear()
+    WRONG.clear()
+
+
+def charge(number: int) -> int:
+    PAID.append(number)
+    return number
+
+
+def refund(_: RollbackContext, number: int) -> None:
+    if "handler" in WRONG:
+        raise CriticalError("no refund")
+    PAID.remove(number)
+
+
+def refused() -> None:
+    raise CriticalError("refused")
+
+
+@workflow(name="turns.pay")
+def pay(ctx: Context, number: int) -> None:
+    ctx.rollback_checkpoint("undo")
+    ctx.step("charge", charge, number, rollback=refund)
+    if number == 0 and "code" in WRONG:
+        raise TypeError("a mistake of the code")
+    if number == 0 and "handler" in WRONG:
+        ctx.step("book", refused)
+    ctx.queue.next("end")
+
+
+@workflow(name="turns.bills")
+def bills(ctx: Context) -> None:
+    ctx.rollback_checkpoint("undo")
+    ctx.map("bills", pay.using(rollback=True), [(0,), (1,), (2,)], at_once=1, on_failure="finish")
+
+
+@contextmanager
+def engine(name: str, settings: Settings) -> Iterator[None]:
+    settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
+    with Harness() if name == "memory" else in_force(name):
+        yield
+
+
+def check_counts() -> None:
+    [group] = runtime.current().store.groups_of("p")
+    states = [each.state for each in runtime.current().store.members(group.spec.id, -1, 10)]
+    ended = [states.count(each) for each in ("completed", "failed", "cancelled")]
+    assert [group.completed, group.failed, group.cancelled] == ended
+    assert group.waiting + group.running == sum(each not in ENDED for each in states)
+
+
+each_engine = pytest.mark.parametrize("name", ["memory", *STORES])
+
+
+def first_waits_behind_second(fault: str) -> None:
+    """The first child has failed, is recovered, and the second one has the only place meanwhile."""
+    WRONG.add(fault)
+    bills.using(id="p").start()
+    settle()
+    assert (get_run(FIRST).state, get_run(SECOND).state, PAID) == ("failed", "sleeping", [0, 1])
+    WRONG.clear()
+    get_run(FIRST).recover()
+
+
+@pytest.mark.django_db
+@each_engine
+def test_one_that_waits_is_cancelled_with_its_rollback(name: str, settings: Settings) -> None:
+    with engine(name, settings):
+        first_waits_behind_second("code")
+        settle()
+        assert get_run(FIRST).state == "pending", "it waits for its turn"
+        get_run(FIRST).cancel("not wanted", rollback=True)
+        settle()
+        assert (get_run(FIRST).state, PAID) == ("cancelled", [1])
+        check_counts()
+        get_run(SECOND).send("end")
+        settle()
+        get_run("p:bills:2").send("end")
+        settle()
+        assert (get_run("p").state, PAID) == ("completed", [1, 2])
+        check_counts()
+
+
+@pytest.mark.django_db
+@each_engine
+def test_one_that_waits_is_compensated_with_its_parent(name: str, settings: Settings) -> None:
+    with engine(name, settings):
+        first_waits_behind_second("code")
+        settle()
+        get_run("p").cancel("not wanted", rollback=True)
+        settle()
+        assert (get_run("p").state, PAID) == ("cancelled", [])
+        check_counts()
+
+
+@pytest.mark.django_db
+@each_engine
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_one_whose_compensation_is_recovered_goes_on_with_it_at_once(
+    name: str, is_cancelled: bool, settings: Settings
+) -> None:
+    with engine(name, settings):
+        first_waits_behind_second("handler")
+        settle()
+        assert (get_run(FIRST).state, PAID) == ("failed", [1])
+        check_counts()
+        if is_cancelled:
+            get_run("p").cancel("not wanted", rollback=True)
+            settle()
+            assert (get_run("p").state, PAID) == ("cancelled", [])
+            return
+        for each in (SECOND, "p:bills:2"):
+            get_run(each).send("end")
+            settle()
+        assert (get_run("p").state, PAID) == ("completed", [1, 2])
+        check_counts()
