@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -38,6 +39,16 @@ def test_the_document_does_not_depend_on_the_host() -> None:
 
 def test_the_document_is_openapi(committed: dict[str, Any]) -> None:
     validate_schema(committed)  # type: ignore[no-untyped-call]  # drf-spectacular's own
+
+
+def test_each_reference_leads_somewhere(committed: dict[str, Any]) -> None:
+    found = set(re.findall(r"\$ref: '?(#/[^'\s]+)", COMMITTED.read_text()))
+    assert found
+    for each in found:
+        place: Any = committed
+        for name in each.removeprefix("#/").split("/"):
+            assert name in place, each
+            place = place[name]
 
 
 def test_each_address_is_described(committed: dict[str, Any]) -> None:

@@ -159,7 +159,7 @@ class BulkPlanSerializer(serializers.Serializer[Eligibility]):
         """Return the numbers by state."""
         return _numbers(found.left_alone)
 
-    @extend_schema_field({"oneOf": [{"$ref": "#/components/schemas/BulkStarts"}, {"type": "null"}]})
+    @extend_schema_field(BulkStartsSerializer(allow_null=True))
     def get_starts(self, _found: Eligibility) -> Any:
         """Return what is started again."""
         starts = self.context["starts"]
