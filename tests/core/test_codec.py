@@ -160,6 +160,8 @@ def same(a: Any, b: Any) -> bool:
     """Whether two values are of the same type and equal, all the way down; NaN is the same as NaN, 0.0 not as -0.0."""
     if type(a) is not type(b):
         return False
+    if isinstance(a, enum.Flag):  # Python 3.11.2 makes a new object for each value without a name
+        return a is b or (a.name is None and a.value == b.value)
     if isinstance(a, enum.Enum):
         return a is b
     if isinstance(a, float):
