@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from durable.core.records import RunRecord, RunState
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import Run
+from durable.notifier import notify
 from durable.store import Store, store_for
 from durable.worker import loop
 from durable.worker.executor import Execute
@@ -30,10 +32,18 @@ pytestmark = [
 ]
 QUEUE = "default"
 
+#: What the step of `in_line` waits for.
+may_end = threading.Event()
+may_end.set()
+
 
 @workflow(name="tests.claims.in-line", limit=Limit("tests-claims", at_once=1))
 def in_line(ctx: Context, number: int) -> int:
-    found: int = ctx.step("step", lambda: number)
+    def step() -> int:
+        may_end.wait(300)
+        return number
+
+    found: int = ctx.step("step", step)
     return found
 
 
@@ -72,13 +82,33 @@ def all_are_completed() -> bool:
     return not Run.objects.exclude(state="completed").exists()
 
 
-@pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("pool", [InlinePool, lambda: ThreadPool(2)])
-def test_runs_that_hand_a_slot_on_need_one_job_in_all(pool: type[InlinePool], store: Store) -> None:
+def all_others_wait_in_line() -> bool:
+    """Return True if all runs but the one that has the slot are parked: a row that is locked would be left to the ticker."""
+    parked = Run.objects.filter(state="sleeping", lease_expires_at=None)
+    return parked.count() == Run.objects.count() - 1
+
+
+def test_runs_that_hand_a_slot_on_need_one_job_in_all(store: Store) -> None:
     in_line.start_many([(number,) for number in range(12)])
-    with at_work(pool(), store, execute_pass) as made:
-        made.work(QUEUE)
+    with at_work(InlinePool(), store, execute_pass) as made:
+        made.work(QUEUE, seconds=300)
+    assert all_are_completed()
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_thread_claims_each_run_that_its_pass_hands_the_slot_to(store: Store) -> None:
+    may_end.clear()
+    in_line.start_many([(number,) for number in range(12)])
+    with at_work(ThreadPool(2), store, execute_pass) as made:
+        try:
+            made.work(QUEUE, seconds=300)
+            eventually(all_others_wait_in_line)
+            notify.acknowledge(QUEUE)
+            before = len(jobs())
+        finally:
+            may_end.set()
         eventually(all_are_completed)
+    assert len(jobs()) == before
 
 
 @pytest.mark.usefixtures("patient")
