@@ -59,12 +59,13 @@ class Verb:
 class Row:
     """One line of what needs a person.
 
-    `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text `list_title`. `says` is text of an error's
-    message, for users with `view_payload`; `advice` is for everybody. `is_urgent`: runs stand still until a person acts.
-    `newest` is the id of its newest run in the revision `newest_revision`, at `newest_url`, and `recover_newest_url` leads to
-    the confirmation of a recovery of that one.
-    `columns` is the path that draws the failures of the last day, "" for none, and `total` is their number, `is_sampled` if
-    there were more.
+    `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text
+    `list_title`. `says` is text of an error's message, for users with `view_payload`; `advice` is for everybody.
+    `is_urgent`: runs stand still until a person acts.
+    `newest` is the id of its newest run in the revision `newest_revision`, at `newest_url`, and `recover_newest_url`
+    leads to the confirmation of a recovery of that one.
+    `columns` is the path that draws the failures of the last day, "" for none, and `total` is their number,
+    `is_sampled` if there were more.
     """
 
     key: str
@@ -95,16 +96,22 @@ class Row:
 def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin") -> list[Row]:
     """Return a row for each cause, the one first whose runs have failed since the latest moment."""
     newest_first = sorted(causes, key=lambda cause: (cause.since is not None, cause.since), reverse=True)
-    failed = failed_runs(Run.objects.using(conf.DATABASE).filter(pk__in=[each.newest_run for each in causes]))
-    newest = {run.id: run for run in failed}
+    newest = _newest_of(causes)
     urls = _Urls(site)
     return [_row_of_cause(each, newest.get(each.newest_run), urls) for each in newest_first]
 
 
 def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Row]:
     """Return a short row for each further cause: its title, its number and its verb."""
+    newest = _newest_of([each for each in causes if each.count.number == 1])
     urls = _Urls(site)
-    return [_line_of_cause(each, urls) for each in causes]
+    return [_line_of_cause(each, newest.get(each.newest_run), urls) for each in causes]
+
+
+def _newest_of(causes: Sequence[CauseSummary | CauseLine]) -> dict[str, FailedRun]:
+    """Return the newest failed run of each cause, by its id; one statement, none without causes."""
+    ids = [each.newest_run for each in causes]
+    return {run.id: run for run in failed_runs(Run.objects.using(conf.DATABASE).filter(pk__in=ids))} if ids else {}
 
 
 def rows_of_findings(findings: Sequence[Finding], site: str = "admin", *, with_children: bool = False) -> list[Row]:
@@ -212,10 +219,6 @@ class _Urls:
 
 def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) -> Row:
     query = query_of(RunCriteria(cause=cause.fingerprint))
-    text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
-    recover = Verb(title=text % {"count": cause.count}, url=urls.bulk + _bulk_query("recover", query))
-    if newest is not None and cause.count.number == 1 and newest.error_type in _OF_CHILDREN:
-        recover = Verb(title=_("Recover it and its failed children"), url=children_url(newest.id, urls.site))
     return Row(
         key=cause.fingerprint,
         title=title_of(cause),
@@ -233,7 +236,7 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) ->
         columns=charts.spark(cause.bars),
         total=sum(cause.bars),
         is_sampled=cause.is_sampled,
-        verbs=[recover] if cause.count else [],
+        verbs=[_recover(cause, newest, query, urls)] if cause.count else [],
         newest=cause.newest_run,
         newest_url=urls.run(cause.newest_run),
         newest_revision="" if newest is None else revision(newest),
@@ -241,11 +244,8 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) ->
     )
 
 
-def _line_of_cause(cause: CauseLine, urls: _Urls) -> Row:
+def _line_of_cause(cause: CauseLine, newest: FailedRun | None, urls: _Urls) -> Row:
     query = query_of(RunCriteria(cause=cause.fingerprint))
-    text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
-    is_parent = cause.count.number == 1 and cause.error_type in _OF_CHILDREN
-    recover = children_url(cause.newest_run, urls.site) if is_parent else urls.bulk + _bulk_query("recover", query)
     return Row(
         key=cause.fingerprint,
         title=cause_in_words(cause.place, cause.error_type),
@@ -253,10 +253,18 @@ def _line_of_cause(cause: CauseLine, urls: _Urls) -> Row:
         list_url=urls.runs + query,
         count=cause.count,
         is_urgent=True,
-        verbs=[Verb(title=text % {"count": cause.count}, url=recover)],
+        verbs=[_recover(cause, newest, query, urls)],
         newest=cause.newest_run,
         recover_newest_url=urls.recover_newest(cause),
     )
+
+
+def _recover(cause: CauseSummary | CauseLine, newest: FailedRun | None, query: str, urls: _Urls) -> Verb:
+    """Return the verb that recovers the runs of a cause: of a single run that its children made fail, these too."""
+    if newest is not None and cause.count.number == 1 and newest.error_type in _OF_CHILDREN:
+        return Verb(title=_("Recover it and its failed children"), url=children_url(newest.id, urls.site))
+    text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
+    return Verb(title=text % {"count": cause.count}, url=urls.bulk + _bulk_query("recover", query))
 
 
 def _advice_of(run: FailedRun | None) -> str:

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
+from django.utils import timezone
 
 import durable.cli.children as command
 import durable.inspection.family as family_of_runs
 from durable import Actor, acting_as, get_run, operations
 from durable.admin import run_parts
+from durable.admin.attention import children_url, lines_of_causes, rows_of_causes
 from durable.inspection import Filtered, RunCriteria, list_runs, progress_of, run_lanes
+from durable.inspection.causes import further_causes, list_causes
 from durable.inspection.family import FailedChildren, list_children
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
 from durable.operations import bulk
@@ -49,6 +52,15 @@ def family(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def ids_of(response: object) -> set[str]:
     return {row.run.id for row in response.context["rows"]}  # type: ignore[attr-defined]  # of Django's test client
+
+
+def test_the_row_and_the_line_of_a_failed_parent_have_one_verb(family: Stage) -> None:
+    causes, lines = list_causes(timezone.now()), further_causes(after=0, most=10)
+    [row] = [row for row in rows_of_causes(causes) if row.newest == "billing-1"]
+    [line] = [line for line in lines_of_causes(lines) if line.newest == "billing-1"]
+    assert row.verbs == line.verbs
+    [verb] = line.verbs
+    assert (verb.title, verb.url) == ("Recover it and its failed children", children_url("billing-1"))
 
 
 def test_the_list_has_roots_and_says_what_it_leaves_out(family: Stage, operator: Client) -> None:
