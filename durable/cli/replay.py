@@ -73,8 +73,8 @@ def _replay(options: Namespace, output: Output) -> int:
     except REFUSALS as error:
         output.complain(error)
         return Exit.REFUSED
-    if plan.starts:
-        output.say(f"{plan.notes[0]}.")
+    if plan.starts_note:
+        output.say(f"{plan.starts_note}.")
     if output.format == "json":
         output.json({"id": options.id, "outcome": "done", "run": run_id, "boundary": plan.boundary})
     else:

@@ -133,7 +133,8 @@ class ReplayPlan:
       compensated with the run: their handlers are not run.
     - `refusals` prevent a replay as a new run, `in_place_refusals` a replay in place. An empty tuple: the replay is
       possible.
-    - `notes` are sentences that an operator should read.
+    - `notes` are sentences that an operator should read. `starts_note` is that of them which says how many children are
+      started again, "" for none.
     - `hash` differs for each history, and after each verb and each pass. Pass it to `replay`, which refuses a stale one.
     """
 
@@ -153,6 +154,7 @@ class ReplayPlan:
     refusals: tuple[str, ...]
     in_place_refusals: tuple[str, ...]
     notes: tuple[str, ...]
+    starts_note: str
     counts: PlanCounts
     hash: str
 
@@ -197,6 +199,7 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
     replay, survey, family = found.replay, found.survey, found.family
     siblings = [name for name, _ in replay.siblings()]
     refusals = [*found.not_given, *refusals_of(replay, family, found.running, now)]
+    of_starts = _of_starts(found.starts)
     return ReplayPlan(
         run_id=replay.run.id,
         target=replay.target,
@@ -213,7 +216,8 @@ def build_plan(found: Outlook, now: datetime) -> ReplayPlan:
         not_compensated=tuple(survey.compensable.first),
         refusals=(*refusals, *of_unread_maps(family)),
         in_place_refusals=(*refusals, *in_place_refusals_of(replay, family, now)),
-        notes=(*_of_starts(found.starts), *_notes(replay, survey.compensable, family)),
+        notes=(*filter(None, [of_starts]), *_notes(replay, survey.compensable, family)),
+        starts_note=of_starts,
         counts=PlanCounts(
             removed=survey.deleted.number,
             reruns=survey.steps.number,
@@ -298,13 +302,12 @@ def of_unread_maps(family: Family) -> Iterable[str]:
         yield Sentence(text, places=listed(family.unread_maps))
 
 
-def _of_starts(starts: Iterable[StartsAgain]) -> Iterable[str]:
-    """Yield how many children are started again: first, because they do all of their steps again."""
+def _of_starts(starts: Iterable[StartsAgain]) -> str:
+    """Return how many children are started again, "" for none. It is the first note: they do all of their steps again."""
     numbers: Counter[str] = Counter()
     for each in starts:
         numbers[each.workflow] += each.number
-    if numbers:
-        yield starts_note(dict(numbers.most_common()))
+    return starts_note(dict(numbers.most_common()))
 
 
 def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[str]:

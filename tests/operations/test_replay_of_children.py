@@ -105,7 +105,7 @@ def test_what_is_said_is_what_is_started(
     assert plan.starts == starts
     number = sum(each.number for each in starts)
     assert (plan.counts.starts, plan.counts.started_children) == (len(starts), number)
-    assert any("started again" in each for each in plan.notes) is bool(starts)
+    assert [each for each in plan.notes if "started again" in each] == ([plan.starts_note] if starts else [])
     assert before == KEYS
     new = get_run("one").replay(location, in_place=in_place, plan_hash=plan.hash)
     ended(new.id)
@@ -116,11 +116,16 @@ def test_what_is_said_is_what_is_started(
 def test_the_first_note_has_the_number_and_the_workflows(store: None) -> None:
     completed(night)
     run = get_run("one")
-    assert run.plan_replay("bills").notes[0] == (
-        '4 children of "tests.again.bill", "tests.again.label" are started again, as new runs with new idempotency keys: '
-        "what those before did stays, and is done again"
+    plan = run.plan_replay("bills")
+    assert (
+        plan.notes[0]
+        == plan.starts_note
+        == (
+            '4 children of "tests.again.bill", "tests.again.label" are started again, as new runs with new idempotency keys: '
+            "what those before did stays, and is done again"
+        )
     )
-    assert run.plan_replay("label").notes[0] == (
+    assert run.plan_replay("label").starts_note == (
         '1 child of "tests.again.label" is started again, as a new run with new idempotency keys: what the one before did '
         "stays, and is done again"
     )
