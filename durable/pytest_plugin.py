@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from durable.histories import StoredHistory
+    from durable.replay_check import Facts
     from durable.testing import Harness
 
 __all__ = ["DurableHistory", "durable_harness", "durable_histories"]
@@ -39,8 +41,9 @@ def durable_harness() -> Iterator[Harness]:
 class DurableHistory:
     """A recorded run of a file, for a test that replays it with the code at hand."""
 
-    def __init__(self, history: StoredHistory) -> None:
+    def __init__(self, history: StoredHistory, facts: Callable[[], Facts]) -> None:
         self.history = history
+        self._facts = facts
 
     def assert_replays(self) -> None:
         """Replay the run; nothing is executed and nothing written.
@@ -49,7 +52,7 @@ class DurableHistory:
         """
         from durable.replay_check import check_history
 
-        verdict = check_history(self.history.recorded)
+        verdict = check_history(self.history.recorded, self._facts())
         if verdict.finding is not None:
             raise AssertionError(str(verdict.finding))
 
@@ -72,7 +75,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(_FIXTURE, found, indirect=True)
 
 
+@pytest.fixture(scope="session")
+def _durable_facts() -> Callable[[], Facts]:
+    """What migrations of the project rename and move, read when it is first asked for and kept for the session."""
+    from durable.replay_check import Facts  # needs configured settings
+
+    return cache(Facts.of_project)
+
+
 @pytest.fixture
-def durable_histories(request: pytest.FixtureRequest) -> DurableHistory:
+def durable_histories(request: pytest.FixtureRequest, _durable_facts: Callable[[], Facts]) -> DurableHistory:
     """A recorded run of the project's files of histories: the test runs once for each of them."""
-    return DurableHistory(request.param)
+    return DurableHistory(request.param, _durable_facts)

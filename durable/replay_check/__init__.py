@@ -6,8 +6,8 @@ rollback handler and nothing else of a run, and writes nothing.
 
 from __future__ import annotations
 
-from durable.replay_check.checking import check_history
+from durable.replay_check.checking import Facts, check_history
 from durable.replay_check.findings import Decision, Finding, FindingKind, Verdict
 from durable.replay_check.replaying import RecordedRun
 
-__all__ = ["Decision", "Finding", "FindingKind", "RecordedRun", "Verdict", "check_history"]
+__all__ = ["Decision", "Facts", "Finding", "FindingKind", "RecordedRun", "Verdict", "check_history"]

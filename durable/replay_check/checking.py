@@ -53,14 +53,14 @@ def _checking(facts: Facts) -> Iterator[None]:
         yield
 
 
-def check_history(recorded: RecordedRun, *, with_decision: bool = False) -> Verdict:
+def check_history(recorded: RecordedRun, facts: Facts | None = None, *, with_decision: bool = False) -> Verdict:
     """Replay a recorded run with the code at hand; return what that has come to.
 
     No step, no rollback handler and no child is started, nothing is sent, and nothing is written. Code between operations
-    can read databases. What migrations of the project rename or move fits under both names. With `with_decision`, the
-    verdict says what the code decides otherwise.
+    can read databases. What migrations of the project rename or move fits under both names: `facts` is that, None to find
+    it. With `with_decision`, the verdict says what the code decides otherwise.
     """
-    with _checking(Facts.of_project()):
+    with _checking(facts or Facts.of_project()):
         return replayed(recorded, runtime.current(), with_decision=with_decision)
 
 

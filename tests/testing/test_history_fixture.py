@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,25 @@ def order(ctx):
 
 def test_history(durable_histories):
     durable_histories.assert_replays()
+"""
+
+COUNTING = """
+from functools import wraps
+import pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def migrations_are_read():
+    from durable.replay_check import checking
+    read, times = checking.all_migrations, []
+
+    @wraps(read)
+    def counted():
+        times.append(1)
+        return read()
+
+    checking.all_migrations = counted
+    yield
+    print("the migrations were read", len(times), "time(s)")
 """
 
 MIGRATION = """
@@ -65,13 +85,30 @@ def project(db: None, tmp_path: Path) -> Path:
 
 
 def outcome_of(
-    project: Path, step: str, name: str = "fixture.order", settings: str = "project.settings", *, finds: bool = False
+    project: Path,
+    step: str,
+    name: str = "fixture.order",
+    settings: str = "project.settings",
+    *,
+    finds: bool = False,
+    options: Sequence[str] = (),
 ) -> tuple[int, str]:
     """Run the project's tests. Unless pytest `finds` its plugins, it has those that are needed: other imports take as long."""
     (project / "test_order.py").write_text(TESTS.format(step=step, name=name), encoding="utf-8")
     plugins = [] if finds else ["-ppytest_django.plugin", "-pdurable.pytest_plugin"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *plugins, f"--ds={settings}", "test_order.py"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "-p",
+            "no:cacheprovider",
+            *plugins,
+            f"--ds={settings}",
+            *options,
+            "test_order.py",
+        ],
         cwd=project,
         env={
             **os.environ,
@@ -91,6 +128,14 @@ def test_each_run_of_each_file_is_a_test(project: Path) -> None:
     assert status == 0, said
     assert "test_history[first-first] PASSED" in said
     assert "test_history[second-second] PASSED" in said
+
+
+def test_the_migrations_are_read_once_for_all_runs(project: Path) -> None:
+    (project / "conftest.py").write_text(COUNTING, encoding="utf-8")
+    status, said = outcome_of(project, "charge", options=["-s"])
+    assert status == 0, said
+    assert "2 passed" in said
+    assert "the migrations were read 1 time(s)" in said
 
 
 def test_code_that_would_diverge_fails_with_the_line_of_the_check(project: Path) -> None:
