@@ -129,9 +129,7 @@ def list_causes(
 def further_causes(*, after: int, most: int) -> list[CauseLine]:
     """Return up to `most` causes that are not muted, those behind the first `after` of `list_causes`; two statements."""
     causes = list(_newest_first(muted=False)[after : after + most])
-    open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
-    of_cause = open_ones.filter(cause=Key()).order_by("-failed_at")
-    counts = count_capped([OfEach(of_cause, [each.pk for each in causes])], LINE_CAP)
+    counts = _open_of_each(causes, LINE_CAP)
     return [
         CauseLine(
             fingerprint=cause.fingerprint,
@@ -266,15 +264,24 @@ class _Spread:
 def _summaries(causes: Sequence[Any], now: datetime) -> list[CauseSummary]:
     if not causes:
         return []
-    keys = [cause.pk for cause in causes]
-    newest = Failure.objects.using(conf.DATABASE).filter(cause=Key()).order_by("-failed_at")
-    counts = count_capped([OfEach(newest.filter(is_open=True), keys)], CAP)
-    workflows, bars = _spread_of_newest(OfEach(newest, keys), now - BARS * WIDTH)
+    counts = _open_of_each(causes, CAP)
+    workflows, bars = _spread_of_newest(_failures_of_each(causes), now - BARS * WIDTH)
     spreads = [
         _Spread(first_seen_at=cause.first_seen_at, count=count, workflows=names, bars=shown)
         for cause, count, names, shown in zip(causes, counts, workflows, bars, strict=True)
     ]
     return _told(causes, spreads, now)
+
+
+def _failures_of_each(causes: Sequence[Any], *, only_open: bool = False) -> OfEach:
+    """Return the failures of each cause, the newest first. With `only_open`, those of runs that are failed now."""
+    failures = Failure.objects.using(conf.DATABASE).filter(cause=Key()).order_by("-failed_at")
+    return OfEach(failures.filter(is_open=True) if only_open else failures, [cause.pk for cause in causes])
+
+
+def _open_of_each(causes: Sequence[Any], cap: int) -> list[Count]:
+    """Return how many runs are failed because of each cause, counted up to `cap`; one statement."""
+    return count_capped([_failures_of_each(causes, only_open=True)], cap)
 
 
 def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime) -> list[CauseSummary]:
