@@ -22,6 +22,7 @@ from durable.inspection.places import Record, read_places
 from durable.inspection.time_axis import TimeAxis, Work, time_axis
 from durable.inspection.timeline_reads import (
     MOST_ATTEMPTS,
+    FailedAttempt,
     FailedAttempts,
     add_running,
     open_members,
@@ -284,7 +285,7 @@ class _Rows:
             return begin, record.completed_at
         failed = self._attempts.at(record.location)
         if record.status == EntryStatus.EXHAUSTED:
-            return begin, failed[-1][1] if failed else record.last_attempt_at or begin
+            return begin, failed[-1].ends_at if failed else record.last_attempt_at or begin
         return begin, self._run.finished_at if self._run.state in ENDED else None
 
     def spans(self, row: Row, node: PlaceNode) -> Iterator[Span]:
@@ -356,7 +357,7 @@ def _urgency(row: Row, opened: str) -> tuple[bool, bool, bool, int]:
     return not row.needs_attention, not is_urgent, not (opened and is_within(row.place, opened)), row.depth
 
 
-def _entry_spans(record: Record, failed: Sequence[Work], run: Run) -> Iterator[Span]:
+def _entry_spans(record: Record, failed: Sequence[FailedAttempt], run: Run) -> Iterator[Span]:
     if record.kind == EntryKind.STEP:
         yield from _attempt_spans(record, failed)
     else:
@@ -375,19 +376,27 @@ def _began(record: Record) -> datetime:
     return record.last_attempt_at or record.created_at
 
 
-def _attempt_spans(record: Record, failed: Sequence[Work]) -> Iterator[Span]:
-    last_end: datetime | None = None
+def _attempt_spans(record: Record, failed: Sequence[FailedAttempt]) -> Iterator[Span]:
+    last: FailedAttempt | None = None
     if record.status == EntryStatus.PENDING and not failed:  # it waits for a slot of a limit, or for its turn of a rate
         yield Span(kind="wait", begins_at=record.created_at, ends_at=None)
-    for begin, end in failed:
-        if last_end is not None and begin > last_end:
-            yield Span(kind="backoff", begins_at=last_end, ends_at=begin)
-        yield Span(kind="failed", begins_at=begin, ends_at=end)
-        last_end = end
+    for attempt in failed:
+        yield from _backoff(last, attempt.begins_at, attempt.number)
+        yield Span(kind="failed", begins_at=attempt.begins_at, ends_at=attempt.ends_at)
+        last = attempt
     if record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
         began = _began(record)
-        if last_end is not None and began > last_end:
-            yield Span(kind="backoff", begins_at=last_end, ends_at=began)
+        yield from _backoff(last, began, record.attempts)
         yield Span(kind="attempt", begins_at=began, ends_at=record.completed_at)
-    elif record.status == EntryStatus.FAILED and last_end is not None:
-        yield Span(kind="backoff", begins_at=last_end, ends_at=record.next_attempt_at)
+    elif record.status == EntryStatus.FAILED and last is not None:
+        yield Span(kind="backoff", begins_at=last.ends_at, ends_at=record.next_attempt_at)
+
+
+def _backoff(last: FailedAttempt | None, until: datetime, number: int) -> Iterator[Span]:
+    """Yield the backoff between a failed attempt and the one with this number, if there was one.
+
+    The numbers begin anew with a recovery. What was before it was a failure for good, after which the run waited for a
+    person.
+    """
+    if last is not None and until > last.ends_at and number > last.number:
+        yield Span(kind="backoff", begins_at=last.ends_at, ends_at=until)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 from django.db.models import Count
 
@@ -19,12 +20,28 @@ from durable.inspection.time_axis import Work
 from durable.models import Attempt, Entry, Run
 from durable.store.outline_rows import long_data
 
-__all__ = ["MOST_ATTEMPTS", "FailedAttempts", "add_running", "open_members", "read_attempts", "read_iterations"]
+__all__ = [
+    "MOST_ATTEMPTS",
+    "FailedAttempt",
+    "FailedAttempts",
+    "add_running",
+    "open_members",
+    "read_attempts",
+    "read_iterations",
+]
 
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
 _BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet
 _MOST_LOOPS: Final = 50  # whose iterations are shown
 _FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
+
+
+class FailedAttempt(NamedTuple):
+    """When a failed attempt began and ended. Its `number` counts from 1, and again from 1 after a recovery of its step."""
+
+    begins_at: datetime
+    ends_at: datetime
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +51,25 @@ class FailedAttempts:
     In a long history the numbers are by masked location. `left_out` is the number of those that are not here.
     """
 
-    _spans: Mapping[str, Sequence[Work]]
+    _attempts: Mapping[str, Sequence[FailedAttempt]]
     _numbers: Mapping[str, int]
     _is_exact: bool
     left_out: int
     _folded: Mapping[str, Sequence[str]]  # the locations by masked location
 
-    def at(self, location: str) -> Sequence[Work]:
-        """Return the spans of the failed attempts at a location."""
-        return self._spans.get(location, ())
+    def at(self, location: str) -> Sequence[FailedAttempt]:
+        """Return the failed attempts at a location."""
+        return self._attempts.get(location, ())
 
     def spans(self, node: PlaceNode) -> Iterator[Work]:
-        """Yield those of a node's own entries."""
+        """Yield when those of a node's own entries began and ended."""
         if node.is_folded and not self._is_exact:
-            for location in self._folded.get(node.location, ()):
-                yield from self._spans[location]
+            locations = set(self._folded.get(node.location, ()))
         else:
-            for location in {record.location for record in node.records}:
-                yield from self.at(location)
+            locations = {record.location for record in node.records}
+        for location in locations:
+            for attempt in self.at(location):
+                yield attempt.begins_at, attempt.ends_at
 
     def of(self, node: PlaceNode) -> int:
         """Return the number of failed attempts of a node's own entries."""
@@ -65,11 +83,11 @@ class FailedAttempts:
 def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
     """Return a run's failed attempts: one statement, two if there are more than `MOST_ATTEMPTS`."""
     found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
-    newest = found.order_by("-id").values_list("location", "started_at", "finished_at")[: MOST_ATTEMPTS + 1]
-    drawn = list(newest)[:MOST_ATTEMPTS]
-    spans: dict[str, list[Work]] = {}
-    for location, begin, end in reversed(drawn):
-        spans.setdefault(location, []).append((begin, end))
+    newest = found.order_by("-id").values_list("location", "started_at", "finished_at", "number")
+    drawn = list(newest[: MOST_ATTEMPTS + 1])[:MOST_ATTEMPTS]
+    attempts: dict[str, list[FailedAttempt]] = {}
+    for location, begin, end, number in reversed(drawn):
+        attempts.setdefault(location, []).append(FailedAttempt(begin, end, number))
     key = "location" if is_exact else "masked"
     if len(drawn) < MOST_ATTEMPTS:
         numbers = Counter(location if is_exact else masked(location) for location, *_ in drawn)
@@ -77,9 +95,9 @@ def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
         grouped = found.annotate(masked=Masked("location")).values_list(key).annotate(number=Count("id"))
         numbers = Counter(dict(grouped))
     folded: dict[str, list[str]] = {}
-    for location in spans:
+    for location in attempts:
         folded.setdefault(masked(location), []).append(location)
-    return FailedAttempts(spans, numbers, is_exact, numbers.total() - len(drawn), folded)
+    return FailedAttempts(attempts, numbers, is_exact, numbers.total() - len(drawn), folded)
 
 
 def add_running(places: list[Place], steps: Iterable[RunningStep], *, is_exact: bool) -> None:

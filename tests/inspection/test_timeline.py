@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Context, Continue, CriticalError, workflow
+from durable import Break, Context, Continue, CriticalError, operations, workflow
 from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
@@ -202,6 +202,26 @@ def test_attempts_and_backoff_are_parts_of_the_bar(stage: Stage, either_way: str
     [gap] = timeline.axis.gaps
     assert gap.length == pytest.approx(timedelta(minutes=30), abs=timedelta(seconds=1))
     assert build_timeline(run, stage.now, is_folded=False).axis.gaps == []
+
+
+def test_between_a_failure_for_good_and_a_recovery_there_is_no_backoff(stage: Stage, either_way: str) -> None:
+    """The run waited for a person. The attempts of either side of the recovery have their backoffs."""
+    flows.SWITCH["broken"] = True
+    stage.start(flows.stubborn, id="run")
+    for _ in range(2):
+        stage.advance(hours=1)
+        stage.settle("run")
+    assert Run.objects.get(pk="run").state == "failed"
+    stage.advance(hours=5)
+    operations.recover("run")
+    stage.settle("run")
+    flows.SWITCH["broken"] = False
+    stage.advance(hours=1)
+    run = stage.settle("run")
+    assert run.state == "completed"
+    charge = row_at(build_timeline(run, stage.now), "charge")
+    before, after = ["failed", "backoff", "failed", "backoff", "failed"], ["failed", "backoff", "attempt"]
+    assert [span.kind for span in charge.spans] == [*before, *after]
 
 
 def test_a_run_that_waits_has_an_open_bar(stage: Stage) -> None:
