@@ -1,4 +1,4 @@
-"""The stack of a running step: where its function is at this moment, as text.
+"""The stack of a running step: where its function is at this moment, as text, from the user's code on.
 
 Read from another thread while the step runs, so the frames may have moved on by the time they are formatted. Must not
 touch the frames' variables: a stack names files, lines and functions only.
@@ -11,19 +11,24 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Sequence
+from functools import partial
+from itertools import dropwhile
 from pathlib import Path
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
 from typing import Any, Final
 
 from durable.core.current import is_running, timed_step
+from durable.drivers import calls
 
 __all__ = ["MAX_STACK", "stack_of"]
 
 MAX_STACK: Final = 20_000  # characters
 _MAX_FRAMES: Final = 100  # the innermost ones
 
-_HERE: Final = Path(__file__).parent
-_ENGINE: Final = (str(_HERE.parent / "core") + os.sep, str(_HERE.parent / "drivers") + os.sep)
+_DURABLE: Final = Path(__file__).parents[1]
+#: What is between a driver and the function that the user has written: of a task, durable calls it in a step of its own.
+_ENGINE: Final = tuple(f"{_DURABLE / each}{os.sep}" for each in ("core", "drivers", "execution", "tasks"))
 
 
 def stack_of(step: timed_step) -> str:
@@ -33,13 +38,29 @@ def stack_of(step: timed_step) -> str:
         return ""
     if not frames:
         return f"The step awaits an object of type {type(step.awaitable).__name__}, which has no frames."
-    own = [each for each, _ in frames if each.f_code.co_filename.startswith(_ENGINE)]
-    begin = next((place for place, (each, _) in enumerate(frames) if own and each is own[-1]), -1) + 1
-    shown = frames[begin:][-_MAX_FRAMES:] or frames[-_MAX_FRAMES:]
+    shown = _of_user(frames)[-_MAX_FRAMES:]
+    if not shown:
+        return f"The step calls {_name_of(step.call.function)}, which has no Python frames at this moment."
     lines = traceback.StackSummary.extract(iter(shown), lookup_lines=True).format()
     if not is_running(step):
         return ""
     return _shortened("".join(lines))
+
+
+def _of_user(frames: Sequence[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:
+    """Return the frames of the step's function and of what it calls, durable's own functions too."""
+    files = [frame.f_code.co_filename for frame, _ in frames]
+    called = max((place for place, file in enumerate(files) if file == calls.__file__), default=-1) + 1
+    return list(dropwhile(lambda each: each[0].f_code.co_filename.startswith(_ENGINE), frames[called:]))
+
+
+def _name_of(function: Any) -> str:
+    """Return the name of a step's function, or of its type, without running code of the user's."""
+    while type(function) is partial:
+        function = function.func
+    named = (FunctionType, BuiltinFunctionType, MethodType, type)
+    own = function if type(function) in named else type(function)
+    return ".".join(filter(None, [own.__module__, own.__qualname__]))  # a method of a built-in type has no module
 
 
 def _frames(step: timed_step) -> list[tuple[FrameType, int]]:

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from django.utils import timezone
 from durable import AsyncContext, Break, Context, Continue, Handle, current_step, workflow
 from durable.conf import conf
 from durable.core import clock
+from durable.core.causes import failed_at
 from durable.core.current import timed_step
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
@@ -34,6 +37,7 @@ LIMIT = 120.0  # seconds
 go_on = threading.Event()
 begun: list[str] = []
 after = threading.Event()
+GATE = threading.Lock()
 
 
 def hold(name: str = "held") -> str:
@@ -64,6 +68,16 @@ def swallow() -> str:
     return f"call {begun.count('swallow')}"
 
 
+def through_durable() -> None:
+    """A step's function that is called by durable's engine, which it has called itself."""
+
+    def find(_location: str) -> None:
+        hold()
+
+    run: Any = SimpleNamespace(origins=["held"])
+    failed_at(run, find)
+
+
 async def ahold(name: str = "held") -> str:
     begun.append(name)
     for _ in range(int(LIMIT / 0.01)):
@@ -89,6 +103,16 @@ RETRIED: dict[str, Any] = {"max_retries": 2, "retry_backoff_base": 0}
 @workflow(name="tests.activities.one")
 def one(ctx: Context, timeout: float = 90) -> Any:
     return ctx.step("hold", hold, timeout=timeout, **RETRIED)
+
+
+@workflow(name="tests.activities.through")
+def through(ctx: Context) -> None:
+    ctx.step("through", through_durable)
+
+
+@workflow(name="tests.activities.plain")
+def plain(ctx: Context) -> None:
+    ctx.step("wait", partial(GATE.acquire, True, LIMIT))
 
 
 @workflow(name="tests.activities.blocked")
@@ -482,6 +506,33 @@ def test_a_worker_answers_with_the_stack_of_the_step(
         assert first.endswith(f"in {function}"), activity.stack
         assert "test_activities.py" in first
         assert "durable/drivers" not in activity.stack
+
+
+def stack_of_the_step(working: Callable[..., threading.Thread]) -> str:
+    working()
+    current(1)
+    ask(stack_asked_at=timezone.now())
+    eventually(lambda: not Activity.objects.filter(stack_taken_at=None).exists())
+    return str(Activity.objects.get().stack)
+
+
+def test_a_stack_begins_with_the_users_code_though_that_calls_durable(
+    working: Callable[..., threading.Thread],
+) -> None:
+    through.start()
+    stack = stack_of_the_step(working)
+    frames = [line for line in stack.splitlines() if line.startswith("  File")]
+    assert frames[0].endswith("in through_durable"), stack
+    assert "durable/core/causes.py" in frames[1]
+    assert frames[-1].endswith("in hold"), stack
+
+
+def test_a_step_whose_function_has_no_frames_has_its_name_as_its_stack(
+    working: Callable[..., threading.Thread],
+) -> None:
+    plain.start()
+    with GATE:
+        assert stack_of_the_step(working) == "The step calls lock.acquire, which has no Python frames at this moment."
 
 
 def test_the_main_threads_step_has_a_stack_too() -> None:
