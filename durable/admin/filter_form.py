@@ -20,6 +20,7 @@ from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
+from durable.inspection.runs import hides_alerts
 from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Cause
 
@@ -147,7 +148,7 @@ class FilterForm(forms.Form):
             is_diverged=given.get("diverged", False),
             needs_attention=given.get("attention", False),
             only_roots=not given.get("children", False),
-            hides_alerts=bool(conf.ALERTS) and not given.get("alerts", False),
+            hides_alerts=hides_alerts(unless=given.get("alerts", False)),
             cause=given.get("cause", ""),
             place=given.get("place", ""),
             created_from=timezone.now() - since if since is not None else given.get("created_from"),

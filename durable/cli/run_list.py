@@ -34,7 +34,7 @@ from durable.inspection import (
     state_word,
 )
 from durable.inspection.humanize import relative
-from durable.inspection.runs import settle_roots
+from durable.inspection.runs import hides_alerts, settle_roots
 from durable.models import Run
 
 __all__ = ["LIST", "run_data"]
@@ -72,6 +72,12 @@ def _configure(parser: ArgumentParser) -> None:
         "--children",
         action="store_true",
         help="children too: else a list by state, workflow, queue, time or error has roots alone",
+    )
+    parser.add_argument(
+        "--alerts",
+        action="store_true",
+        help="runs that send alerts too: else a list by state, queue, time or error leaves them out, unless it is of failed "
+        "runs alone",
     )
     parser.add_argument("--error", default="", metavar="TEXT", help="a part of the error's type or message")
     for name, what in {"created": "started", "finished": "ended"}.items():
@@ -142,6 +148,7 @@ def _filter(options: Namespace) -> RunCriteria:
         is_diverged=options.diverged,
         needs_attention=options.attention,
         only_roots=not options.children,
+        hides_alerts=hides_alerts(unless=options.alerts),
         worker=options.worker,
         cause=options.cause,
         place=options.place,

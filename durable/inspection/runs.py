@@ -179,8 +179,9 @@ def list_and_count(
 def count_runs(wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST) -> Count | None:
     """Return how many runs match, counted up to `FOUND`; None where only a redaction hook can tell.
 
-    Of the list in `order`, which has fewer runs where it is the order of a time that not all have. The count is capped, too, where no index serves the filter and a window of runs was examined. One statement for all,
-    and those with which `list_runs` finds the windows.
+    Of the list in `order`, which has fewer runs where it is the order of a time that not all have. The count is capped,
+    too, where no index serves the filter and a window of runs was examined. One statement for all, and those with which
+    `list_runs` finds the windows.
     """
     if wanted.error_text and conf.REDACT:
         return None
@@ -227,6 +228,11 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
     if runs.filter(_begins_with(text)).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)
     return replace(base, error_text=text)
+
+
+def hides_alerts(*, unless: bool) -> bool:
+    """Return the `hides_alerts` of every surface's list: where the project sends alerts, `unless` they were asked for."""
+    return bool(conf.ALERTS) and not unless
 
 
 def settle_roots(wanted: RunCriteria) -> RunCriteria:

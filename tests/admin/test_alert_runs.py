@@ -1,12 +1,18 @@
-"""Runs that send alerts, in lists: out of the way unless they failed or are asked for, and counted where they are listed."""
+"""Runs that send alerts, in lists of every surface: out of the way unless they failed or are asked for.
+
+The admin counts them where they are listed.
+"""
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.conf import settings as project
+from django.core.management import call_command
 from django.test import Client
 
 from durable import get_run
@@ -64,6 +70,64 @@ def test_a_filter_that_names_them_finds_them(alerts: Stage, operator: Client, qu
     page = operator.get(url("changelist") + query)
     assert ids_of(page) >= {"alert-1", "alert-2", "alert-3"}
     assert "not listed" not in text_of(page)
+
+
+# -- one rule for all surfaces
+
+
+def in_the_admin(client: Client, **conditions: str) -> set[str]:
+    return ids_of(client.get(url("changelist"), conditions))
+
+
+def over_rest(client: Client, **conditions: str) -> set[str]:
+    return {run["id"] for run in client.get("/api/runs", conditions).json()["results"]}
+
+
+def in_the_shell(_client: Client, **conditions: str) -> set[str]:
+    flags = [f"--{name}" if value == "true" else f"--{name}={value}" for name, value in conditions.items()]
+    out = io.StringIO()
+    call_command("durable", "list", "-o", "ids", *flags, stdout=out)
+    return set(out.getvalue().split())
+
+
+EVERYONE = {"alone", "alert-1", "alert-2", "alert-3"}
+ALERTS = EVERYONE - {"alone"}
+SURFACES = pytest.mark.parametrize("listed", [in_the_admin, over_rest, in_the_shell])
+
+
+@SURFACES
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        ({}, {"alone", "alert-3"}),
+        ({"queue": "default"}, {"alone", "alert-3"}),
+        ({"state": "pending"}, set()),
+        ({"state": "failed"}, {"alert-3"}),
+        ({"attention": "true"}, {"alert-3"}),
+        ({"workflow": "durable.alert"}, ALERTS),
+        ({"alerts": "true"}, EVERYONE),
+        ({"alerts": "true", "state": "pending"}, {"alert-1", "alert-2"}),
+    ],
+    ids=str,
+)
+def test_each_surface_lists_the_same(
+    alerts: Stage, operator: Client, listed: Callable[..., set[str]], conditions: dict[str, str], found: set[str]
+) -> None:
+    assert listed(operator, **conditions) == found
+
+
+@SURFACES
+def test_a_project_that_sends_no_alerts_any_more_lists_its_old_ones(
+    alerts: Stage, operator: Client, listed: Callable[..., set[str]], settings: Any
+) -> None:
+    settings.DURABLE = {**settings.DURABLE, "ALERTS": None}
+    assert listed(operator) == EVERYONE
+
+
+@pytest.mark.parametrize("listed", [over_rest, in_the_shell])
+def test_an_id_leads_to_its_alert(alerts: Stage, operator: Client, listed: Callable[..., set[str]]) -> None:
+    name = "id_prefix" if listed is over_rest else "id-prefix"
+    assert listed(operator, **{name: "alert-1"}) == {"alert-1"}
 
 
 def test_a_bulk_of_all_has_the_runs_that_are_listed(alerts: Stage, operator: Client) -> None:

@@ -364,6 +364,13 @@ class RunListQuery(PageQuery):
         help_text="Children too. Without it a list by state, workflow, queue, time, error or waiting queue has roots alone; "
         "one by id, cause, place or worker, and one of runs that need attention, has children in any case.",
     )
+    alerts = QueryFlag(
+        required=False,
+        default=False,
+        help_text='The runs that send alerts too. Without it, where the project has `DURABLE["ALERTS"]`, a list by state, '
+        "queue, time, error or waiting queue leaves them out, unless it is of failed runs alone. One by workflow, id, cause, "
+        "place or worker, and one of runs that need attention, has them in any case.",
+    )
     sort = serializers.ChoiceField(
         required=False,
         choices=SORTS,

@@ -30,7 +30,7 @@ from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs, paused_of
-from durable.inspection.runs import WINDOW, settle_roots
+from durable.inspection.runs import WINDOW, hides_alerts, settle_roots
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
@@ -61,6 +61,7 @@ class RunsView(View):
             is_diverged=query.pop("diverged"),
             needs_attention=query.pop("attention"),
             only_roots=not query.pop("children"),
+            hides_alerts=hides_alerts(unless=query.pop("alerts")),
             **query,
         )
         within = visible_runs(request) if is_limited() else None
