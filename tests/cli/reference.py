@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 __all__ = ["BEGIN", "DOCUMENT", "END", "documented", "reference"]
@@ -12,6 +13,7 @@ __all__ = ["BEGIN", "DOCUMENT", "END", "documented", "reference"]
 DOCUMENT: Final = Path(__file__).resolve().parent.parent.parent / "docs" / "cli.md"
 BEGIN: Final = "<!-- the reference: made by python -m tests.cli.reference -->\n"
 END: Final = "<!-- end of the reference -->\n"
+COLUMNS: Final = 100
 
 
 def reference() -> str:
@@ -35,7 +37,7 @@ def _parsers() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
 
 def _section(name: str, help: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     yield f"### `durable {' '.join([name, *_arguments(parser)])}`\n"
-    yield f"{help}\n"
+    yield f"{fill(help, COLUMNS, break_on_hyphens=False)}\n"
     options = [action for action in parser._actions if action.help]
     if options:
         yield "| | |\n| --- | --- |"
