@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
 
 __all__ = ["DurableConfig"]
+
+
+def count_long_histories(now: datetime) -> None:
+    """Count the histories that are noted as long; only the process of the sweep needs what this imports."""
+    from durable.inspection import long_histories
+
+    long_histories.count_long_histories(now)
 
 
 class DurableConfig(AppConfig):
@@ -44,8 +53,9 @@ class DurableConfig(AppConfig):
         post_migrate.connect(restore, sender=self)
         post_migrate.connect(synchronise_after_migrate, sender=self)
         post_migrate.connect(limits.synchronise_after_migrate, sender=self)
-        if look not in CHORES:
-            CHORES.append(look)
+        for chore in (look, count_long_histories):
+            if chore not in CHORES:
+                CHORES.append(chore)
         moved_names.look_with(look_for_moves)
         metrics.set_up()
         tracing.set_up()

@@ -26,13 +26,7 @@ def now() -> datetime:
 def find(key: str) -> Run:
     """Return the run of a URL, without its input and output. Raises Http404."""
     run_id = as_id(key)
-    run = (
-        Run.objects.using(conf.DATABASE)
-        .filter(pk=run_id)
-        .select_related("limit", "key", "cascade")
-        .defer("input", "output")
-        .first()
-    )
+    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).with_side_rows().defer("input", "output").first()
     if run is None:
         raise Http404(
             _('There is no run "%(run)s". It may have been pruned: runs that ended are kept for a while only.')

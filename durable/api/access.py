@@ -109,13 +109,7 @@ def visible_run(request: Request, run_id: str) -> Run:
 
     Raises RunNotFoundError, also if the user may not see the run.
     """
-    run = (
-        visible_runs(request)
-        .filter(pk=run_id)
-        .select_related("limit", "key", "cascade")
-        .defer("input", "output")
-        .first()
-    )
+    run = visible_runs(request).filter(pk=run_id).with_side_rows().defer("input", "output").first()
     if run is None:
         raise RunNotFoundError(run_id)
     return run

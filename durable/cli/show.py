@@ -257,7 +257,7 @@ def _why(options: Namespace, output: Output) -> int:
     status: int = Exit.OK
     for run_id in given_ids(options.ids):
         with reading():
-            run = Run.objects.using(conf.DATABASE).select_related("limit", "key", "cascade").filter(pk=run_id).first()
+            run = Run.objects.using(conf.DATABASE).with_side_rows().filter(pk=run_id).first()
             explanation = None if run is None else explain_fully(run, timezone.now())
         if run is None or explanation is None:
             refusal = refusal_of(run_id)

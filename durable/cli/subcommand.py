@@ -33,7 +33,7 @@ class Subcommand:
 
 def found_run(run_id: str) -> Run:
     """Return the run's row. Raises CommandError if there is no such run."""
-    run = Run.objects.using(conf.DATABASE).select_related("limit", "key", "cascade").filter(pk=run_id).first()
+    run = Run.objects.using(conf.DATABASE).with_side_rows().filter(pk=run_id).first()
     if run is None:
         raise CommandError(f'there is no run "{run_id}"', returncode=Exit.REFUSED)
     return run

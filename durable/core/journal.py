@@ -272,6 +272,10 @@ class Journal:
         """Iterate over all entries of the history."""
         return (node.entry for node in self.root.walk() if node.entry is not None)
 
+    def has_more_entries_than(self, number: int) -> bool:
+        """Return whether the history has more than `number` entries; walks through so many of them."""
+        return next(itertools.islice(self.entries(), number, None), None) is not None
+
     def next_ordinal(self) -> int:
         """Return the next number of the run's one counter."""
         return next(self._counter)

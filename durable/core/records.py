@@ -18,6 +18,7 @@ from durable.core.slot_records import SlotChange
 
 __all__ = [
     "ENDED",
+    "LONG_HISTORY",
     "NOTHING",
     "ActionRecord",
     "Activity",
@@ -97,6 +98,10 @@ class RunState(StrEnum):
 
 #: A run in one of these states does not continue by itself.
 ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+
+
+#: A history with more entries is counted ahead of the pages that show the counts.
+LONG_HISTORY: Final = 5_000
 
 
 class MessageState(StrEnum):

@@ -60,7 +60,7 @@ class PassPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
     """How a pass ended. `due_now`: the run can continue at once. `queues_to_notify`: those of the runs that the commit
-    which ended the pass has made due.
+    which ended the pass has made due. `is_long`: the history has more than `LONG_HISTORY` entries.
     """
 
     state: str
@@ -70,6 +70,7 @@ class PassOutcome:
     waiting_for: frozenset[str] | None = None
     due_now: bool = False
     queues_to_notify: frozenset[str] = frozenset()
+    is_long: bool = False
 
 
 def run_pass(

@@ -20,7 +20,7 @@ from durable.core import registry
 from durable.core.compatibility import unreadable
 from durable.core.current import leave_code_around, running_workflow
 from durable.core.errors import HistoryDivergedError, PayloadError
-from durable.core.records import RunRecord, RunState
+from durable.core.records import LONG_HISTORY, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, PassWants, Slots, run_pass
 from durable.drivers.aio import AsyncDriver
@@ -71,7 +71,8 @@ def execute_pass(record: RunRecord, *, store: Store, eviction: Eviction, at: Run
     if isinstance(host.journal.poison, HistoryDivergedError):
         _learn_names(store)
     queues = host.left_to_notify | {record.queue} if outcome.due_now else host.left_to_notify
-    return replace(outcome, queues_to_notify=queues) if queues else outcome
+    is_long = host.journal.has_more_entries_than(LONG_HISTORY)
+    return replace(outcome, queues_to_notify=queues, is_long=is_long) if queues or is_long else outcome
 
 
 def _learn_names(store: Store) -> None:

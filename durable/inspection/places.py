@@ -22,6 +22,7 @@ from durable.inspection import resting
 from durable.inspection.capped_counts import grouped
 from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
 from durable.inspection.resting import remembered
+from durable.inspection.stored_counts import stored
 from durable.models import Entry, Run
 from durable.models.fields import unpack
 
@@ -31,6 +32,7 @@ __all__ = [
     "Place",
     "Places",
     "Record",
+    "count_places",
     "masked",
     "read_inside",
     "read_locations",
@@ -140,7 +142,7 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     if Entry.objects.using(conf.DATABASE).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
         return Places(places=[_alone(Record(*row)) for row in found.values_list(*_COLUMNS)], is_exact=True)
     groups, is_coarse = remembered(
-        run, "places", lambda: _all_groups(run.id), lambda found: sum(count for _, _, _, count, *_ in found[0])
+        run, "places", lambda: _groups_of(run), lambda found: sum(group.number for group in found[0])
     )
     places = _sampled(groups)
     for record in _open(run.id, open_keys_of_long(run) if open_keys is None else open_keys):
@@ -199,7 +201,27 @@ def _alone(record: Record) -> Place:
     return Place(location=record.location, kind=record.kind, ordinal=record.ordinal, records=[record])
 
 
-_Group = tuple[str, str, int, int, int, int, str, str | None]
+class _Group(NamedTuple):
+    """A place as the database counts it: `number` entries, `first` the ordinal of the first, `keys` of a sample."""
+
+    location: str
+    kind: str
+    first: int
+    number: int
+    keys: list[int]
+
+
+def count_places(run: Run) -> dict[str, Any]:
+    """Return the places of a long history as JSON, for `durable.inspection.stored_counts`; up to three statements."""
+    groups, is_coarse = _all_groups(run.id)
+    return {"groups": groups, "is_coarse": is_coarse}
+
+
+def _groups_of(run: Run) -> tuple[list[_Group], bool]:
+    counts = stored(run, "places")
+    if counts is None:
+        return _all_groups(run.id)
+    return [_Group(*group) for group in counts["groups"]], counts["is_coarse"]
 
 
 def _all_groups(run_id: str) -> tuple[list[_Group], bool]:
@@ -214,13 +236,25 @@ def _all_groups(run_id: str) -> tuple[list[_Group], bool]:
 
 
 def _groups(run_id: str, location: Any) -> list[_Group]:
-    """Return masked location, kind, first ordinal, count, first key, last key, some keys and sampled ones of each place."""
+    """Return the places, those of one masked location together; one statement."""
     entries = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by().annotate(masked=location)
     is_postgresql = connections[conf.DATABASE].vendor == "postgresql"
     keys = _KEYS_IN_POSTGRESQL if is_postgresql else _KEYS_ELSEWHERE
     found = f"MIN(ordinal), COUNT(*), MIN(pk), MAX(pk), {keys}"
     groups = grouped(entries, ["masked", "kind", "ordinal", "pk"], 2, found, MOST_PLACES + 1)
-    return [(location, unpack(kind), *numbers) for location, kind, *numbers in groups]
+    most = max(_FEWEST, _SAMPLE // max(1, len(groups)))
+    return [
+        _Group(location, unpack(kind), first, count, _sample(most, count, *keys))
+        for location, kind, first, count, *keys in groups
+    ]
+
+
+def _sample(most: int, count: int, first: int, last: int, some: str, sampled: str | None) -> list[int]:
+    """Return the keys of about `most` entries of a place, with the first and the last."""
+    keys = [int(each) for each in (sampled or "").split(",") if each]
+    if len(keys) < most:
+        keys += [int(each) for each in some.split(",")[: min(count, most, 20)] if int(each) <= last]
+    return list(dict.fromkeys([first, last, *keys[:: max(1, len(keys) // most)]]))
 
 
 def _first_segment() -> Any:
@@ -232,13 +266,9 @@ def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
     """Return the places of the groups, with a sample of their entries; one statement."""
     places: dict[tuple[str, str], Place] = {}
     chosen: dict[int, Place] = {}
-    most = max(_FEWEST, _SAMPLE // max(1, len(groups)))
-    for location, kind, ordinal, count, first, last, some, sampled in groups:
+    for location, kind, ordinal, count, keys in groups:
         place = places[location, kind] = Place(location=location, kind=kind, ordinal=ordinal, count=count)
-        keys = [int(each) for each in (sampled or "").split(",") if each]
-        if len(keys) < most:
-            keys += [int(each) for each in some.split(",")[: min(count, most, 20)] if int(each) <= last]
-        chosen |= dict.fromkeys([first, last, *keys[:: max(1, len(keys) // most)]], place)
+        chosen |= dict.fromkeys(keys, place)
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").filter(pk__in=chosen).order_by()
     for key, *row in found.values_list("pk", *_COLUMNS):
         chosen[key].records.append(Record(*row))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from django.db.models import Aggregate, Count, DurationField, ExpressionWrapper, F, Max, Q, Sum, TextField
@@ -14,18 +15,23 @@ from durable.core.records import EntryStatus
 from durable.inspection import resting
 from durable.inspection.activities import activities_of_runs
 from durable.inspection.resting import recalled, remembered
+from durable.inspection.stored_counts import stored
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
 __all__ = [
     "MOST_OPEN",
     "OPEN",
     "Progress",
+    "count_progress",
     "entries_counted",
     "has_more_entries",
     "newest_open",
     "open_keys_of_long",
     "progress_of",
 ]
+
+#: What the entries and the failed attempts of a run amount to.
+_Counts = tuple[dict[str, Any], dict[str, Any]]
 
 MOST_OPEN: Final = 500  # entries
 _MOST_CHILDREN: Final = 10_000  # that are counted
@@ -58,7 +64,7 @@ def progress_of(run: Run) -> Progress:
 
     Only one of them for a long history whose run rests (`durable.inspection.resting`).
     """
-    found, failed = remembered(run, "progress", lambda: _count(run), lambda counts: int(counts[0]["entries"]))
+    found, failed = remembered(run, "progress", lambda: _counts_of(run), lambda counts: int(counts[0]["entries"]))
     parts = [found[name] for name in ("entries", "completed", "newest", "finished", "attempts", "compensated")]
     row = [
         run.change_seq,
@@ -99,15 +105,15 @@ def _has_gap(run: Run, missing: int) -> bool:
 def open_keys_of_long(run: Run) -> Sequence[int] | None:
     """Return the `open_keys` of the run's progress, without counting it; None for a short history.
 
-    One statement, two for a long history. None if its run rests, and this process has read the keys a moment ago.
+    One statement, two for a long history. None if its run rests, and its counts are stored or remembered.
     """
-    is_known = recalled(run, "progress") is not None or recalled(run, "open") is not None
+    is_known = _known(run) is not None or recalled(run, "open") is not None
     return newest_open(run) if is_known or has_more_entries(run.id, resting.LONG) else None
 
 
 def newest_open(run: Run) -> Sequence[int]:
-    """Return the `open_keys` of a long history; one statement, none if they are remembered."""
-    counts = recalled(run, "progress")
+    """Return the `open_keys` of a long history; one statement, none if they are stored or remembered."""
+    counts = _known(run)
     if counts is not None:
         return _open_keys(counts[0])
     newest = Entry.objects.using(conf.DATABASE).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
@@ -115,8 +121,8 @@ def newest_open(run: Run) -> Sequence[int]:
 
 
 def entries_counted(run: Run) -> int | None:
-    """Return the number of entries of a long history that rests and was counted a moment ago, else None; no statement."""
-    counts = recalled(run, "progress")
+    """Return the number of entries of a long history that rests and was counted before, else None; no statement."""
+    counts = _known(run)
     return None if counts is None else int(counts[0]["entries"])
 
 
@@ -127,11 +133,44 @@ def has_more_entries(run_id: str, number: int) -> bool:
     return bool(in_order[number : number + 1])
 
 
+def count_progress(run: Run) -> dict[str, Any]:
+    """Return the counts that `progress_of` is made of, as JSON for `durable.inspection.stored_counts`; three statements."""
+    found, failed = _count(run)
+    seconds = {"active": _in_seconds(found["active"]), "open": ",".join(map(str, _open_keys(found)))}
+    return {"entries": {**found, **seconds}, "attempts": {**failed, "took": _in_seconds(failed["took"])}}
+
+
+def _counts_of(run: Run) -> _Counts:
+    return _stored(run) or _count(run)
+
+
+def _known(run: Run) -> _Counts | None:
+    """Return the counts of a long history whose run rests if they are remembered or stored, else None; no statement."""
+    known: _Counts | None = recalled(run, "progress")
+    return known or _stored(run)
+
+
+def _stored(run: Run) -> _Counts | None:
+    counts = stored(run, "progress")
+    if counts is None:
+        return None
+    found, failed = counts["entries"], counts["attempts"]
+    return {**found, "active": _from_seconds(found["active"])}, {**failed, "took": _from_seconds(failed["took"])}
+
+
+def _in_seconds(length: timedelta | None) -> float | None:
+    return None if length is None else length.total_seconds()
+
+
+def _from_seconds(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
 def _open_keys(found: dict[str, Any]) -> list[int]:
     return sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:]
 
 
-def _count(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+def _count(run: Run) -> _Counts:
     """Return what the entries and the failed attempts of the run amount to; three statements."""
     # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())

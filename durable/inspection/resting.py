@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from durable.conf import conf
+from durable.core.records import LONG_HISTORY
 from durable.models import Run
 
 __all__ = ["recalled", "remembered"]
 
 _T = TypeVar("_T")
 
-LONG: Final = 5_000  # entries of a history whose counts are not remembered
+LONG: Final = LONG_HISTORY  # entries of a history whose counts are not remembered
 _MOST: Final = 64  # results
 _KEPT: Final = 60.0  # seconds
 

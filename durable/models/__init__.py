@@ -11,6 +11,7 @@ from durable.models.causes import Cause, CauseBuild, Failure
 from durable.models.children import Cascade, Child, ChildReader
 from durable.models.groups import ChildGroup, GroupTally, Turn
 from durable.models.history import Attempt, Entry, EntryMetadata
+from durable.models.history_counts import HistoryCount
 from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
@@ -45,6 +46,7 @@ __all__ = [
     "Failure",
     "GroupTally",
     "HeldStart",
+    "HistoryCount",
     "Hold",
     "IdempotencyKey",
     "Lane",

@@ -95,6 +95,10 @@ class RunQuerySet(models.QuerySet["Run"]):
         now = now or clock.now()
         return self.unheld(now).exclude(state=RunState.PAUSED.value).filter(wake_at__isnull=False, wake_at__lte=now)
 
+    def with_side_rows(self) -> Self:
+        """Return them with the rows of the side tables that tell how one run stands, for pages about one run."""
+        return self.select_related("limit", "key", "cascade", "history_count")
+
     def due_since(self, moment: datetime, run_id: str) -> Self:
         """Return those at this point of the order of due runs, or behind it."""
         return self.filter(Q(wake_at__gt=moment) | Q(wake_at=moment, id__gte=run_id))

@@ -37,6 +37,7 @@ from durable.notifier import notify, redis_clients
 from durable.store import Store
 from durable.store.base import ChildRefused
 from durable.store.prefetched import prefetched
+from durable.worker import long_histories
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.shutdown import ShutdownFlag
@@ -209,6 +210,8 @@ class RunExecutor:
             notify.notify_at(record.queue, outcome.wake_at)
         for queue in outcome.queues_to_notify - {record.queue}:
             notify.notify(queue)
+        if outcome.is_long and not outcome.due_now:
+            long_histories.note(record.id)
         return record.queue in outcome.queues_to_notify
 
     def _abandon(self, record: RunRecord) -> None:

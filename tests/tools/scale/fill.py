@@ -26,7 +26,10 @@ from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from durable import Context, cron, workflow  # noqa: E402
+from durable.inspection.long_histories import count_long_histories  # noqa: E402
+from durable.inspection.stored_counts import REST  # noqa: E402
 from durable.models import Schedule  # noqa: E402
+from durable.worker.long_histories import note  # noqa: E402
 from tests.admin import bigdata  # noqa: E402
 from tests.admin.conftest import staged  # noqa: E402
 from tests.support.rollups import settle  # noqa: E402
@@ -215,6 +218,10 @@ def fill(*, runs: int, entries: int) -> Iterator[str]:
     with staged() as stage:
         stage.start(import_catalogue, entries // (_SKUS * _PER_SKU), id=DEEP)
     yield f"a deep history of {entries:,} entries"
+    for each in (bigdata.LONG, DEEP):
+        note(each)
+    count_long_histories(timezone.now() + REST)
+    yield "the counts of both, as workers have them counted"
     settle(timezone.now())
     yield "the roll-ups"
     User.objects.create_superuser(OPERATOR)

@@ -1,0 +1,187 @@
+"""Long histories are counted ahead of the pages; what is stored is what a page would count."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from durable import get_run
+from durable.definitions import Workflow
+from durable.inspection import build_timeline, long_histories, places, progress_of, resting, stored_counts
+from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long
+from durable.models import HistoryCount, Run
+from durable.worker.chores import CHORES
+from durable.worker.long_histories import note
+from tests.admin import flows
+from tests.admin.conftest import Stage, staged
+from tests.admin.flows import SWITCH
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def stage(db: None) -> Iterator[Stage]:
+    with staged() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five entries are a long history."""
+    monkeypatch.setattr(resting, "LONG", 4)
+    monkeypatch.setattr(places, "EXACT", 4)
+    monkeypatch.setitem(SWITCH, "broken", False)
+    forget(monkeypatch)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember nothing, as a process that has just started."""
+    monkeypatch.setattr(resting, "_results", OrderedDict())
+
+
+def later() -> datetime:
+    return timezone.now() + 2 * stored_counts.REST
+
+
+def found(run_id: str) -> Run:
+    return Run.objects.with_side_rows().get(pk=run_id)
+
+
+def counted(run: Run) -> list[str]:
+    """The statements with which the progress and the timeline of the run count its history."""
+    with CaptureQueriesContext(connection) as queries:
+        progress_of(run)
+        build_timeline(run, timezone.now())
+    return [
+        each["sql"]
+        for each in queries.captured_queries
+        if "COUNT(" in each["sql"] and "durable_entry" in each["sql"] and "LIMIT 5)" not in each["sql"]
+    ]
+
+
+@pytest.mark.parametrize("flow", [flows.many, flows.album, flows.looping, flows.odd, flows.stubborn])
+def test_what_is_stored_is_what_a_page_counts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, flow: Workflow[Any, Any]
+) -> None:
+    monkeypatch.setattr(places, "EXACT", 0)
+    monkeypatch.setitem(SWITCH, "broken", True)
+    stage.start(flow, *([12] if flow in (flows.many, flows.looping) else []), id="run")
+    now = timezone.now()
+    without = found("run")
+    before = progress_of(without), places.read_places(without), build_timeline(without, now)
+    note("run")
+    long_histories.count_long_histories(later())
+    forget(monkeypatch)
+    run = found("run")
+    assert stored_counts.stored(run, "progress") is not None
+    assert (progress_of(run), places.read_places(run), build_timeline(run, now)) == before
+
+
+def test_pages_do_not_count_what_is_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.start(flows.many, 30, id="run")
+    note("run")
+    assert counted(found("run")) != []
+    long_histories.count_long_histories(later())
+    forget(monkeypatch)
+    assert counted(found("run")) == []
+    forget(monkeypatch)
+    run = found("run")
+    with CaptureQueriesContext(connection) as queries:
+        assert open_keys_of_long(run) == newest_open(run) == []
+        assert entries_counted(run) == 30
+    assert len(queries) == 0
+
+
+def test_counts_of_another_state_are_not_used(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.start(flows.many, 30, id="run")
+    note("run")
+    long_histories.count_long_histories(later())
+    get_run("run").replay("step 3", in_place=True)
+    forget(monkeypatch)
+    assert progress_of(found("run")).entries == 3
+    stage.settle("run")
+    forget(monkeypatch)
+    assert progress_of(found("run")).entries == 30
+    assert counted(found("run")) != []
+
+
+def test_a_run_is_counted_once_it_rests(stage: Stage) -> None:
+    stage.start(flows.nap, id="run")
+    note("run")
+    noted_at = HistoryCount.objects.get().noted_at
+    assert noted_at is not None
+    long_histories.count_long_histories(noted_at + stored_counts.REST - timedelta(seconds=1))
+    assert HistoryCount.objects.get().noted_at == noted_at
+    Run.objects.filter(pk="run").update(lease_expires_at=later())
+    now = noted_at + stored_counts.REST
+    long_histories.count_long_histories(now)
+    assert HistoryCount.objects.get().noted_at == now, "a worker has it"
+    Run.objects.filter(pk="run").update(lease_expires_at=None)
+    long_histories.count_long_histories(now + stored_counts.REST)
+    assert HistoryCount.objects.get().noted_at is None
+
+
+def test_a_run_that_is_gone_and_one_that_cannot_be_counted_are_no_trouble(stage: Stage) -> None:
+    stage.start(flows.many, 6, id="good")
+    stage.start(flows.many, 6, id="bad")
+    for each in ("gone", "bad", "good"):
+        note(each)
+
+    def count(run: Run) -> int:
+        if run.id == "bad":
+            raise ValueError("a bad history")
+        return 6
+
+    stored_counts.count_noted(later(), {"progress": count})
+    assert dict(HistoryCount.objects.values_list("run_id", "counted_as")) == {
+        "good": stored_counts._state_of(found("good")),
+        "bad": "",
+    }
+    assert not HistoryCount.objects.filter(noted_at__isnull=False).exists()
+    assert stored_counts.stored(found("bad"), "progress") is None
+
+
+def test_a_note_that_comes_meanwhile_is_kept(stage: Stage) -> None:
+    stage.start(flows.many, 6, id="run")
+    note("run")
+
+    def count(run: Run) -> int:
+        note(run.id)
+        return 6
+
+    stored_counts.count_noted(later(), {"progress": count})
+    row = HistoryCount.objects.get()
+    assert row.noted_at is not None
+    assert row.counted_as == ""
+
+
+def test_counts_of_another_release_are_not_used(stage: Stage) -> None:
+    stage.start(flows.many, 6, id="run")
+    note("run")
+    long_histories.count_long_histories(later())
+    row = HistoryCount.objects.get()
+    HistoryCount.objects.update(counts=json.dumps({**json.loads(row.counts), "format": 2}))
+    assert stored_counts.stored(found("run"), "progress") is None
+
+
+def test_a_chore_of_the_sweep_does_it(stage: Stage) -> None:
+    stage.start(flows.many, 6, id="run")
+    note("run")
+    for chore in CHORES:
+        chore(later())
+    assert HistoryCount.objects.get().noted_at is None
+
+
+def test_the_counts_go_with_the_run(stage: Stage) -> None:
+    stage.start(flows.many, 6, id="run")
+    note("run")
+    Run.objects.filter(pk="run").delete()
+    assert not HistoryCount.objects.exists()
