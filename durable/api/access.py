@@ -8,17 +8,16 @@ of runs, limits the runs that a user sees: no answer discloses the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Model
-from django.utils.module_loading import import_string
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from durable import runtime
-from durable.conf import conf
 from durable.core.errors import RunNotFoundError
+from durable.inspection.run_rules import RunRule, existing_among, find_among
 from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
@@ -38,6 +37,8 @@ __all__ = [
     "visible_run",
     "visible_runs",
 ]
+
+_RULE: Final = RunRule("API_RUNS")
 
 
 class Permitted(BasePermission):
@@ -93,15 +94,12 @@ def may(request: Request, permission: str) -> bool:
 
 def is_limited() -> bool:
     """Return whether a user may see some runs only."""
-    return conf.API_RUNS is not None
+    return _RULE.is_set
 
 
 def visible_runs(request: Request) -> RunQuerySet:
     """Return the runs that this user may see."""
-    runs: RunQuerySet = Run.objects.using(conf.DATABASE)
-    if conf.API_RUNS is not None:
-        runs = import_string(conf.API_RUNS)(request, runs)
-    return runs
+    return _RULE.runs(request)
 
 
 def visible_run(request: Request, run_id: str) -> Run:
@@ -109,7 +107,7 @@ def visible_run(request: Request, run_id: str) -> Run:
 
     Raises RunNotFoundError, also if the user may not see the run.
     """
-    run = visible_runs(request).filter(pk=run_id).with_side_rows().defer("input", "output").first()
+    run = find_among(visible_runs(request), run_id)
     if run is None:
         raise RunNotFoundError(run_id)
     return run
@@ -117,10 +115,7 @@ def visible_run(request: Request, run_id: str) -> Run:
 
 def existing(request: Request, ids: Iterable[str | None]) -> frozenset[str]:
     """Return the ids whose runs the user may see; one query, none if visibility is not limited."""
-    wanted = {each for each in ids if each is not None}
-    if not wanted or not is_limited():
-        return frozenset(wanted)
-    return frozenset(visible_runs(request).filter(pk__in=wanted).values_list("pk", flat=True))
+    return existing_among(visible_runs(request) if is_limited() else None, ids)
 
 
 def seen_by(request: Request) -> Callable[[str], bool] | None:

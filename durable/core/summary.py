@@ -43,7 +43,10 @@ _MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: b
 KIND_LENGTH: Final = 50
 _BACKING_OFF: Final = "backing_off"
 _IN_LINE: Final = "in_line"
+_AWAITING: Final = "awaiting"
 _RATED: Final = "rated"
+#: By the kind of what a run does, the kind that tells nothing of other runs.
+_ALONE: Final = {_AWAITING: "awaiting_one", _IN_LINE: "lined", _RATED: "paced"}
 #: Why a child was cancelled, in words: with its parent, or because the parent has taken its start back.
 DROPPED: Final = 'its parent "{parent}" has taken its start back'
 PARENT_ENDED: Final = 'its parent "{parent}" has ended ({state})'
@@ -154,20 +157,31 @@ class Summary(str):
     def is_in_line(self) -> bool:
         """Whether the run is waiting for a slot of a limit, and for nothing before it."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return bool(doing) and doing[0]["kind"] == _IN_LINE
+        return bool(doing) and doing[0]["kind"] in (_IN_LINE, _ALONE[_IN_LINE])
 
     @property
     def is_rated(self) -> bool:
         """Whether the run is waiting for its moment in the rate of a limit, and for nothing before it."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
-        return bool(doing) and doing[0]["kind"] == _RATED
+        return bool(doing) and doing[0]["kind"] in (_RATED, _ALONE[_RATED])
 
     @property
     def is_trying_again(self) -> bool:
         """Whether a step or a rollback handler of the run has failed and waits for its next attempt."""
         doing: Sequence[Doing] = self.facts["doing"] if self.kind is SummaryKind.WAITING else []
         return self.kind is SummaryKind.HANDLER_BACKOFF or any(
-            each["kind"] not in ("asleep", "awaiting", "mapping", _IN_LINE, _RATED) for each in doing
+            each["kind"] not in ("asleep", "mapping", *_ALONE, *_ALONE.values()) for each in doing
+        )
+
+    @property
+    def without_others(self) -> Summary:
+        """The same summary without what it tells of other runs: their number in a line, and the ids of children."""
+        if self.kind in (SummaryKind.PARENT_ENDED, SummaryKind.DROPPED):
+            return self.with_facts(parent="…")
+        if self.kind is not SummaryKind.WAITING:
+            return self
+        return self.with_facts(
+            doing=[{**each, "kind": _ALONE.get(each["kind"], each["kind"])} for each in self.facts["doing"]]
         )
 
     def with_facts(self, **facts: Any) -> Summary:
@@ -204,7 +218,7 @@ def asleep(location: str) -> Doing:
 
 def awaiting(location: str, child_id: str) -> Doing:
     """A wait for the end of a child."""
-    return {"kind": "awaiting", "location": display_location(location), "child": child_id}
+    return {"kind": _AWAITING, "location": display_location(location), "child": child_id}
 
 
 def in_line(admission: Admission) -> Doing:
@@ -331,9 +345,12 @@ def _held(words: Words, workflow: str, by: str, reason: str) -> str:
 
 _DOING: Final[Mapping[str, str]] = {
     "asleep": gettext_noop('asleep in "{location}"'),
-    "awaiting": gettext_noop('waiting for child "{child}"'),
+    _AWAITING: gettext_noop('waiting for child "{child}"'),
     _IN_LINE: gettext_noop("number {place} in line for {limit} ({held} of {at_once} held)"),
     _RATED: gettext_noop("rate {limit}, {before} before it"),
+    _ALONE[_AWAITING]: gettext_noop("waiting for a child"),
+    _ALONE[_IN_LINE]: gettext_noop("in line for {limit}"),
+    _ALONE[_RATED]: gettext_noop("rate {limit}"),
     "mapping": gettext_noop('waiting for the children of the map "{location}" ({size})'),
     _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
     "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),

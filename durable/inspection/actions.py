@@ -17,9 +17,12 @@ from django.db.models import Q, QuerySet
 from durable.conf import conf
 from durable.models import OperatorAction
 
-__all__ = ["WINDOW", "ActionCriteria", "search_actions"]
+__all__ = ["WINDOW", "ActionCriteria", "detail_without_runs", "search_actions"]
 
 WINDOW: Final = 100_000  # rows that are searched if no index serves a condition
+#: The outcomes whose detail is not the text of an error about any run.
+_TELLING: Final = frozenset({"done", "denied", "stale"})  # `durable.operations.audit.Outcome`
+_STARTED: Final = "as run "  # in a detail: what follows is the id of the run that was started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +92,13 @@ def _within(actions: QuerySet[OperatorAction], until: datetime | None, window: i
     before = rows.order_by("-pk") if until is None else rows.filter(created_at__lt=until).order_by("-created_at", "-id")
     newest = before.values_list("pk", flat=True).first() or 0
     return actions.filter(pk__gt=newest - window)
+
+
+def detail_without_runs(action: OperatorAction) -> str:
+    """Return the detail of an action on a run for a reader who may not see all runs.
+
+    Without the run that the action has started, and without the error of an action that was refused: it may name any run.
+    """
+    if action.outcome not in _TELLING:
+        return ""
+    return action.detail.partition(_STARTED)[0].rstrip(", ")

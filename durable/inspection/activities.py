@@ -152,22 +152,23 @@ class RunningStack:
     taken_at: datetime | None
 
 
-def activities_of(run: Run, now: datetime) -> list[RunningStep]:
+def activities_of(run: Run, now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
     """Return what runs of the run at `now`, the oldest first.
 
-    One statement, and two for what is usual if there is anything; none for a run that no worker has.
+    One statement, and two for what is usual if there is anything; none for a run that no worker has. `within` limits the
+    runs that tell what is usual, for example to those that a user may see.
     """
-    return activities_of_runs([run], now, with_usual=True)[run.id]
+    return activities_of_runs([run], now, with_usual=True, within=within)[run.id]
 
 
 def activities_of_runs(
-    runs: Iterable[Run], now: datetime, *, with_usual: bool = False
+    runs: Iterable[Run], now: datetime, *, with_usual: bool = False, within: RunQuerySet | None = None
 ) -> defaultdict[str, list[RunningStep]]:
     """Return what runs of each of the runs, by id, the oldest first; one statement, two more `with_usual`."""
     found: defaultdict[str, list[RunningStep]] = defaultdict(list)
     held = [run.id for run in runs if run.state in _HELD and run.lease_expires_at is not None]
     if held:
-        for step in _read(_current(now).filter(run__in=held)[:MOST], now, with_usual=with_usual):
+        for step in _read(_current(now).filter(run__in=held)[:MOST], now, with_usual=with_usual, within=within):
             found[step.run_id].append(step)
     return found
 
@@ -183,7 +184,7 @@ def list_activities(
     if cursor:
         moment, number = _key_of(cursor)
         rows = rows.filter(Q(began_at__gt=moment) | Q(began_at=moment, pk__gt=number), began_at__gte=moment)
-    steps = _read(rows[: limit + 1], now, with_usual=True)
+    steps = _read(rows[: limit + 1], now, with_usual=True, within=within)
     return ActivityPage(
         steps=steps[:limit], next_cursor=_cursor_of(steps[limit - 1].key) if len(steps) > limit else None
     )
@@ -192,7 +193,7 @@ def list_activities(
 def hung_steps(now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
     """Return the steps that hang, the oldest first; three statements. The oldest `MOST` running steps are examined."""
     old = _current(now, within).filter(began_at__lte=now - timedelta(seconds=HUNG_AFTER))
-    return [step for step in _read(old[:MOST], now, with_usual=True) if step.is_hung]
+    return [step for step in _read(old[:MOST], now, with_usual=True, within=within) if step.is_hung]
 
 
 def read_stack(run: Run, location: str, now: datetime) -> RunningStack | None:
@@ -221,10 +222,12 @@ def _current(now: datetime, within: RunQuerySet | None = None) -> ActivityQueryS
     return rows if within is None else rows.filter(run__in=within.order_by().values("pk"))
 
 
-def _read(rows: ActivityQuerySet, now: datetime, *, with_usual: bool) -> list[RunningStep]:
+def _read(
+    rows: ActivityQuerySet, now: datetime, *, with_usual: bool, within: RunQuerySet | None = None
+) -> list[RunningStep]:
     found: list[Any] = list(rows.select_related("run").only(*_COLUMNS))
     places = [(row.run.workflow, row.run_id, row.location) for row in found if row.kind == ActivityKind.STEP]
-    usual = usual_durations(places) if with_usual else {}
+    usual = usual_durations(places, within) if with_usual else {}
     return [
         RunningStep(
             key=(row.began_at, row.pk),

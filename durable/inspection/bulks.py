@@ -7,7 +7,7 @@ run. A constant number of statements, each with a cap.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ __all__ = [
     "bulks_among",
     "failed_again",
     "find_bulk",
+    "find_limited_bulk",
     "order_of",
     "refusals",
     "refusals_of",
@@ -196,6 +197,24 @@ def find_bulk(bulk_id: str) -> BulkSummary | None:
     )
 
 
+def find_limited_bulk(bulk_id: str, within: RunQuerySet, actor_id: Any) -> BulkSummary | None:
+    """Return the bulk with this id for a user who may see the runs `within`; None if there is none for this user.
+
+    It has to be the user's own, of no more than `_READ` runs, none of which has gone out of sight. Two more statements.
+    """
+    found = find_bulk(bulk_id)
+    if found is None or found.actor_id is None or str(found.actor_id) != str(actor_id):
+        return None
+    members = list(_rows(bulk_id).order_by("bulk_id", "outcome", "id").values_list("run_id", flat=True)[: _READ + 1])
+    runs = Run.objects.using(conf.DATABASE).filter(pk__in=members)
+    if len(members) > _READ or runs.count() != within.filter(pk__in=members).count():
+        return None
+    if found.again is None:
+        return found
+    [again] = count_capped([failed_again(bulk_id, found.verb, within).order_by()], CAP)
+    return replace(found, again=again)
+
+
 def refusals(bulk_id: str) -> list[Refusals]:
     """Return the first refused runs of the bulk by reason, the most frequent first. One statement."""
     found = _rows(bulk_id).filter(outcome__in=_REFUSED).order_by("outcome", "id")
@@ -214,12 +233,12 @@ def refusals_of(rows: Iterable[tuple[str, str, str]]) -> list[Refusals]:
     return sorted(made, key=lambda each: -each.number)
 
 
-def failed_again(bulk_id: str, verb: str) -> RunQuerySet:
+def failed_again(bulk_id: str, verb: str, within: RunQuerySet | None = None) -> RunQuerySet:
     """Return the runs that the bulk's verb was applied to and that are failed now, among the newest `CAP` of its rows.
 
-    For a replay as new runs these are the new ones.
+    For a replay as new runs these are the new ones. `within` limits them, for example to those that a user may see.
     """
-    runs = Run.objects.using(conf.DATABASE).filter(state=RunState.FAILED.value)
+    runs = (Run.objects.using(conf.DATABASE) if within is None else within).filter(state=RunState.FAILED.value)
     originals = _done(bulk_id).order_by("-id").values("run_id")[:CAP]
     if verb != "replay":
         return runs.filter(pk__in=originals)

@@ -11,6 +11,7 @@ from durable.conf import conf
 from durable.core.records import ENDED, RunState, WhenParentEnds
 from durable.inspection.capped_counts import Count
 from durable.models import Child, Run
+from durable.models.run import RunQuerySet
 
 __all__ = ["children_left_note"]
 
@@ -18,16 +19,18 @@ _CAP: Final = 1_000
 _ENDING: Final = tuple(each.value for each in (*ENDED, RunState.ROLLING_BACK))
 
 
-def children_left_note(run: Run) -> str:
+def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
     """Return how many children of an ended run are left to be cancelled, in a sentence; "" for none.
 
     Nothing is said of a run that was read without its `cascade`. For a run that has some left one query, a count that stops
-    at 1,000; none for any other.
+    at 1,000; none for any other. `within` limits the children.
     """
     if not Run.cascade.is_cached(run) or getattr(run, "cascade", None) is None:
         return ""
     wanted = Q(when_parent_ends=WhenParentEnds.CANCEL.value) | Q(is_dropped=True)
     children = Child.objects.using(conf.DATABASE).filter(wanted, parent=run.pk).exclude(run__state__in=_ENDING)
+    if within is not None:
+        children = children.filter(run__in=within.order_by().values("pk"))
     left = children.filter(run__pending_request="").order_by("position").values("pk")[: _CAP + 1].count()
     if not left:
         return ""

@@ -11,24 +11,29 @@ from durable.inspection.capped_counts import Count
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.shell_command import command
 from durable.models import Child, Run
+from durable.models.run import RunQuerySet
 
 __all__ = ["cancel_note", "failed_note", "pause_note", "verb_note"]
 
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
 
 
-def verb_note(run: Run, verb: str) -> str:
-    """Return what the verb means for the children of the run; "" for none that it concerns, and for other verbs."""
+def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
+    """Return what the verb means for the children of the run; "" for none that it concerns, and for other verbs.
+
+    `within` limits the children, for example to those that a user may see.
+    """
     if run.state in ENDED:
         return ""
-    return {"pause": pause_note, "cancel": cancel_note}.get(verb, lambda _: "")(run)
+    note = {"pause": pause_note, "cancel": cancel_note}.get(verb)
+    return "" if note is None else note(run, within)
 
 
-def pause_note(run: Run) -> str:
+def pause_note(run: Run, within: RunQuerySet | None = None) -> str:
     """Return that the open children of a run go on while it is paused; "" without any. One look at an index, or two."""
     if not _has_children(run):
         return ""
-    counts = count_children(run.id)
+    counts = count_children(run.id, within)
     going_on = [each.value for each in _GOING_ON if counts.states.get(each.value)]
     number = sum(counts.states[each] for each in going_on)
     if not number:
@@ -42,14 +47,14 @@ def pause_note(run: Run) -> str:
     return text % {"number": Count(number=number, is_capped=counts.is_capped), "command": pausing}
 
 
-def failed_note(run: Run, children: FamilyCounts | None = None) -> str:
+def failed_note(run: Run, children: FamilyCounts | None = None, within: RunQuerySet | None = None) -> str:
     """Return how many children of a completed run have failed, and the command that recovers them; "" for none.
 
     `children` are counted unless the caller has done that: one look at an index, and one statement more with children.
     """
     if run.state != RunState.COMPLETED or (children is None and not _has_children(run)):
         return ""
-    counts = count_children(run.id) if children is None else children
+    counts = count_children(run.id, within) if children is None else children
     if not counts.failed:
         return ""
     text = ngettext(
@@ -61,11 +66,13 @@ def failed_note(run: Run, children: FamilyCounts | None = None) -> str:
     return text % {"number": counts.failed, "total": counts.total, "command": recovering}
 
 
-def cancel_note(run: Run) -> str:
+def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
     """Return that the open children of a run are cancelled with it; "" without any."""
     cancelled = Child.objects.using(conf.DATABASE).filter(
         parent_id=run.id, when_parent_ends=WhenParentEnds.CANCEL.value
     )
+    if within is not None:
+        cancelled = cancelled.filter(run__in=within.order_by().values("pk"))
     if not cancelled.order_by("parent_id", "position").values_list("pk").first():
         return ""
     return _(

@@ -27,6 +27,8 @@ def completed(facts: Facts) -> Explanation:
 def cancelled(facts: Facts) -> Explanation:
     """Explain a cancelled run: why, and what was undone."""
     reason = facts.run.request_reason
+    if facts.within is not None and facts.summary.kind in (SummaryKind.PARENT_ENDED, SummaryKind.DROPPED):
+        reason = _("Its parent has ended, or has taken its start back")  # the reason names the parent
     undone = _undone(facts)
     if undone:
         headline = _("Cancelled %(when)s; compensated: %(steps)s") % {"when": facts.ended, "steps": undone}

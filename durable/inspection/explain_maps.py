@@ -14,6 +14,7 @@ from durable.inspection.humanize import thousands
 from durable.inspection.map_note import recovered_note
 from durable.inspection.wording import display_location
 from durable.models import ChildGroup, Entry, Run, Turn
+from durable.models.run import RunQuerySet
 
 __all__ = ["recovering_note", "turn_note", "waiting_for_map"]
 
@@ -73,14 +74,19 @@ def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
     return ""
 
 
-def turn_note(run: Run) -> str | None:
-    """Return for what a child waits that has not had its turn; None for any other run."""
+def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
+    """Return for what a child waits that has not had its turn; None for any other run.
+
+    With `within`, the runs that a reader may see, neither its parent nor the number of other children is told.
+    """
     if run.parent_id is None:
         return None
     turns = Turn.objects.using(conf.DATABASE).filter(run_id=run.id).select_related("group__tally")
     turn = turns.first()
     if turn is None:
         return None
+    if within is not None:
+        return _("Waits for its turn")
     group = turn.group
     return _('Waits for its turn: %(running)s of %(at_once)s of the map "%(map)s" of "%(parent)s" are under way') % {
         "running": thousands(group.tally.running),

@@ -35,6 +35,7 @@ from durable.inspection.ranks import rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import display_location
 from durable.models import Entry, QueueMessage, Run
+from durable.models.run import RunQuerySet
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
 
@@ -52,6 +53,7 @@ def explain(
     failed_at: str = "",
     running: Sequence[RunningStep] = (),
     paused: Hold | None = None,
+    within: RunQuerySet | None = None,
 ) -> Explanation:
     """Explain what the run does at `now`.
 
@@ -61,34 +63,42 @@ def explain(
     `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
     the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
     not read: then the row's first origin is named. `running` are the steps that run now, the oldest first; see
-    `activities_of`. `paused` is the hold of the run's queue, None without any.
+    `activities_of`. `paused` is the hold of the run's queue, None without any. `within` are the runs that the reader may
+    see, None for all: others are neither named nor counted.
     """
-    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused)
+    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused, within)
     return explain_waits.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 
 def explain_fully(
-    run: Run, now: datetime, open_keys: Sequence[int] | None = None, children: FamilyCounts | None = None
+    run: Run,
+    now: datetime,
+    open_keys: Sequence[int] | None = None,
+    children: FamilyCounts | None = None,
+    *,
+    within: RunQuerySet | None = None,
 ) -> Explanation:
     """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has.
 
     `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again. `children`
-    are the counts of `count_children`, for a caller that has them.
+    are the counts of `count_children`, for a caller that has them. `within` is that of `explain`.
 
     Five more for a run that is due, for the hold of its queue, the runs and workers before it, and the ranks of its runs;
     three more where some have one. Two for a paused run, for its children. Three for a run that undid steps in scopes. For a
     run that an operation has failed one more, and one for each level of joins around the failed step. One more for a run
     that has ended with children that are left to be cancelled. For a completed run one, and two if it has children.
     """
-    found = _explained_fully(run, now, open_keys)
+    found = _explained_fully(run, now, open_keys, within)
     if run.finished_at is None:
-        notes = [rank_note(run, now), limits_note(run, now)]
+        notes = [rank_note(run, now) if within is None else "", limits_note(run, now)]
     else:
-        notes = [children_left_note(run), failed_note(run, children)]
+        notes = [children_left_note(run, within), failed_note(run, children, within)]
     return _with_notes(found, notes)
 
 
-def _explained_fully(run: Run, now: datetime, open_keys: Sequence[int] | None) -> Explanation:
+def _explained_fully(
+    run: Run, now: datetime, open_keys: Sequence[int] | None, within: RunQuerySet | None
+) -> Explanation:
     if run.state in (RunState.FAILED, RunState.CANCELLED):
         undone, undone_by_code = read_undone(run.id)
         failed_at = next(iter(innermost_failures(run.id, run.origins[:1]).values()), "") if run.origins else ""
@@ -97,15 +107,15 @@ def _explained_fully(run: Run, now: datetime, open_keys: Sequence[int] | None) -
             failed_at = stuck.location
         return explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
-    running = activities_of(run, now)
+    running = activities_of(run, now, within)
     paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
     unread = unreceived[:_MOST_MESSAGES].count()
     entries = open_entries(run.id, open_keys)
-    found = explain(run, now, entries, unread, running=running, paused=paused)
+    found = explain(run, now, entries, unread, running=running, paused=paused, within=within)
     notes = [
-        recovering_note(run, entries),
-        pause_note(run) if run.state == RunState.PAUSED else "",
-        backlog_note(run, now) if paused is None else "",
+        recovering_note(run, entries) if within is None else "",
+        pause_note(run, within) if run.state == RunState.PAUSED else "",
+        backlog_note(run, now) if paused is None and within is None else "",
     ]
     return _with_notes(found, notes)
 

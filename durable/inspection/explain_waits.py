@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from django.utils.translation import gettext as _
@@ -56,7 +56,7 @@ def pending(facts: Facts) -> Explanation:
         headline = _("Starts %(when)s") if run.started_at is None else _("Goes on %(when)s")
         headline %= {"when": until(run.wake_at, now)}
         return Explanation(headline=_because(headline, doing), remedies=("wake", "cancel"))
-    if run.wake_at is None and (turn := turn_note(run)) is not None:
+    if run.wake_at is None and (turn := turn_note(run, within=facts.within)) is not None:
         return Explanation(headline=turn, remedies=("cancel",))
     headline = _('Waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue}
     return late(facts) or Explanation(headline=_because(headline, doing))
@@ -213,8 +213,12 @@ def _waiting_for_children(facts: Facts) -> Explanation:
     """Explain a run that waits for the ends of children: what the first of them does."""
     run = facts.run
     children = awaited_children(run.waiting_for)
-    found = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN]).order_by("created_at", "id").first()
-    if found is None and (of_map := waiting_for_map(run, children[:_SHOWN])) is not None:
+    if facts.within is not None:
+        children = sorted(facts.within.filter(id__in=children).values_list("pk", flat=True)[:_SHOWN])
+    found = _oldest_of(children)
+    if found is None and facts.within is not None:
+        headline = _("Waiting for children")
+    elif found is None and (of_map := waiting_for_map(run, children[:_SHOWN])) is not None:
         headline = of_map
     elif found is None:
         headline = _('Waiting for child "%(child)s", whose run is gone') % {"child": children[0]}
@@ -238,13 +242,22 @@ def compensating_children(facts: Facts) -> str | None:
     children = awaited_children(facts.run.waiting_for)
     if not children:
         return None
-    if (of_map := waiting_for_map(facts.run, children[:_SHOWN])) is not None:
+    if facts.within is not None:
+        children = sorted(facts.within.filter(id__in=children).values_list("pk", flat=True)[:_SHOWN])
+        if not children:
+            return _("Compensating: waiting until children have undone their own")
+    elif (of_map := waiting_for_map(facts.run, children[:_SHOWN])) is not None:
         return of_map
-    found = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN]).order_by("created_at", "id").first()
+    found = _oldest_of(children)
     if found is None:
         return None
     state = {"child": found.id, "state": state_in_words(found.state)}
     return _('Compensating: waiting until child "%(child)s" has undone its own, which is %(state)s') % state
+
+
+def _oldest_of(children: Sequence[str]) -> Run | None:
+    runs = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN])
+    return runs.order_by("created_at", "id").first()
 
 
 def _in_line(facts: Facts, line: Line) -> Explanation:
@@ -256,9 +269,14 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
         "at_once": line.at_once,
         "span": facts.since(line.since),
     }
-    headline = _("Number %(place)d in line for limit %(limit)s for %(span)s (%(held)d of %(at_once)d held)") % told
     detail = ""
-    if line.holder is not None and line.holder_since is not None:
+    if facts.within is not None:  # how many are before it tells of runs out of sight
+        headline = _("In line for limit %(limit)s for %(span)s") % told
+        is_shown = line.holder is not None and facts.within.filter(pk=line.holder.pk).exists()
+    else:
+        headline = _("Number %(place)d in line for limit %(limit)s for %(span)s (%(held)d of %(at_once)d held)") % told
+        is_shown = True
+    if is_shown and line.holder is not None and line.holder_since is not None:
         holder = {
             "run": line.holder.id,
             "state": state_in_words(line.holder.state),
@@ -278,7 +296,10 @@ def _rated(facts: Facts, wait: RateWait) -> Explanation:
         "when": until(wait.at, facts.now),
         "before": wait.before,
     }
-    headline = _("Rate %(limit)s (%(rate)s): begins %(when)s, %(before)d before it") % told
+    if facts.within is not None:
+        headline = _("Rate %(limit)s (%(rate)s): begins %(when)s") % told
+    else:
+        headline = _("Rate %(limit)s (%(rate)s): begins %(when)s, %(before)d before it") % told
     detail = ""
     if wait.closing is not None:
         closing = {"when": until(wait.closing.until, facts.now), "by": wait.closing.by, "why": wait.closing.reason}

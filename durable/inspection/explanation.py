@@ -17,6 +17,7 @@ from durable.inspection.payloads import redacted
 from durable.inspection.undone import Undone
 from durable.inspection.wording import LOCAL
 from durable.models import Entry, Run
+from durable.models.run import RunQuerySet
 
 __all__ = ["LATE", "Explanation", "Facts", "capitalized"]
 
@@ -66,6 +67,7 @@ class Facts:
     failed_at: str = ""
     running: Sequence[RunningStep] = ()
     paused: Hold | None = None
+    within: RunQuerySet | None = None
 
     @property
     def is_held(self) -> bool:
@@ -83,6 +85,8 @@ class Facts:
     def summary(self) -> Summary:
         """The row's summary in the active language. If it quotes an error, the error is redacted."""
         summary = Summary.load(self.run.summary).told_in(LOCAL)
+        if self.within is not None:
+            summary = summary.without_others
         quoted = _QUOTED_ERROR.get(summary.kind)
         if quoted is None or not summary:
             return summary

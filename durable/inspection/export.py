@@ -18,6 +18,8 @@ from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.core.places import Place, of_arguments, of_message
+from durable.core.summary import Summary
+from durable.inspection.actions import detail_without_runs
 from durable.inspection.entry_detail import arguments_field
 from durable.inspection.entry_facts import entry_facts
 from durable.inspection.family import count_children, family_data
@@ -25,10 +27,12 @@ from durable.inspection.keys import key_data
 from durable.inspection.limits import limits_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.ranks import rank_data
+from durable.inspection.run_rules import existing_among
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run, StepSave
 from durable.models.batches import in_batches, weight
+from durable.models.run import RunQuerySet
 
 __all__ = ["MOST", "MOST_BYTES", "exported", "written"]
 
@@ -43,16 +47,24 @@ def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
     return data
 
 
-def written(run: Run, *, with_payloads: bool, indent: int | None = None, most_bytes: int = MOST_BYTES) -> Iterator[str]:
+def written(
+    run: Run,
+    *,
+    with_payloads: bool,
+    indent: int | None = None,
+    most_bytes: int = MOST_BYTES,
+    within: RunQuerySet | None = None,
+) -> Iterator[str]:
     """Yield the run, its history, failed attempts, saves, messages and audit log as pieces of one JSON text.
 
     Times are ISO 8601 text. Without payloads, inputs, outputs, bodies and tracebacks are left out. `is_complete` is
     false if a cap was reached: `MOST` rows of a kind, or `most_bytes` characters. With `indent` the text has lines.
+    `within` are the runs that the reader may see, None for all: others are neither named nor counted.
     """
     writer = _Writer(indent, most_bytes)
-    yield writer.begin(_run(run, with_payloads))
+    yield writer.begin(_run(run, with_payloads, within))
     for part in _PARTS:
-        yield from writer.rows(part.name, part.read(run, with_payloads))
+        yield from writer.rows(part.name, part.read(run, with_payloads, within))
     yield writer.end()
 
 
@@ -92,8 +104,9 @@ class _Part:
     large: tuple[str, ...]
     payloads: tuple[str, ...]  # the large columns that are not read without payloads
     as_data: Callable[[Run, Any, bool], dict[str, Any]]
+    hide: Callable[[Any], None] | None = None  # from a row what a reader may not see who may not see all runs
 
-    def read(self, run: Run, with_payloads: bool) -> Iterator[dict[str, Any]]:
+    def read(self, run: Run, with_payloads: bool, within: RunQuerySet | None = None) -> Iterator[dict[str, Any]]:
         """Yield up to MOST rows and one more, read in batches; each batch is a transaction of its own."""
         found = self.found(run)
         columns = tuple(each for each in self.large if with_payloads or each not in self.payloads)
@@ -107,28 +120,31 @@ class _Part:
             read.reverse()
             while read:
                 row = read.pop()
+                if within is not None and self.hide is not None:
+                    self.hide(row)
                 data = self.as_data(run, row, with_payloads)
                 row._state.fields_cache.clear()  # break the cycle of an entry and its metadata
                 yield data
 
 
-def _run(run: Run, with_payloads: bool) -> dict[str, Any]:
+def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str, Any]:
     with reading():
-        children, tick = count_children(run.id), tick_of(run.id)
+        children, tick = count_children(run.id, within), tick_of(run.id)
+        existing = existing_among(within, [run.parent_id, run.replay_of_id])
     data: dict[str, Any] = {
         "id": run.id,
         "workflow": run.workflow,
         "queue": run.queue,
         "state": run.state,
-        "summary": str(redacted(run.workflow, "error", run.summary)),
+        "summary": str(redacted(run.workflow, "error", _summary(run, within))),
         "created_at": _text(run.created_at),
         "started_at": _text(run.started_at),
         "finished_at": _text(run.finished_at),
         "wake_at": _text(run.wake_at),
-        "parent": run.parent_id,
+        "parent": run.parent_id if run.parent_id in existing else None,
         "children": family_data(children),
         "schedule": tick_data(tick),
-        "replay_of": run.replay_of_id,
+        "replay_of": run.replay_of_id if run.replay_of_id in existing else None,
         "error": _error(run, run.error, with_payloads),
         **limits_data(run),
         **key_data(run),
@@ -220,6 +236,14 @@ def _action(_run: Run, action: OperatorAction, _with_payloads: bool) -> dict[str
     }
 
 
+def _summary(run: Run, within: RunQuerySet | None) -> str:
+    return run.summary if within is None else Summary.load(run.summary).without_others
+
+
+def _hide_runs(action: OperatorAction) -> None:
+    action.detail = detail_without_runs(action)
+
+
 def _error(run: Run, error: ErrorInfo | None, with_payloads: bool) -> dict[str, str] | None:
     if error is None:
         return None
@@ -261,5 +285,5 @@ _PARTS: Final = (
         payloads=("body", "response"),
         as_data=_message,
     ),
-    _Part(name="actions", found=_actions, large=("reason", "detail"), payloads=(), as_data=_action),
+    _Part(name="actions", found=_actions, large=("reason", "detail"), payloads=(), as_data=_action, hide=_hide_runs),
 )

@@ -19,6 +19,7 @@ from durable.inspection.payloads import redacted
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import QueueMessage, Run
 from durable.models.fields import unpack
+from durable.models.run import RunQuerySet
 
 __all__ = ["FormerMessage", "former_messages"]
 
@@ -38,13 +39,14 @@ class FormerMessage:
     body: str
 
 
-def former_messages(run: Run, queues: Iterable[str]) -> list[FormerMessage]:
+def former_messages(run: Run, queues: Iterable[str], within: RunQuerySet | None = None) -> list[FormerMessage]:
     """Return the newest message of each of these queues whose body JSON expresses and nothing hides.
 
     Looks at this run and at the newest runs of its workflow; five statements. Show it to users with `view_payload`.
+    `within` limits the other runs, for example to those that a user may see: the newest of these are looked at.
     """
     wanted = list(dict.fromkeys(queues))
-    every = Run.objects.using(conf.DATABASE).order_by("-created_at", "-id")
+    every = (Run.objects.using(conf.DATABASE) if within is None else within).order_by("-created_at", "-id")
     others = [every.filter(workflow=each) for each in names_of_workflow(run.workflow)]
     ids = dict.fromkeys([run.pk, *(unpack(each) for _, each in newest_rows(others, ["created_at", "id"], _RUNS))])
     messages = QueueMessage.objects.using(conf.DATABASE)

@@ -20,6 +20,7 @@ from durable.inspection.capped_counts import Count, cross_tally
 from durable.inspection.humanize import shortened
 from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.fields import unpack
+from durable.models.run import RunQuerySet
 
 __all__ = ["LaterRecoveries", "recovered_later"]
 
@@ -64,10 +65,11 @@ class LaterRecoveries:
         return self.newest.created_at
 
 
-def recovered_later(run: Run) -> LaterRecoveries | None:
+def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecoveries | None:
     """Return what was recovered of an ended run's first 10,000 children since it has read them; None for nothing.
 
-    One statement, three more for a run with children that were ever recovered; none for an open run.
+    One statement, three more for a run with children that were ever recovered; none for an open run. `within` limits the
+    children, for example to those that a user may see.
     """
     if run.finished_at is None:
         return None
@@ -77,6 +79,8 @@ def recovered_later(run: Run) -> LaterRecoveries | None:
     )
     newest = actions.order_by("-created_at", "-id").values("id")[:1]
     children = Child.objects.using(conf.DATABASE).filter(parent_id=run.id).order_by("position")
+    if within is not None:
+        children = children.filter(run__in=within.order_by().values("pk"))
     rows = cross_tally(children.annotate(of_action=Subquery(newest)), ["of_action", "location"], _CAP + 1)
     places = {action: unpack(location) for action, location, _number in rows if action is not None}
     if not places:

@@ -155,7 +155,12 @@ def list_runs(
 
 
 def list_and_count(
-    wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST, cursor: str | None = None, limit: int = PAGE
+    wanted: RunCriteria,
+    *,
+    order: RunOrder = RunOrder.NEWEST,
+    cursor: str | None = None,
+    limit: int = PAGE,
+    within: RunQuerySet | None = None,
 ) -> tuple[RunPage, Count | None]:
     """Return what `list_runs` and `count_runs` do; one statement more than `list_runs` for the first page.
 
@@ -163,10 +168,10 @@ def list_and_count(
     """
     learn_names_of(wanted)
     order = order_of(wanted, order)
-    first = _lanes_of(wanted, order, None, None)
+    first = _lanes_of(wanted, order, None, within)
     known: Count | None = None
     if cursor:
-        page = merged(_lanes_of(wanted, order, cursor, None), order, limit)
+        page = merged(_lanes_of(wanted, order, cursor, within), order, limit)
     else:
         page, known = merged_and_counted(first, order, limit)
     if wanted.error_text and conf.REDACT:
@@ -176,7 +181,9 @@ def list_and_count(
     return page, _count(first)
 
 
-def count_runs(wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST) -> Count | None:
+def count_runs(
+    wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST, within: RunQuerySet | None = None
+) -> Count | None:
     """Return how many runs match, counted up to `FOUND`; None where only a redaction hook can tell.
 
     Of the list in `order`, which has fewer runs where it is the order of a time that not all have. The count is capped,
@@ -186,7 +193,7 @@ def count_runs(wanted: RunCriteria, *, order: RunOrder = RunOrder.NEWEST) -> Cou
     if wanted.error_text and conf.REDACT:
         return None
     learn_names_of(wanted)
-    return _count(_lanes_of(wanted, order_of(wanted, order), None, None))
+    return _count(_lanes_of(wanted, order_of(wanted, order), None, within))
 
 
 def learn_names_of(wanted: RunCriteria) -> None:

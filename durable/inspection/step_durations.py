@@ -71,11 +71,13 @@ def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list
     return sorted(found, key=lambda each: (-(each.p95 or 0.0), each.place))
 
 
-def usual_durations(steps: Iterable[SampledStep]) -> dict[SampledStep, StepDurations]:
+def usual_durations(
+    steps: Iterable[SampledStep], within: RunQuerySet | None = None
+) -> dict[SampledStep, StepDurations]:
     """Return the usual durations of these steps; two statements.
 
     At most `MOST` places are looked up: a workflow and a location without its iterations' numbers. Steps of other
-    places, and those of which nothing is known, are missing.
+    places, and those of which nothing is known, are missing. `within` limits the runs beside their own.
     """
     wanted: dict[tuple[str, str], list[SampledStep]] = defaultdict(list)
     for step in steps:
@@ -84,7 +86,7 @@ def usual_durations(steps: Iterable[SampledStep]) -> dict[SampledStep, StepDurat
     if not looked_up:
         return {}
     workflows = sorted({workflow for (workflow, _), _ in looked_up})
-    runs = dict(zip(workflows, _sampled_runs(workflows), strict=True))
+    runs = dict(zip(workflows, _sampled_runs(workflows, within), strict=True))
     entries = [_neighbours(runs[workflow], alike[0]) for (workflow, _), alike in looked_up]
     found: dict[SampledStep, StepDurations] = {}
     for ((_, place), alike), rows in zip(looked_up, sample_rows(entries, _COLUMNS, ENTRIES), strict=True):

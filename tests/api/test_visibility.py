@@ -11,11 +11,15 @@ import pytest
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.test import override_settings
+from django.utils import timezone
 
 from durable import get_run
+from durable.core.control_flow import Park
+from durable.core.slot_records import Admission
+from durable.core.summary import in_line, waiting
 from durable.inspection import causes, run_lanes
 from durable.inspection.visibility import has_own_index
-from durable.models import Cause, Child, Failure, OperatorAction, QueueMessage, Run
+from durable.models import Cause, Child, Failure, OperatorAction, QueueMessage, Run, Slot
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import loop
 from tests.faults.passing import pass_once
@@ -357,3 +361,45 @@ def test_a_hook_that_is_gone_shows_nothing(make_api: MakeApi) -> None:
     api = make_api(*ALL)
     with override_settings(DURABLE={"API_RUNS": "tests.api.gone.own_runs"}), pytest.raises(ImportError):
         api.get("/runs")
+
+
+@override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.no_runs_by_mistake"})
+def test_a_function_without_a_result_is_an_error_and_not_all_runs(make_api: MakeApi) -> None:
+    pass_once(loop.using(id="bob-1").start(1))
+    api = make_api(*ALL, name="ada")
+    for path in ("/runs", "/counts", "/runs/bob-1"):
+        with pytest.raises(TypeError, match="API_RUNS"):
+            api.get(path)
+
+
+def no_runs_by_mistake(_request: HttpRequest, _runs: QuerySet[Run]) -> None:
+    """A function that forgets its return."""
+
+
+def test_the_explanation_of_a_line_names_no_hidden_run(ada: Api) -> None:
+    now = timezone.now()
+    admission = Admission(is_granted=False, limit="gpu", place=7, held=3, at_once=3)
+    Run.objects.filter(pk="ada-1").update(
+        state="sleeping",
+        wake_at=None,
+        finished_at=None,
+        waiting_for="",
+        summary=waiting(Park(None, doing=[in_line(admission)])),
+    )
+    for place, run_id in enumerate(("bob-1", "ada-1")):
+        Slot.objects.create(run_id=run_id, limit="gpu", kind="step", is_held=not place, place=place, since=now)
+    [listed], one = ada.get("/runs").json()["results"], ada.get("/runs/ada-1").json()
+    for told in (listed["explanation"], one["explanation"]):
+        assert told["headline"].startswith("In line for limit gpu for ")
+        assert told["detail"] == ""
+    with override_settings(DURABLE={}):
+        assert "bob-1" in ada.get("/runs/ada-1").json()["explanation"]["detail"]
+
+
+def test_an_action_tells_no_hidden_run_that_it_has_started(ada: Api) -> None:
+    for outcome, detail in (("done", 'from "a", as run bob-1'), ("conflict", 'run "bob-1" exists')):
+        OperatorAction.objects.create(
+            source="api", action="replay", run_id="ada-1", outcome=outcome, detail=detail, created_at=timezone.now()
+        )
+    found = ada.get("/operator-actions?run=ada-1").json()["results"]
+    assert [each["detail"] for each in found] == ["", 'from "a"']

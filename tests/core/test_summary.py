@@ -11,14 +11,18 @@ import pytest
 from durable.core.control_flow import Park
 from durable.core.errors import STOPPED
 from durable.core.location import escape
+from durable.core.slot_records import Admission
 from durable.core.summary import (
     KIND_LENGTH,
     Summary,
     SummaryKind,
     asleep,
+    awaiting,
     backing_off,
     compensating,
+    in_line,
     kind_of_stored,
+    rated,
     waiting,
 )
 
@@ -160,3 +164,26 @@ def test_the_column_is_json_with_the_kind_first() -> None:
     stored = Summary(SummaryKind.REPLAYED, location="straße").stored
     assert stored == '{"kind":"replayed","location":"straße"}'
     assert json.loads(stored) == {"kind": "replayed", "location": "straße"}
+
+
+def test_a_summary_tells_nothing_of_other_runs_for_a_reader_who_may_not_see_them() -> None:
+    admission = Admission(is_granted=False, limit="gpu", place=7001, held=7002, at_once=7003)
+    doing = [in_line(admission), rated("api", 7004), awaiting("call", "other-1"), BACKOFF, asleep("nap")]
+    whole = waiting(Park(T, doing=doing))
+    assert "7001" in whole
+    assert "other-1" in whole
+    alone = whole.without_others
+    assert alone.startswith("in line for gpu; rate api; waiting for a child; step ")
+    assert not any(each in alone for each in ("700", "other-1"))
+    assert alone.is_in_line == whole.is_in_line
+    for each in doing:
+        one = waiting(Park(T, doing=[each]))
+        same = one.without_others
+        assert (same.is_in_line, same.is_rated, same.is_trying_again) == (
+            one.is_in_line,
+            one.is_rated,
+            one.is_trying_again,
+        )
+    ended = Summary(SummaryKind.PARENT_ENDED, parent="other-1", state="failed")
+    assert "other-1" not in ended.without_others
+    assert Summary(SummaryKind.PAUSED).without_others == "paused"

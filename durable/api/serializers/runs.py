@@ -137,7 +137,7 @@ class RunSerializer(serializers.Serializer[Run]):
         """Return the explanation from the row alone."""
         running = self.context.get("running", {}).get(run.id, ())
         paused = self.context.get("paused", {}).get(run.queue)
-        return asdict(explain(run, timezone.now(), running=running, paused=paused))
+        return asdict(explain(run, timezone.now(), running=running, paused=paused, within=self.context["within"]))
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_waiting_for(self, run: Run) -> list[str] | None:
@@ -242,9 +242,9 @@ class RunDetailSerializer(RunSerializer):
     @extend_schema_field(ExplanationSerializer)
     def get_explanation(self, run: Run) -> Any:
         """Return the explanation from all available data."""
-        within = self.context.get("within")
+        within = self.context["within"]
         children = None if within is None or run.state != RunState.COMPLETED else count_children(run.id, within)
-        return asdict(explain_fully(run, timezone.now(), open_keys_of_long(run), children))
+        return asdict(explain_fully(run, timezone.now(), open_keys_of_long(run), children, within=within))
 
     @extend_schema_field(serializers.DateTimeField(allow_null=True))
     def get_deadline(self, run: Run) -> Any:

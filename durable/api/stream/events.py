@@ -8,12 +8,13 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from durable.api.access import existing, is_still_permitted, may
+from durable.api.access import is_limited, is_still_permitted, may, visible_runs
 from durable.api.idempotent import as_json
 from durable.api.render import entry_shown
 from durable.api.serializers.history import EntrySerializer
 from durable.api.serializers.runs import RunSerializer
 from durable.api.stream.changes import News
+from durable.inspection.run_rules import existing_among
 from durable.models import Run
 
 __all__ = ["HEARTBEAT", "EventBuilder", "NoLongerPermittedError", "StreamEvent", "encode_event"]
@@ -71,9 +72,11 @@ class EventBuilder:
             yield StreamEvent(event="end", data={"id": run.id, "state": run.state})
 
     def _context(self, run: Run) -> dict[str, Any]:
+        within = visible_runs(self.request) if is_limited() else None
         return {
             "request": self.request,
-            "existing": existing(self.request, (run.parent_id, run.replay_of_id)),
+            "within": within,
+            "existing": existing_among(within, (run.parent_id, run.replay_of_id)),
             "may_see_payloads": self._may_see_payloads,
         }
 

@@ -14,7 +14,7 @@ from durable.api.schema import described
 from durable.api.serializers.system import ActionListQuery, ActionPageSerializer, ActionSerializer
 from durable.api.views.base import View
 from durable.core.clock import to_utc
-from durable.inspection.actions import ActionCriteria, search_actions
+from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.pagination import InvalidCursorError
 
 __all__ = ["ActionsView"]
@@ -46,6 +46,9 @@ class ActionsView(View):
         if is_limited():
             found = found.filter(run_id__in=visible_runs(request).values("pk"))
         page = list(found[: query["limit"] + 1])
+        if is_limited():
+            for each in page:
+                each.detail = detail_without_runs(each)
         shown, more = page[: query["limit"]], len(page) > query["limit"]
         last = shown[-1] if more else None
         return Response(

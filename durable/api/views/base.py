@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
-from durable.api.access import Permitted, existing, is_signed_in, may
+from durable.api.access import Permitted, is_limited, is_signed_in, may, visible_runs
 from durable.api.bodies import BodyRequest
 from durable.api.origin import check_origin
 from durable.api.parsing import JSONParser, JSONRenderer, Negotiation
@@ -23,6 +23,7 @@ from durable.api.schema import Description
 from durable.api.serializers.fields import Form
 from durable.api.throttling import READ, Throttle
 from durable.conf import conf
+from durable.inspection.run_rules import existing_among
 from durable.inspection.time_limit import is_statement_timeout, reading
 from durable.models import Run
 
@@ -130,9 +131,11 @@ class View(APIView):
     def context_for(self, request: Request, runs: list[Run]) -> dict[str, Any]:
         """Return what the shapes of runs need beside the rows."""
         others = [each for run in runs for each in (run.parent_id, run.replay_of_id)]
+        within = visible_runs(request) if is_limited() else None
         return {
             "request": request,
-            "existing": existing(request, others),
+            "within": within,
+            "existing": existing_among(within, others),
             "may_see_payloads": may(request, "view_payload"),
         }
 

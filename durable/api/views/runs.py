@@ -116,8 +116,7 @@ class RunView(View):
         if expand:
             self.require(request, "view_payload", "Seeing inputs and outputs")
         run = visible_run(request, run_id)
-        within = visible_runs(request) if is_limited() else None
-        context = {**self.context_for(request, [run]), "expand": expand, "within": within}
+        context = {**self.context_for(request, [run]), "expand": expand}
         return Response(RunDetailSerializer(run, context=context).data)
 
 

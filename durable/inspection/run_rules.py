@@ -1,0 +1,57 @@
+"""The runs that a request may see, where a project limits them: `API_RUNS` over REST, `ADMIN_RUNS` in the admin.
+
+A surface has one rule, and asks it for the runs of each request. Errors of the project's function are not caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from durable.conf import conf
+from durable.models import Run
+from durable.models.run import RunQuerySet
+
+__all__ = ["RunRule", "existing_among", "find_among"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRule:
+    """The rule that the setting of this name gives: the dotted path of a function of a request and a queryset of runs."""
+
+    setting: str
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a user may see some runs only."""
+        return getattr(conf, self.setting) is not None
+
+    def runs(self, request: Any) -> RunQuerySet:
+        """Return the runs that the request may see; calls the project's function if there is one.
+
+        Raises TypeError if that returns no queryset of runs: None would mean all of them elsewhere.
+        """
+        runs: RunQuerySet = Run.objects.using(conf.DATABASE)
+        path = getattr(conf, self.setting)
+        if path is None:
+            return runs
+        found = import_string(path)(request, runs)
+        if not isinstance(found, RunQuerySet):
+            raise TypeError(f'DURABLE["{self.setting}"] has to return a queryset of runs, not {type(found).__name__}')
+        return found
+
+
+def find_among(runs: RunQuerySet, run_id: str) -> Run | None:
+    """Return the run with this id if it is one of these, without its payloads; None otherwise."""
+    return runs.filter(pk=run_id).with_side_rows().defer("input", "output").first()
+
+
+def existing_among(within: RunQuerySet | None, ids: Iterable[str | None]) -> frozenset[str]:
+    """Return those of the ids whose runs are `within`; one query, none for None, which is all runs, or without ids."""
+    wanted = {each for each in ids if each is not None}
+    if not wanted or within is None:
+        return frozenset(wanted)
+    return frozenset(within.filter(pk__in=wanted).values_list("pk", flat=True))
