@@ -84,6 +84,8 @@ class Values:
       (`durable.inspection.payloads`); "" shows all of it to operators with the permission to see payloads.
     - `API_RUNS`: the dotted path of a function of a request and a queryset of runs, which returns those runs that the
       user may see over REST; without it, all of them.
+    - `ADMIN_RUNS`: the dotted path of such a function for the admin: without it, a user with `durable.view_run` sees all
+      runs there.
     - `API_MAX_WAITING`: how many requests of one process may wait at a time over REST (long polls), 0 for none. Without
       it 8 under ASGI, a quarter of the server's threads under WSGI, and none in a process with one thread.
     - `API_WORKFLOWS`: the names of the workflows that may be started over REST, or prefixes of names that end with a
@@ -118,6 +120,7 @@ class Values:
     OTHER_JOBS: Sequence[str] = ()
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None
+    ADMIN_RUNS: str | None = None
     API_MAX_WAITING: int | None = None
     API_WORKFLOWS: Sequence[str] | None = None
     ALERTS: Mapping[str, Any] | None = None

@@ -25,7 +25,7 @@ from tests.support.definitions import Definition, one, other
 
 JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
 #: Settings whose value is a name: what has no such thing says the name.
-_NAMES_OF_THINGS = {"CODEC", "DATABASE", "QUEUE", "REDACT", "API_RUNS", "RETENTION"}
+_NAMES_OF_THINGS = {"CODEC", "DATABASE", "QUEUE", "REDACT", "API_RUNS", "ADMIN_RUNS", "RETENTION"}
 DATABASES: dict[str, dict[str, Any]] = {"default": {}, "archive": {}}  # only looked at, never connected to
 
 
@@ -83,8 +83,11 @@ class TestSettings:
             ("API_WORKFLOWS", "shop.fulfil"),
             ("API_WORKFLOWS", [1]),
             ("API_RUNS", ""),
+            ("ADMIN_RUNS", ""),
             ("API_RUNS", "durable.nowhere.runs"),
+            ("ADMIN_RUNS", "durable.nowhere.runs"),
             ("API_RUNS", len),
+            ("ADMIN_RUNS", len),
             ("ENCRYPTION_KEYS", "one key, and no list"),
             ("ENCRYPTION_KEYS", [""]),
             ("BIND_PAYLOADS", True),

@@ -14,7 +14,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from durable import runtime
-from durable.admin import access, pages
+from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm
 from durable.admin.verbs import VERBS, Option, Verb
@@ -35,7 +35,7 @@ from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
-from durable.operations.audited import audited
+from durable.operations.audited import UnseenRunError, audited
 from durable.operations.bulk_starts import starts_of_run
 
 __all__ = ["Refusal", "admit", "log_denied", "no_verb", "refusals", "show", "status_of"]
@@ -57,6 +57,8 @@ def refusals() -> Iterator[None]:
         yield
     except OperationDeniedError as error:
         raise PermissionDenied(told(error)) from error
+    except UnseenRunError as error:
+        raise Refusal(_unseen(error), 409) from error
     except RunNotFoundError as error:
         raise Http404(told(error)) from error
     except (DurableError, ValueError) as error:
@@ -77,6 +79,14 @@ def _words(error: Exception) -> str:
     else:
         text = _("Nothing was done: %(why)s")
     return text % {"why": told(error)}
+
+
+def _unseen(error: UnseenRunError) -> str:
+    """Return why no run is started that the user would not see, or whose id or key a hidden run has."""
+    if error.key:
+        text = _('Nothing was done: an open run that you may not see has the key "%(key)s". Use another key.')
+        return text % {"key": error.key}
+    return _("Nothing was done: you would not see the run. Start one that you may see, with another id.")
 
 
 def no_verb(name: str, known: Iterable[str]) -> str:
@@ -110,7 +120,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
     if verb is None:
         raise Http404(no_verb(name, VERBS))
     admit(request, name, unquote(key))
-    run = pages.find(key)
+    run = pages.find(request, key)
     form = ActForm(request.POST if request.method == "POST" else None)
     problem, status = "", 200
     ticked = verb.ticked(request.POST if request.method == "POST" else request.GET)
@@ -124,15 +134,16 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
                 )
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-                run = pages.find(key)
+                run = pages.find(request, key)
                 form = ActForm({**request.POST.dict(), "expected": revision(run)})
             else:
                 messages.success(request, verb.done)
                 if location:
                     return HttpResponseRedirect(f"{admin.url('running_step', shown)}?{urlencode({'at': location})}")
                 return HttpResponseRedirect(admin.url("change" if run.workflow != BULK else "bulk_result", shown))
+    within = sight.within(request)
     context = {
-        **asking_context(admin, run),
+        **asking_context(admin, request, run),
         "title": _("%(verb)s: run %(run)s") % {"verb": verb.title, "run": run.id},
         "verb": verb,
         "form": form,
@@ -140,7 +151,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "ticked": ticked,
         "options": _options(verb, run),
         "location": location,
-        "children_note": starts_of_run(run.id).note if name == "replay" else verb_note(run, name),
+        "children_note": starts_of_run(run.id).note if name == "replay" else verb_note(run, name, within),
         "is_possible": name in possible_verbs(run) or name == "take_stack",
         "command": _command(name, run.id, location, ticked),
         "edit_url": admin.url("edit_input", run.id) if name == "restart" and _may_edit(request) else "",
@@ -167,7 +178,7 @@ def _may_edit(request: HttpRequest) -> bool:
     return all(access.may(request, each) for each in ("edit_input", "start_run", "view_payload"))
 
 
-def asking_context(admin: AdminPages, run: Run) -> dict[str, Any]:
+def asking_context(admin: AdminPages, request: HttpRequest, run: Run) -> dict[str, Any]:
     """Return what every confirmation page shows of the run."""
     now = pages.now()
     return {
@@ -175,12 +186,15 @@ def asking_context(admin: AdminPages, run: Run) -> dict[str, Any]:
         "run": run,
         "run_url": admin.url("change", run.id),
         "expected": revision(run),
-        "explanation": explain_fully(run, now, open_keys_of_long(run)),
+        "explanation": explain_fully(run, now, open_keys_of_long(run), within=sight.within(request)),
     }
 
 
 def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], options: dict[str, Any]) -> str:
     verb = VERBS[name]
     expected = given["expected"] or None
-    with refusals(), acting_as(access.actor_of(request), reason=given["reason"], expected=expected):
+    with (
+        refusals(),
+        acting_as(access.actor_of(request), reason=given["reason"], expected=expected, sees=sight.seen_by(request)),
+    ):
         return verb.perform(run.id, given["token"], **options)

@@ -26,7 +26,7 @@ from django.utils.timezone import make_aware
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import pages
+from durable.admin import pages, sight
 from durable.admin.access import may
 from durable.admin.moments import moment
 from durable.admin.url_keys import as_key
@@ -35,7 +35,7 @@ from durable.admin.zone import viewers_zone
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.inspection import StatementTimeoutError, reading
-from durable.inspection.actions import ActionCriteria, search_actions
+from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.bulks import bulks_among
 from durable.inspection.humanize import printable, shortened, thousands
 from durable.inspection.refusals import told
@@ -201,14 +201,14 @@ class OperatorActionAdmin(_ModelAdmin):
         """Return the log from durable's database, as far as its own filters choose it."""
         given = request.GET
         if given.get("q", "").strip():
-            return super().get_queryset(request).using(conf.DATABASE)
-        return search_actions(_criteria(given), window=_WINDOW).order_by(*self.ordering)
+            return _seen(request, super().get_queryset(request).using(conf.DATABASE))
+        return _seen(request, search_actions(_criteria(given), window=_WINDOW).order_by(*self.ordering))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> OperatorAction | None:
         """Return the action, a row of a bulk as well: the list alone leaves such rows out."""
         if not (object_id.isascii() and object_id.isdigit() and len(object_id) < 19):
             return None
-        return OperatorAction.objects.using(conf.DATABASE).filter(pk=int(object_id)).first()
+        return _seen(request, OperatorAction.objects.using(conf.DATABASE).filter(pk=int(object_id))).first()
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[OperatorAction], search_term: str
@@ -276,6 +276,8 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def _about(self, request: HttpRequest, action: OperatorAction) -> dict[str, Any]:
         verb, is_bulk = verb_title(action.action), action.run_id and not action.bulk_id
+        if sight.is_limited():
+            action.detail = detail_without_runs(action)
         return {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -289,7 +291,7 @@ class OperatorActionAdmin(_ModelAdmin):
             "bulk_url": reverse(
                 "admin:durable_run_bulk_result", args=[as_key(action.bulk_id)], current_app=self.admin_site.name
             )
-            if action.bulk_id
+            if action.bulk_id and (not sight.is_limited() or action.actor_id == request.user.pk)
             else "",
         }
 
@@ -410,7 +412,7 @@ def _criteria(given: QueryDict) -> ActionCriteria:
         reason=given.get("reason", "").strip(),
         since=_day(given.get("since", "")),
         until=_day(given.get("until", ""), days_later=1),
-        is_grouped=not bulk and not given.get("outcome"),
+        is_grouped=not bulk and not given.get("outcome") and not sight.is_limited(),
     )
 
 
@@ -423,6 +425,12 @@ def _day(text: str, *, days_later: int = 0) -> datetime | None:
         return to_utc(make_aware(datetime.combine(day + timedelta(days=days_later), time.min)))
     except (ValueError, OverflowError):
         return None
+
+
+def _seen(request: HttpRequest, actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
+    """Limit the actions to those on runs that the request may see; all actions where that is all runs."""
+    within = sight.within(request)
+    return actions if within is None else actions.filter(run_id__in=within.order_by().values("pk"))
 
 
 def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:

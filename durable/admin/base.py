@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import reverse
 
-from durable.admin import access
+from durable.admin import access, sight
 from durable.admin.url_keys import as_key, url_maker
 from durable.admin.visible_text import with_visible_text
 from durable.inspection.humanize import printable
@@ -39,6 +39,7 @@ class AdminPages:
         around = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
+            "is_limited": sight.is_limited(),
             "may": {name: access.may(request, name) for name in _PERMISSIONS},
         }
         # With this attribute, reverse() finds the URLs of this admin site and of no other instance.

@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.admin import access, action_page, pages
+from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm
 from durable.admin.forms import BulkForm
@@ -59,6 +59,11 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     _deny(request, name if name in BULK else BULK[0], ids)
     if name not in BULK:
         return _again(admin, request, _("Choose what to do with the runs first."))
+    if sight.is_limited() and any(each in given for each in ("all", "bulk", "children_of")):
+        why = _("Nothing was done: users of this project see some runs only, so choose the runs themselves.")
+        return _again(admin, request, why)
+    seen = sight.existing(request, ids)
+    ids = [each for each in ids if each in seen]
     again = _failed_again(given.get("bulk", ""))
     children = _failed_children(given)
     wanted = _wanted(given) if "all" in given else None
@@ -94,7 +99,8 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
                 return _do(admin, request, name, chosen or ids, form, ticked)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-    found = Run.objects.using(conf.DATABASE).defer("input", "output").in_bulk(eligibility.shown)
+    found = sight.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
+    within = sight.within(request)
     now = pages.now()
     context = {
         "now": now,
@@ -111,7 +117,11 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "left_alone": _left_alone(eligibility),
         "causes": causes,
         "starts_note": "" if starts is None else starts.note,
-        "rows": [(found[each], explain(found[each], now).headline) for each in eligibility.shown if each in found],
+        "rows": [
+            (found[each], explain(found[each], now, within=within).headline)
+            for each in eligibility.shown
+            if each in found
+        ],
         "ids": ids,
         "is_all": "all" in given,
         "again": given.get("bulk", "") if again else "",
@@ -132,9 +142,15 @@ def _do(
     admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, options: dict[str, bool]
 ) -> HttpResponse:
     verb, given = VERBS[name], form.cleaned_data
-    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+    sees = sight.seen_by(request)
+    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"], sees=sees):
         report = bulk.apply(
-            name, selection, as_id=given["token"], canary=form.canary, rate=given.get("rate"), **options
+            name,
+            selection,
+            as_id=_own_id(request, given["token"]),
+            canary=form.canary,
+            rate=given.get("rate"),
+            **options,
         )
     if report.run_id is not None:
         messages.success(request, _("It is done in the background; this page shows how far it is."))
@@ -142,6 +158,14 @@ def _do(
         done = ngettext("%(verb)s: done for %(number)s run.", "%(verb)s: done for %(number)s runs.", report.done)
         messages.success(request, done % {"verb": verb.title, "number": thousands(report.done)})
     return HttpResponseRedirect(admin.url("bulk_result", report.bulk_id))
+
+
+def _own_id(request: HttpRequest, token: str) -> str:
+    """Return the id of the bulk: another one than the token where a run or a bulk out of sight has that id."""
+    if not sight.is_limited() or sight.find_bulk(request, token) is not None:
+        return token
+    is_taken = Run.objects.using(conf.DATABASE).filter(pk=token).exists() or find_bulk(token) is not None
+    return new_id() if is_taken else token
 
 
 def _failed_again(bulk_id: str) -> FailedAgain | None:
@@ -249,7 +273,7 @@ def _again(admin: AdminPages, request: HttpRequest, why: str) -> HttpResponse:
 
 def _list_url(admin: AdminPages, request: HttpRequest) -> str:
     given = request.POST if request.method == "POST" else request.GET
-    if (children := _failed_children(given)) is not None:
+    if not sight.is_limited() and (children := _failed_children(given)) is not None:
         return f"{admin.url('change', children.parent)}?part=children"
     query = given.get("filter", "")
     return admin.url("changelist") + (query if query.startswith("?") else "")

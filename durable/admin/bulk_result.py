@@ -10,16 +10,17 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from durable.admin import access, pages
+from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.admin.verbs import VERBS
 from durable.core.records import ENDED
 from durable.inspection import explain, possible_verbs
-from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, refusals
+from durable.inspection.bulks import BulkSummary, failed_again, refusals
 from durable.inspection.order_words import order_words
 from durable.inspection.shell_command import command
 from durable.inspection.wording import verb_title
+from durable.models.run import RunQuerySet
 from durable.operations.audit import PERMISSIONS
 
 __all__ = ["live", "show"]
@@ -30,22 +31,22 @@ _DECISIONS: Final = ("go_on", "stop_here")
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the whole page."""
-    return admin.page(request, "bulk_result", _context(admin, request, _found(key)))
+    return admin.page(request, "bulk_result", _context(admin, request, _found(request, key)))
 
 
 def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Return the part of the page that changes, or 304 if nothing has changed."""
-    found = _found(key)
+    found = _found(request, key)
     etag = _etag(found)
     if pages.is_known(request, etag):
         return pages.unchanged(etag)
     return pages.tagged(admin.page(request, "_bulk_result", _context(admin, request, found)), etag)
 
 
-def _found(key: str) -> BulkSummary:
+def _found(request: HttpRequest, key: str) -> BulkSummary:
     """Return the bulk of a URL. Raises Http404."""
     bulk_id = as_id(key)
-    found = find_bulk(bulk_id)
+    found = sight.find_bulk(request, bulk_id)
     if found is None:
         raise Http404(_('There is no bulk "%(bulk)s". The audit log may have been pruned since.') % {"bulk": bulk_id})
     return found
@@ -54,7 +55,9 @@ def _found(key: str) -> BulkSummary:
 def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dict[str, Any]:
     now = pages.now()
     title = str(VERBS[found.verb].title) if found.verb in VERBS else verb_title(found.verb)
-    runs = failed_again(found.id, found.verb).defer("input", "output").order_by("pk")[:_SHOWN] if found.again else []
+    within = sight.within(request)
+    again = failed_again(found.id, found.verb, within).defer("input", "output").order_by("pk")
+    runs = again[:_SHOWN] if found.again else []
     recover = {"verb": "recover", "bulk": found.id}
     has_order = found.order is not None and access.may(request, "view_payload")
     return {
@@ -62,11 +65,11 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
         "now": now,
         "bulk": found,
         "verb_title": title,
-        "trouble": _trouble(found, now),
+        "trouble": _trouble(found, now, within),
         "words": order_words(found.order, found.began_at) if has_order else "",
         "refusals": refusals(found.id),
-        "failed": [(run, explain(run, now).headline) for run in runs],
-        "recover_url": f"{admin.url('bulk')}?{urlencode(recover)}",
+        "failed": [(run, explain(run, now, within=within).headline) for run in runs],
+        "recover_url": "" if sight.is_limited() else f"{admin.url('bulk')}?{urlencode(recover)}",
         "decisions": _decisions(admin, request, found),
         "run_url": "" if found.run is None else admin.url("change", found.run.id),
         "verb_urls": _verbs(admin, request, found),
@@ -77,11 +80,11 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
     }
 
 
-def _trouble(found: BulkSummary, now: datetime) -> str:
+def _trouble(found: BulkSummary, now: datetime, within: RunQuerySet | None) -> str:
     """Return what keeps the bulk's own run from going on, where that needs a person; "" else."""
     if found.run is None or found.run.state in ENDED or found.stopped is not None:
         return ""
-    told = explain(found.run, now)
+    told = explain(found.run, now, within=within)
     return told.headline if told.needs_attention else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from durable.admin import access, pages
+from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_key
 from durable.inspection import pretty
@@ -21,11 +21,11 @@ _CUT = 1_000  # characters of an output
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show a page of the places of this run and of the run in `with`; without one, of the run that it repeats."""
-    run = pages.find(key)
-    other_id = request.GET.get("with") or run.replay_of_id or ""
+    run = pages.find(request, key)
+    other_id = request.GET.get("with") or "".join(sight.existing(request, [run.replay_of_id]))
     if not other_id:
         raise Http404(_('Run "%(run)s" repeats no other run: name the other one.') % {"run": run.id})
-    other: Run = pages.find(as_key(other_id))
+    other: Run = pages.find(request, as_key(other_id))
     start = request.GET.get("start", "")
     with_payloads = access.may(request, "view_payload")
     found = compare_runs(

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from durable import operations
-from durable.admin import access, action_page, pages
+from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import EditInputForm
 from durable.core.ids import new_id
@@ -30,7 +30,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     for action in ("edit_input", "restart"):
         action_page.admit(request, action, unquote(key))
     access.demand(request, "view_payload")
-    run = pages.find(key)
+    run = pages.find(request, key)
     with reading():
         editable, refusal = _editable(run)
     initial = {
@@ -50,7 +50,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
                 messages.success(request, _("A new run with this input has begun; this is it."))
                 return HttpResponseRedirect(admin.url("change", shown))
     context = {
-        **action_page.asking_context(admin, run),
+        **action_page.asking_context(admin, request, run),
         "title": _("Start again with another input: run %(run)s") % {"run": run.id},
         "form": form,
         "problem": problem,
@@ -82,5 +82,8 @@ def _start(request: HttpRequest, run: Run, editable: EditableInput, given: dict[
     changes = {
         name: value for name, value in values.items() if name not in editable.values or editable.values[name] != value
     }
-    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+    with (
+        action_page.refusals(),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=sight.seen_by(request)),
+    ):
         return operations.restart(run.id, as_id=given["token"], changes=changes).id

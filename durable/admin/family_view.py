@@ -14,6 +14,7 @@ from durable.inspection.family import FamilyCounts, GroupCounts, is_child, list_
 from durable.inspection.humanize import thousands
 from durable.inspection.later_recoveries import recovered_later
 from durable.models import Run
+from durable.models.run import RunQuerySet
 
 __all__ = ["family_of"]
 
@@ -57,14 +58,19 @@ class GroupView:
     shares: Sequence[Share]
 
 
-def family_of(admin: AdminPages, run: Run, children: FamilyCounts) -> dict[str, Any]:
-    """Return what the page shows of the run's family: a few statements more for a run that has failed children, or parents."""
-    failed = list_children(run.id, states=[_FAILED], limit=_NAMED).rows if children.failed else []
+def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQuerySet | None = None) -> dict[str, Any]:
+    """Return what the page shows of the run's family: a few statements more for a run that has failed children, or parents.
+
+    `within` limits it to the runs that a user may see. Then it offers no recovery of a family, which acts on all of it.
+    """
+    failed = list_children(run.id, states=[_FAILED], limit=_NAMED, within=within).rows if children.failed else []
     groups = [each for each in children.groups if each.name] and children.groups
-    parents = list_parents(run)
+    parents = list_parents(run, within)
     return {
         "parents": [(each, admin.url("change", each.id)) for each in parents],
-        "recover_parent_url": children_url(parents[-1].id, admin.admin_site.name) if _failed_both(run, parents) else "",
+        "recover_parent_url": children_url(parents[-1].id, admin.admin_site.name)
+        if within is None and _failed_both(run, parents)
+        else "",
         "children": children if children else None,
         "child_shares": _shares(GroupCounts(name="", states=children.states)),
         "child_groups": [
@@ -80,8 +86,8 @@ def family_of(admin: AdminPages, run: Run, children: FamilyCounts) -> dict[str, 
         "failed_children": [(each.run, admin.url("change", each.run.id)) for each in failed],
         "failed_children_url": _url(_FAILED, ""),
         "more_failed": max(0, children.failed.number - len(failed)),
-        "recovered_later": recovered_later(run) if children else None,
-        "recover_children_url": children_url(run.id, admin.admin_site.name),
+        "recovered_later": recovered_later(run, within) if children else None,
+        "recover_children_url": children_url(run.id, admin.admin_site.name) if within is None else "",
     }
 
 

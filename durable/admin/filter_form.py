@@ -14,6 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from durable.admin import sight
 from durable.admin.zone import is_of_viewer
 from durable.conf import conf
 from durable.core.clock import to_utc
@@ -125,6 +126,10 @@ class FilterForm(forms.Form):
     def __init__(self, given: QueryDict) -> None:
         super().__init__(given, label_suffix="")
         self._given = given
+        if sight.is_limited():  # an address of suggestions is refused then
+            for field in self.fields.values():
+                for name in ("list", "data-durable-names"):
+                    field.widget.attrs.pop(name, None)
 
     def clean(self) -> dict[str, Any]:
         """Refuse names that are no filters."""
@@ -202,7 +207,7 @@ class FilterForm(forms.Form):
             return f"{_local(value):%Y-%m-%d %H:%M:%S %Z}"
         if name == "since":
             return str(dict(self.fields["since"].choices)[value])  # type: ignore[attr-defined]  # a ChoiceField
-        if name == "cause":
+        if name == "cause" and not sight.is_limited():
             found = Cause.objects.using(conf.DATABASE).filter(fingerprint=value).first()
             return str(value) if found is None else cause_in_words(found.place, found.error_type)
         return str(value)

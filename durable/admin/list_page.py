@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.admin import access, list_columns, pages
+from durable.admin import access, list_columns, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of, with_offsets
 from durable.admin.verbs import BULK, VERBS, Verb
@@ -39,6 +39,7 @@ from durable.inspection.refusals import told
 from durable.inspection.runs import WINDOW, settle_roots
 from durable.inspection.saved_views import list_views
 from durable.models import Run, SavedView
+from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
 from durable.operations.eligibility import allowed_states
 
@@ -76,9 +77,12 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(exact)
     form = FilterForm(given)
     form.is_valid()  # an invalid field shows its own error, and is ignored
-    wanted = settle_roots(parse_search(form.search, form.wanted()))
+    within = sight.within(request)
+    wanted = parse_search(form.search, form.wanted(), within)
+    # Whether there are children at all would tell of those that are out of sight.
+    wanted = settle_roots(wanted) if within is None else replace(wanted, only_roots=wanted.hides_children)
     is_live = "live" in given
-    page, found, order, problem = _read(wanted, given, is_counted=not is_live)
+    page, found, order, problem = _read(wanted, given, within, is_counted=not is_live)
     running = activities_of_runs(page.runs, now)
     paused = paused_of(page.runs, now)
     marks = [(each.id, each.state, each.change_seq, each.fence, each.summary) for each in page.runs]
@@ -87,13 +91,14 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         return pages.unchanged(etag)
     heads = list_columns.columns_of(given, order)
     attempts = failed_attempts(page.runs) if any(each.column.name == "failed" for each in heads) else {}
+    existing = sight.existing(request, [each.parent_id for each in page.runs])
     context = {
         "title": _("Runs"),
         "now": now,
         "form": form,
         "problem": problem,
         "heads": heads,
-        "rows": [_row(admin, run, now, attempts, running[run.id], paused) for run in page.runs],
+        "rows": [_row(admin, run, now, attempts, running[run.id], paused, within, existing) for run in page.runs],
         "page": page,
         "window": WINDOW,
         "order_title": list_columns.ORDERS[order],
@@ -110,13 +115,15 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     return pages.tagged(admin.page(request, "_list" if is_live else "list", context), etag)
 
 
-def _read(wanted: RunCriteria, given: QueryDict, *, is_counted: bool) -> tuple[RunPage, Count | None, RunOrder, str]:
+def _read(
+    wanted: RunCriteria, given: QueryDict, within: RunQuerySet | None, *, is_counted: bool
+) -> tuple[RunPage, Count | None, RunOrder, str]:
     order, cursor = RunOrder.NEWEST, given.get("after")
     try:
         order = list_columns.order_of(given)
         if is_counted:
-            return *list_and_count(wanted, order=order, cursor=cursor), order, ""
-        return list_runs(wanted, order=order, cursor=cursor), None, order, ""
+            return *list_and_count(wanted, order=order, cursor=cursor, within=within), order, ""
+        return list_runs(wanted, order=order, cursor=cursor, within=within), None, order, ""
     except ValueError as error:
         return RunPage(runs=[]), None, order, told(error)
 
@@ -128,12 +135,14 @@ def _row(
     attempts: Mapping[str, int],
     running: Sequence[RunningStep],
     paused: Mapping[str, Hold],
+    within: RunQuerySet | None,
+    existing: Collection[str],
 ) -> Row:
     return Row(
         run=run,
         url=admin.url("change", run.id),
-        parent_url=admin.url("change", run.parent_id) if run.parent_id else "",
-        explanation=explain(run, now, running=running, paused=paused.get(run.queue)),
+        parent_url=admin.url("change", run.parent_id) if run.parent_id in existing else "",
+        explanation=explain(run, now, running=running, paused=paused.get(run.queue), within=within),
         failed_attempts=attempts.get(run.id, 0),
         took=(run.finished_at or now) - run.created_at,
     )
@@ -143,14 +152,14 @@ def _around(
     admin: AdminPages, request: HttpRequest, wanted: RunCriteria, found: Count | None, form: FilterForm, order: RunOrder
 ) -> dict[str, Any]:
     """Return what stands around the table, and is not refreshed with it."""
-    given = request.GET
+    given, within = request.GET, sight.within(request)
     columns = {each.column.name for each in list_columns.columns_of(given, RunOrder.NEWEST)}
     shown = [(each.name, each.title, each.name in columns) for each in list_columns.COLUMNS]
     return {
         "title": _("Runs") if found is None else _title(found),
-        "hidden": _hidden(wanted, found, order),
+        "hidden": _hidden(wanted, found, order, within),
         "with_children_query": query_of(given, children="true"),
-        "hidden_alerts": _hidden_alerts(wanted, found, order),
+        "hidden_alerts": _hidden_alerts(wanted, found, order, within),
         "with_alerts_query": query_of(given, alerts="true"),
         "found": found,
         "columns": shown,
@@ -159,15 +168,17 @@ def _around(
         "kept_by_search": _kept(given, without={"q"}),
         "kept_by_filter": _kept(given, without=set(form.fields)),
         "kept_by_columns": _kept(given, without={"columns", "sort"}),
-        "known_names": {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED], "worker": []},
+        "known_names": _suggested(),
         "bulk_url": admin.url("bulk"),
         "views": _views(admin, request),
-        "may_share": access.may(request, "share_savedview"),
+        "may_share": access.may(request, "share_savedview") and not sight.is_limited(),
     }
 
 
 def _verbs(request: HttpRequest, wanted: RunCriteria) -> list[Verb]:
     """Return the verbs that the user may apply, and that a state of the filter allows."""
+    if not sight.is_offered("bulk"):
+        return []
     states = {RunState.FAILED.value} if wanted.cause or wanted.place else wanted.states
     fitting = [name for name in BULK if not states or allowed_states(name) & states]
     return [VERBS[name] for name in fitting if access.may(request, VERBS[name].permission)]
@@ -185,15 +196,15 @@ def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:
             else "",
             is_current=bool(here) and QueryDict(view.query) == here,
         )
-        for view in list_views(key)
+        for view in list_views(key, with_shared=not sight.is_limited())
     ]
 
 
-def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder) -> str:
+def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder, within: RunQuerySet | None) -> str:
     """Return what to say of the children that match and are not listed; "" if there are none."""
     if not wanted.only_roots:
         return ""
-    number = _number_left_out(wanted, replace(wanted, only_roots=False), found, order)
+    number = _number_left_out(wanted, replace(wanted, only_roots=False), found, order, within)
     if number is None:
         return _("Children are not listed.")
     text = ngettext(
@@ -202,11 +213,11 @@ def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder) -> str:
     return text % {"number": thousands(number)} if number > 0 else ""
 
 
-def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder) -> str:
+def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder, within: RunQuerySet | None) -> str:
     """Return what to say of the alerts that match and are not listed; "" if there are none."""
     if not wanted.leaves_alerts_out:
         return ""
-    number = _number_left_out(wanted, replace(wanted, hides_alerts=False), found, order)
+    number = _number_left_out(wanted, replace(wanted, hides_alerts=False), found, order, within)
     if number is None:
         return _("Alerts are not listed.")
     text = ngettext(
@@ -215,15 +226,24 @@ def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder) ->
     return text % {"number": thousands(number)} if number > 0 else ""
 
 
-def _number_left_out(wanted: RunCriteria, wider: RunCriteria, found: Count | None, order: RunOrder) -> int | None:
+def _number_left_out(
+    wanted: RunCriteria, wider: RunCriteria, found: Count | None, order: RunOrder, within: RunQuerySet | None
+) -> int | None:
     """Return how many more runs than the `found` ones match a wider filter; None if they are too many to be counted."""
     is_cheap = found is not None and not found.is_capped and not wanted.error_text  # a text is searched for once
-    everyone = count_runs(wider, order=order) if is_cheap else None
+    everyone = count_runs(wider, order=order, within=within) if is_cheap else None
     return None if found is None or everyone is None or everyone.is_capped else everyone.number - found.number
 
 
 def _title(found: Count) -> str:
     return ngettext("%(number)s run", "%(number)s runs", found.number) % {"number": found}
+
+
+def _suggested() -> dict[str, list[str]]:
+    """Return the names that the page suggests, by what they name; none where those of hidden runs are not told."""
+    if sight.is_limited():
+        return {}
+    return {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED], "worker": []}
 
 
 def _workflows() -> list[str]:

@@ -10,6 +10,7 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from durable import runtime
+from durable.admin import sight
 from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.inspection.family import has_children
@@ -23,10 +24,10 @@ def now() -> datetime:
     return runtime.current().now()
 
 
-def find(key: str) -> Run:
-    """Return the run of a URL, without its input and output. Raises Http404."""
+def find(request: HttpRequest, key: str) -> Run:
+    """Return the run of a URL, without its input and output. Raises Http404, also if the request may not see the run."""
     run_id = as_id(key)
-    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).with_side_rows().defer("input", "output").first()
+    run = sight.find_run(request, run_id)
     if run is None:
         raise Http404(
             _('There is no run "%(run)s". It may have been pruned: runs that ended are kept for a while only.')

@@ -39,7 +39,7 @@ _ANY_SIZE = 2**62
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show a part of the payload; a short one can be folded."""
     access.demand(request, "view_payload")
-    run = pages.find(key)
+    run = pages.find(request, key)
     title, value = _find(request, run, PAGE_BYTES)
     address = {name: request.GET[name] for name in ("of", "at", "id") if name in request.GET}
     context: dict[str, Any] = {
@@ -68,7 +68,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 def download(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
     """Return the payload, decoded and redacted, as a JSON file that is written while it is sent."""
     access.demand(request, "view_payload")
-    run = pages.find(key)
+    run = pages.find(request, key)
     _title, value = _find(request, run, _ANY_SIZE)
     response = streamed(request, _written(value), "application/json")
     response["Cache-Control"] = "no-store"

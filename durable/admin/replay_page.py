@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from durable import operations
-from durable.admin import access, action_page, pages
+from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import GiveOutputForm, ReplayRunForm
 from durable.admin.url_keys import location_query
@@ -45,7 +45,7 @@ def show_giving(admin: AdminPages, request: HttpRequest, key: str) -> HttpRespon
 
 def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) -> HttpResponse:
     action_page.admit(request, "replay", unquote(key))
-    run = pages.find(key)
+    run = pages.find(request, key)
     location = request.GET.get("at", "")
     plan = _plan(run, location, is_given=is_given)
     is_posted = request.method == "POST"
@@ -59,13 +59,13 @@ def _show(admin: AdminPages, request: HttpRequest, key: str, *, is_given: bool) 
                 shown = _replay(request, run, location, form.cleaned_data)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-                run, plan = pages.find(key), _plan(run, location, is_given=is_given)
+                run, plan = pages.find(request, key), _plan(run, location, is_given=is_given)
                 form = kind({**request.POST.dict(), "plan_hash": plan.hash})
             else:
                 messages.success(request, _("It runs again from there; this is the run that does."))
                 return HttpResponseRedirect(admin.url("change", shown))
     context = {
-        **action_page.asking_context(admin, run),
+        **action_page.asking_context(admin, request, run),
         "title": (
             _("Give an output in run %(run)s from %(place)s") if is_given else _("Replay run %(run)s from %(place)s")
         )
@@ -108,7 +108,10 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
         "plan_hash": given["plan_hash"],
         "as_id": None if in_place else given["token"],
     }
-    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+    with (
+        action_page.refusals(),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=sight.seen_by(request)),
+    ):
         if "output" in given:
             return operations.give_output(run.id, location, given["output"], **how).id
         return operations.replay(run.id, location, **how).id

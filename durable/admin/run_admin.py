@@ -36,6 +36,7 @@ from durable.admin import (
     schedule_verbs_page,
     schedules_page,
     send_page,
+    sight,
     start_page,
     step_page,
     views_page,
@@ -131,24 +132,26 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("<str:key>/act/<str:name>/", action_page.show, "act"),
         ]
         return [  # "bulk/" before "<str:key>/", which would match it
-            *(path(route, self._asking(view), name=f"durable_run_{name}") for route, view, name in changing),
-            *(path(route, self._reading(view), name=f"durable_run_{name}") for route, view, name in reading),
+            *(path(route, self._asking(view, name), name=f"durable_run_{name}") for route, view, name in changing),
+            *(path(route, self._reading(view, name), name=f"durable_run_{name}") for route, view, name in reading),
         ]
 
-    def _reading(self, view: View) -> View:
+    def _reading(self, view: View, name: str) -> View:
         """Wrap a view that a user with the permission to see runs may open."""
 
         def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             access.demand(request, "view_run")
+            sight.demand_offered(name)
             with reading():
                 return view(self, request, *args, **kwargs)
 
         return self._inside(view, read)
 
-    def _asking(self, view: View) -> View:
+    def _asking(self, view: View, name: str) -> View:
         """Wrap a view that checks permissions itself: a denial has to be logged first."""
 
         def ask(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            sight.demand_offered(name)
             return view(self, request, *args, **kwargs)
 
         return self._inside(view, ask)

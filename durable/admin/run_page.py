@@ -13,7 +13,7 @@ from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 from django.utils.translation import gettext as _
 
-from durable.admin import access, pages
+from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.family_view import family_of
 from durable.admin.run_parts import Shown, part_of, parts_of
@@ -33,7 +33,6 @@ from durable.inspection import (
     progress_of,
     written,
 )
-from durable.inspection.bulks import find_bulk
 from durable.inspection.causes import cause_of
 from durable.inspection.failed_branches import first_failed_branch
 from durable.inspection.family import FamilyCounts, count_children
@@ -71,16 +70,18 @@ def lead(admin: AdminPages, _request: HttpRequest, key: str) -> HttpResponse:
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the whole page."""
-    run = pages.find(key)
+    run = pages.find(request, key)
     return admin.page(
-        request, "run", _context(admin, request, run, progress_of(run), count_children(run.id), pages.now())
+        request,
+        "run",
+        _context(admin, request, run, progress_of(run), count_children(run.id, sight.within(request)), pages.now()),
     )
 
 
 def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Return the part of the page that changes, or 304 if nothing has changed."""
-    run = pages.find(key)
-    progress, children = progress_of(run), count_children(run.id)
+    run = pages.find(request, key)
+    progress, children = progress_of(run), count_children(run.id, sight.within(request))
     now = pages.now()
     etag = _etag(request, run, progress, children, now)
     if pages.is_known(request, etag):
@@ -90,8 +91,8 @@ def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 
 def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
     """Return everything that is recorded of the run, as a JSON file that is written while it is sent."""
-    run = pages.find(key)
-    pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1)
+    run = pages.find(request, key)
+    pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1, within=sight.within(request))
     response = streamed(request, pieces, "application/json")
     response["Cache-Control"] = "no-store"
     response["X-Content-Type-Options"] = "nosniff"
@@ -104,11 +105,12 @@ def _context(
     admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime
 ) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
-    explanation = explain_fully(run, now, progress.open_keys, children)
+    within = sight.within(request)
+    explanation = explain_fully(run, now, progress.open_keys, children, within=within)
     running = activities_of_runs([run], now)[run.id]
     limits = limits_of(run)
     key, ranking = key_of(run), rank_of(run)
-    bulk = find_bulk(run.id) if run.workflow == BULK else None
+    bulk = sight.find_bulk(request, run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(
         Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running, children=children)
@@ -120,7 +122,7 @@ def _context(
         "is_ended": run.state in ENDED and children.is_settled,
         "explanation": explanation,
         "explained_at": display_location(explanation.location),
-        "cause": cause_of(run),
+        "cause": None if sight.is_limited() else cause_of(run),
         "failed_branch": first_failed_branch(run),
         "trace_url": _trace_url(run),
         "running": running,
@@ -133,6 +135,7 @@ def _context(
         "priority": "" if ranking is None else rank_words(ranking),
         "share": "" if ranking is None else share_words(ranking),
         "tick": tick_of(run.id),
+        "existing": sight.existing(request, [run.parent_id, run.replay_of_id]),
         "key_note": "" if key is None else key_note(key, now),
         "work": "" if limits is None else work_words(limits),
         "wall": wall,
@@ -140,7 +143,7 @@ def _context(
         "buttons": _buttons(admin, request, run, now, explanation.remedies, running),
         "parts": parts,
         **shown,
-        **family_of(admin, run, children),
+        **family_of(admin, run, children, within),
         "step_url": admin.url("step", run.id),
         "replay_url": admin.url("replay", run.id),
         "export_url": admin.url("export", run.id),

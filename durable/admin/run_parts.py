@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 from django.utils.translation import gettext, gettext_lazy, pgettext_lazy
 
-from durable.admin import access, charts, waterfall
+from durable.admin import access, charts, sight, waterfall
 from durable.admin.base import AdminPages
 from durable.admin.message_rows import MOST_MESSAGES, message_rows
 from durable.admin.payload_view import PayloadView, payload_title, view_of
@@ -37,6 +37,7 @@ from durable.inspection import (
     redacted_traceback,
     stuck_step,
 )
+from durable.inspection.actions import detail_without_runs
 from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
@@ -67,6 +68,11 @@ class Shown:
     now: datetime
     running: Sequence[RunningStep]
     children: FamilyCounts
+
+    @property
+    def within(self) -> RunQuerySet | None:
+        """The runs that the user may see, None for all."""
+        return sight.within(self.request)
 
     @property
     def may_see_payloads(self) -> bool:
@@ -250,7 +256,9 @@ def _children(shown: Shown) -> dict[str, Any]:
     state = given.get("state", "")
     states = [state] if state in _STATES else []
     group = given.get("group", "").replace("\0", "")[:1024] or None
-    page = list_children(shown.run.id, states=states, group=group, after=ChildCursor.parse(given.get("after", "")))
+    page = list_children(
+        shown.run.id, states=states, group=group, after=ChildCursor.parse(given.get("after", "")), within=shown.within
+    )
     paused = paused_of([each.run for each in page.rows], shown.now)
     around = {"part": "children", **({"state": state} if states else {}), **({"group": group} if group else {})}
     following = {**around, "after": str(page.next_key)}
@@ -259,7 +267,7 @@ def _children(shown: Shown) -> dict[str, Any]:
             ChildLine(
                 row=each,
                 url=shown.admin.url("change", each.run.id),
-                headline=explain(each.run, shown.now, paused=paused.get(each.run.queue)).headline,
+                headline=explain(each.run, shown.now, paused=paused.get(each.run.queue), within=shown.within).headline,
             )
             for each in page.rows
         ],
@@ -274,7 +282,7 @@ def _children(shown: Shown) -> dict[str, Any]:
 def _related(shown: Shown) -> dict[str, Any]:
     """Return the related runs, each with its relation to this one."""
     run = shown.run
-    runs = Run.objects.using(conf.DATABASE).only("id", "workflow", "state", "created_at", "summary")
+    runs = sight.visible_runs(shown.request).only("id", "workflow", "state", "created_at", "summary")
     found = runs.in_bulk([each for each in (run.parent_id, run.replay_of_id) if each])
     related = []
     if run.parent_id in found:
@@ -296,12 +304,15 @@ def _started(runs: RunQuerySet, shown: Shown) -> RunQuerySet:
     if shown.children.is_capped:
         return runs.none()
     started = runs.filter(parent=shown.run).order_by()
-    return started.filter(child_of__isnull=True) if shown.children else started
+    return started.filter(child_of__isnull=True) if shown.children or sight.is_limited() else started
 
 
 def _audit(shown: Shown) -> dict[str, Any]:
     found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=shown.run.id).order_by("-created_at", "-id")
-    return {"actions": list(found[:_MOST]), "most_actions": _MOST}
+    actions = list(found[:_MOST])
+    for each in actions if shown.within is not None else ():
+        each.detail = detail_without_runs(each)
+    return {"actions": actions, "most_actions": _MOST}
 
 
 def _error(shown: Shown) -> dict[str, Any]:
@@ -379,11 +390,12 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
 
 def _counted(shown: Shown) -> dict[str, str]:
     run = shown.run
-    runs = Run.objects.using(conf.DATABASE)
+    runs = sight.visible_runs(shown.request)
     actions = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("-created_at", "-id")
     lines = LogLine.objects.using(conf.DATABASE).filter(run=run).order_by("id")
-    found = count_capped([_started(runs.all(), shown), runs.filter(replay_of=run).order_by(), actions, lines], _CAP)
-    around = sum(each is not None for each in (run.parent_id, run.replay_of_id))
+    found = count_capped([_started(runs, shown), runs.filter(replay_of=run).order_by(), actions, lines], _CAP)
+    ids = [each for each in (run.parent_id, run.replay_of_id) if each is not None]
+    around = sum(each in sight.existing(shown.request, ids) for each in ids)
     related = found[0].number + found[1].number + around
     return {
         "related": str(Count(number=related, is_capped=found[0].is_capped or found[1].is_capped)),

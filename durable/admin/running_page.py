@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from durable.admin import access, pages
+from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.inspection import ActivityPage, InvalidCursorError, activities_of, list_activities, pretty, read_stack
 from durable.inspection.refusals import told
@@ -23,7 +23,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the list, or, for a page that refreshes itself, its table alone."""
     now, problem = pages.now(), ""
     try:
-        page = list_activities(now, cursor=request.GET.get("after"))
+        page = list_activities(now, cursor=request.GET.get("after"), within=sight.within(request))
     except InvalidCursorError as error:
         page, problem = ActivityPage(steps=()), told(error)
     marks = [(step.key, step.is_hung, step.stack_taken_at, step.abandon_asked_at) for step in page.steps]
@@ -51,9 +51,9 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 def show_step(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the step that runs at the location `at`, or, for a page that refreshes itself, the part that changes."""
-    run, now, location = pages.find(key), pages.now(), request.GET.get("at", "")
+    run, now, location = pages.find(request, key), pages.now(), request.GET.get("at", "")
     at = f"?{urlencode({'at': location})}"
-    step = next((each for each in activities_of(run, now) if each.location == location), None)
+    step = next((each for each in activities_of(run, now, sight.within(request)) if each.location == location), None)
     is_live = "live" in request.GET
     if step is None and not is_live:
         return HttpResponseRedirect(f"{admin.url('change', run.id)}")

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from durable import operations
-from durable.admin import access, action_page, pages
+from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import SendMessageForm
 from durable.conf import conf
@@ -31,10 +31,10 @@ _MOST = 50  # waits and messages that are searched for names of queues
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Ask for queue and body, or send."""
     action_page.admit(request, "send", unquote(key))
-    run = pages.find(key)
+    run = pages.find(request, key)
     awaited = awaited_queues(run)
     known = _known_queues(run, awaited or [])
-    former = former_messages(run, known) if known and access.may(request, "view_payload") else []
+    former = former_messages(run, known, sight.within(request)) if known and access.may(request, "view_payload") else []
     copied = next((each for each in former if each.key == request.GET.get("copy")), None)
     initial = {
         "queue": request.GET.get("queue") or (known[0] if awaited else ""),
@@ -52,13 +52,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
                 _send(request, run, form.cleaned_data)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
-                run = pages.find(key)
+                run = pages.find(request, key)
             else:
                 sent = _('A message was sent to "%(queue)s".') % {"queue": form.cleaned_data["queue"]}
                 messages.success(request, sent)
                 return HttpResponseRedirect(admin.url("change", run.id))
     context = {
-        **action_page.asking_context(admin, run),
+        **action_page.asking_context(admin, request, run),
         "title": _("Send a message to run %(run)s") % {"run": run.id},
         "form": form,
         "problem": problem,
@@ -72,7 +72,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 
 def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
     # No revision is expected: a message fits every state of the run. The token prevents a second send.
-    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+    with (
+        action_page.refusals(),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=sight.seen_by(request)),
+    ):
         operations.send(run.id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
 
 

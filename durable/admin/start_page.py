@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from durable.admin import access, action_page, pages
+from durable.admin import access, action_page, pages, sight
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
 from durable.admin.start_form import StartForm
@@ -68,7 +68,10 @@ def _start(request: HttpRequest, workflow: Workflow[Any, Any], form: StartForm) 
     given = form.cleaned_data
     args, kwargs = given["arguments"]
     run_id = given["run_id"] or given["token"]  # so that a form sent twice starts one run
-    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"]):
+    with (
+        action_page.refusals(),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=sight.seen_by(request)),
+    ):
         try:
             handle = workflow.using(id=run_id, **form.start_options).start(*args, **kwargs)
             return str(handle.id), bool(handle.is_new)

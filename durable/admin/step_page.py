@@ -32,7 +32,7 @@ _NEAR = 100  # ordinals among which the entries before and after are looked for 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the entry at the location `at`."""
-    run = pages.find(key)
+    run = pages.find(request, key)
     location = request.GET.get("at", "")
     with_payloads = access.may(request, "view_payload")
     detail = read_entry_detail(run, location, with_payloads=with_payloads)

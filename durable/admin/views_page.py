@@ -7,10 +7,11 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.utils.translation import gettext as _
 
-from durable.admin import access, action_page
+from durable.admin import access, action_page, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of
 from durable.inspection import reading
+from durable.inspection.saved_views import list_views
 from durable.operations.saved_views import delete_view, save_view
 
 __all__ = ["delete", "save"]
@@ -39,6 +40,11 @@ def save(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         )
         return HttpResponseRedirect(address)
     given = form.cleaned_data
+    if given["shared"] and sight.is_limited():
+        messages.error(
+            request, _("Nothing was saved: where users see some runs only, a view is for the user alone who saves it.")
+        )
+        return HttpResponseRedirect(address)
     if given["shared"] and not access.may(request, "share_savedview"):
         action_page.log_denied(request, "share", "share_savedview", "")
     kept = query_of(QueryDict(query)).removeprefix("?")  # of the first page
@@ -56,6 +62,8 @@ def delete(admin: AdminPages, request: HttpRequest, pk: int) -> HttpResponse:
     """Delete the view."""
     access.demand(request, "view_run")
     if request.method == "POST":
+        if sight.is_limited() and not _is_own(request, pk):
+            raise Http404(_("There is no such view: it may have been deleted."))
         try:
             with action_page.refusals():
                 delete_view(access.actor_of(request), pk)
@@ -63,3 +71,7 @@ def delete(admin: AdminPages, request: HttpRequest, pk: int) -> HttpResponse:
             raise Http404(refusal.why) from refusal
         messages.success(request, _("The view is deleted."))
     return HttpResponseRedirect(admin.url("changelist"))
+
+
+def _is_own(request: HttpRequest, pk: int) -> bool:
+    return any(each.pk == pk for each in list_views(str(request.user.pk), with_shared=False))

@@ -332,7 +332,7 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
 
     A page whose address is below another one names its place as `place` in its context.
     """
-    from durable.admin import access
+    from durable.admin import access, sight
 
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
@@ -346,17 +346,44 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
     above = [url for _name, _title, url in found if request.path.startswith(url)]
     named = [url for name, _title, url in found if name == context.get("place")]
     current = next(iter(named), max(above, key=len, default=""))
-    return [Place(title=title, url=url, is_current=url == current) for _name, title, url in found]
+    return [
+        Place(title=title, url=url, is_current=url == current)
+        for name, title, url in found
+        if not name.startswith("durable_run_") or sight.is_offered(name.removeprefix("durable_run_"))
+    ]
+
+
+@register.simple_tag
+def is_offered(name: str) -> bool:
+    """Whether there is a page at the address of this name: not where the runs that a user sees are limited without it."""
+    from durable.admin import sight
+
+    return sight.is_offered(name)
+
+
+@register.simple_tag(takes_context=True)
+def page_link(context: dict[str, Any], name: str, of: str, shown: str = "") -> SafeString:
+    """A link to the page of a queue, a workflow or another thing by its name; the name alone where there is no such page."""
+    from durable.admin import sight
+
+    text = format_html("<bdi>{}</bdi>", shown or of)
+    if not sight.is_offered(name):
+        return text
+    site = getattr(context["request"], "current_app", "admin")
+    url = reverse(f"admin:durable_run_{name}", args=[as_key(of)], current_app=site)
+    return format_html('<a href="{}">{}</a>', url, text)
 
 
 @register.simple_tag(takes_context=True)
 def durable_overview(context: dict[str, Any]) -> SafeString | str:
     """The overview, "" for a user who may not see runs."""
-    from durable.admin import access, overview, pages
+    from durable.admin import access, overview, pages, sight
 
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
         return ""
+    if not sight.is_offered("overview"):
+        return format_html('<p class="durable-none">{}</p>', sight.refusal())
     try:
         with reading(), viewers_zone(request):
             found = overview.context(request, pages.now())
@@ -369,10 +396,10 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
 @register.simple_tag(takes_context=True)
 def durable_entry(context: dict[str, Any]) -> Entry | None:
     """The way in to the overview, None for a user who may not see runs; a constant number of statements."""
-    from durable.admin import access, overview, pages
+    from durable.admin import access, overview, pages, sight
 
     request: HttpRequest = context["request"]
-    if not access.may(request, "view_run"):
+    if not access.may(request, "view_run") or not sight.is_offered("overview"):
         return None
     url, now = reverse("admin:app_list", args=["durable"]), pages.now()
     try:

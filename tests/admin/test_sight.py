@@ -1,0 +1,435 @@
+"""A user of the admin sees the runs that `ADMIN_RUNS` allows; no answer shows anything of the others."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.test import Client, override_settings
+from django.urls import reverse
+from django.utils import timezone
+
+import durable
+from durable import operations
+from durable.admin import sight
+from durable.admin.run_admin import RunAdmin
+from durable.admin.run_parts import PART_NAMES
+from durable.core.control_flow import Park
+from durable.core.slot_records import Admission
+from durable.core.summary import in_line, waiting
+from durable.models import Child, OperatorAction, Run, SavedView, Slot
+from tests.admin import flows
+from tests.admin.addresses import PAGES, path_of
+from tests.admin.conftest import Stage
+from tests.admin.every_page import addresses, fill
+from tests.admin.pages import text_of, url
+
+pytestmark = pytest.mark.django_db
+
+EVERY: Final = (
+    *("view_run", "view_payload", "start_run", "operate_run", "replay_run", "give_output", "edit_input"),
+    *("pause_queue", "hold_workflow", "view_source", "change_limit", "add_schedule", "operate_schedule"),
+    *("share_savedview",),
+)
+RULE: Final = {"ADMIN_RUNS": f"{__name__}.own_runs"}
+FAILING: Final = {"ADMIN_RUNS": f"{__name__}.failing"}
+EMPTY: Final = {"ADMIN_RUNS": f"{__name__}.nothing"}
+
+
+def own_runs(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """The user's runs begin with "mine"."""
+    return runs.filter(id__startswith="mine")
+
+
+def failing(_request: HttpRequest, _runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A function with a mistake."""
+    raise LookupError("no tenant")
+
+
+def nothing(_request: HttpRequest, _runs: QuerySet[Run]) -> None:
+    """A function without a return."""
+
+
+@pytest.fixture
+def ada(log_in: Callable[..., Client]) -> Client:
+    """A user with all permissions."""
+    return log_in(*EVERY)
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    with override_settings(DURABLE=RULE):
+        yield
+
+
+def answered(client: Client, path: str, data: dict[str, Any] | None = None) -> tuple[int, str]:
+    """The status and the text of an answer, that of a stream as well, and where a redirect leads."""
+    response: Any = client.get(path) if data is None else client.post(path, data)
+    body = b"".join(response.streaming_content) if response.streaming else response.content
+    said = [str(each) for each in response.wsgi_request._messages] if response.status_code == 302 else []
+    return response.status_code, "\n".join([body.decode(), response.get("Location", ""), *said])
+
+
+# -- the markers of all hidden runs in every answer
+
+#: What `fill` leaves behind of runs that the rule hides: ids, reasons, messages, errors, and workflows of hidden runs alone.
+MARKS: Final = re.compile(r"\brun-\d+\b|\bzq\b|no answer for|went wrong|the bank is closed|tests\.(?!quick\b)\w+")
+
+
+def test_no_page_shows_anything_of_a_hidden_run(stage: Stage, ada: Client, make_user: Any) -> None:
+    stage.start(flows.quick, id="mine-1")
+    fill(stage, make_user(*EVERY, name="zq"))
+    every = [path for paths in addresses().values() for path in paths]
+    every += [f"{url('change', 'mine-1')}?part={part}" for part in PART_NAMES]
+    every += [url(name, "mine-1") for name in ("export", "live", "edit_input")]
+    every += [url("names", kind) + "?q=" for kind in ("workflow", "queue", "worker")]
+    every += [url("changelist") + "?q=run-", url("changelist") + "?q=mine", url("changelist") + "?children=1&alerts=1"]
+    every += [
+        reverse("admin:durable_operatoraction_changelist") + each for each in ("?q=run-1", "?person=zq", "?bulk=b")
+    ]
+    with override_settings(DURABLE=RULE):
+        for path in every:
+            status, text = answered(ada, path)
+            assert status < 500, path
+            found = {each for each in MARKS.findall(text) if each not in path}
+            assert not found, (path, status, found)
+
+
+def test_what_the_mark_test_looks_for_is_there_without_the_rule(stage: Stage, ada: Client, make_user: Any) -> None:
+    fill(stage, make_user(*EVERY, name="zq"))
+    found = {
+        mark.partition("-")[0].partition(".")[0]
+        for name in ("changelist", "causes", "workflows", "limits", "schedules")
+        for mark in MARKS.findall(text_of(ada.get(url(name))))
+    }
+    assert found >= {"run", "zq", "tests"}
+
+
+# -- a hidden run and none at all
+
+OF_A_RUN: Final = {
+    name: address for name, address in PAGES.items() if address.keys[:1] == ("run",) and name not in ("bulk_result",)
+}
+
+
+@pytest.mark.parametrize("is_posted", [False, True])
+@pytest.mark.parametrize("name", sorted(OF_A_RUN))
+def test_a_hidden_run_is_answered_like_none(
+    stage: Stage, ada: Client, limited: None, name: str, is_posted: bool
+) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="xhidden")
+    address = OF_A_RUN[name]
+    data = {"reason": "why", "queue": "q", "body": "1", "in_place": "on", **address.data} if is_posted else None
+    before = Run.objects.filter(pk="xhidden").values().get()
+    hidden, none = (
+        answered(ada, path_of(f"admin:durable_run_{name}", replace(address, query=query), {"run": run_id}), data)
+        for run_id, query in (("xhidden", address.query.replace("=run", "=xhidden")), ("xnobody", address.query))
+    )
+    assert hidden[0] == none[0] == (302 if name == "lead" else 404)
+    assert _without_tokens(hidden[1], "xhidden") == _without_tokens(none[1], "xnobody")
+    assert Run.objects.filter(pk="xhidden").values().get() == before
+
+
+def _without_tokens(text: str, run_id: str) -> str:
+    text = re.sub(r'(csrfmiddlewaretoken" value|durable-now" content)="[^"]*"', "", text)
+    return text.replace(run_id, "ID")
+
+
+@pytest.mark.parametrize(
+    "verb", ["recover", "resume", "wake", "pause", "cancel", "abandon", "take_stack", "restart", "replay"]
+)
+def test_no_verb_reaches_a_hidden_run(stage: Stage, ada: Client, limited: None, verb: str) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, id="run")
+    before = Run.objects.filter(pk="run").values().get()
+    assert ada.post(url("act", "run", verb), {"reason": "why"}).status_code == 404
+    assert Run.objects.filter(pk="run").values().get() == before
+    assert Run.objects.count() == 1
+
+
+def test_a_verb_reaches_a_visible_run(stage: Stage, ada: Client, limited: None) -> None:
+    stage.start(flows.nap, id="mine")
+    token = re.findall(r'name="(token|expected)" value="([^"]*)"', text_of(ada.get(url("act", "mine", "pause"))))
+    assert ada.post(url("act", "mine", "pause"), {**dict(token), "reason": "why"}).status_code == 302
+    assert Run.objects.get(pk="mine").state == "paused"
+
+
+def test_a_new_run_that_its_user_would_not_see_is_not_made(stage: Stage, ada: Client, limited: None) -> None:
+    stage.start(flows.quick, id="mine")
+    token = re.findall(r'name="(token|expected)" value="([^"]*)"', text_of(ada.get(url("act", "mine", "restart"))))
+    text = text_of(ada.post(url("act", "mine", "restart"), {**dict(token), "reason": "why"}), 409)
+    assert "you would not see the run" in text
+    assert Run.objects.count() == 1
+
+
+# -- what a visible run says of its relatives
+
+
+@pytest.fixture
+def related(stage: Stage) -> None:
+    """A visible run with a hidden parent, original, child, successor and started run."""
+    for run_id in ("hid-parent", "hid-original", "hid-child", "hid-next", "hid-started", "mine"):
+        stage.start(flows.approve if run_id == "mine" else flows.quick, id=run_id)
+    Run.objects.filter(pk="mine").update(parent="hid-parent", replay_of="hid-original")
+    Run.objects.filter(pk="hid-next").update(replay_of="mine")
+    Run.objects.filter(pk__in=["hid-started", "hid-child"]).update(parent="mine")
+    Child.objects.create(run_id="hid-child", parent_id="mine", location="child", position=1, when_parent_ends="cancel")
+    now = timezone.now()
+    rows = [("replay", "done", 'from "a", as run hid-next'), ("restart", "conflict", 'run "hid-next" exists')]
+    for action, outcome, detail in rows:
+        OperatorAction.objects.create(
+            source="admin", action=action, run_id="mine", outcome=outcome, detail=detail, created_at=now
+        )
+    OperatorAction.objects.create(source="admin", action="cancel", run_id="hid-next", outcome="done", created_at=now)
+
+
+@pytest.mark.parametrize("part", ["", *(f"?part={each}" for each in PART_NAMES)])
+def test_no_part_of_a_run_names_hidden_relatives(related: None, ada: Client, limited: None, part: str) -> None:
+    assert "hid-" not in text_of(ada.get(url("change", "mine") + part))
+
+
+def test_nothing_else_of_a_run_names_hidden_relatives(related: None, ada: Client, limited: None) -> None:
+    actions = OperatorAction.objects.filter(run_id="mine").values_list("pk", flat=True)
+    paths = [url(each, "mine") for each in ("live", "export", "edit_input", "send")]
+    paths += [url("act", "mine", each) for each in ("cancel", "pause", "restart")]
+    paths += [url("changelist") + "?columns=parent&children=1", url("running")]
+    paths += [reverse("admin:durable_operatoraction_changelist")]
+    paths += [reverse("admin:durable_operatoraction_change", args=[pk]) for pk in actions]
+    for path in paths:
+        status, text = answered(ada, path)
+        assert status == 200, path
+        assert "hid-" not in text, path
+    text = text_of(ada.get(url("compare", "mine")), 404)
+    assert "hid-" not in text
+    other = url("compare", "mine") + "?with="
+    hidden, none = (_without_tokens(answered(ada, other + each)[1], each) for each in ("hid-next", "hid-none"))
+    assert hidden == none
+
+
+def test_the_children_of_a_hidden_run_are_not_counted(related: None, ada: Client, limited: None) -> None:
+    text = text_of(ada.get(url("change", "mine")))
+    assert "durable-family" not in text
+    assert "are cancelled with it" not in text_of(ada.get(url("act", "mine", "cancel")))
+
+
+def test_a_line_tells_no_place_and_no_hidden_holder(stage: Stage, ada: Client, limited: None) -> None:
+    for run_id in ("hid-1", "mine"):
+        stage.start(flows.nap, id=run_id)
+    for place, run_id in enumerate(("hid-1", "mine")):
+        Slot.objects.create(
+            run_id=run_id,
+            limit="gpu",
+            key="",
+            location="",
+            kind="step",
+            is_held=not place,
+            place=place,
+            since=stage.now,
+        )
+    admission = Admission(is_granted=False, limit="gpu", place=70, held=30, at_once=40)
+    Run.objects.filter(pk="mine").update(summary=waiting(Park(None, doing=[in_line(admission)])), wake_at=None)
+    for path in (url("change", "mine"), url("changelist"), url("export", "mine"), url("act", "mine", "pause")):
+        status, text = answered(ada, path)
+        assert status == 200
+        assert "hid-1" not in text
+        assert "70 in line" not in text
+        assert "in line for" in text.lower(), path
+    with override_settings(DURABLE={}):
+        assert "hid-1" in text_of(ada.get(url("change", "mine")))
+
+
+# -- the list, the log, views
+
+
+def test_the_list_counts_visible_runs(stage: Stage, ada: Client, limited: None) -> None:
+    for run_id in ("mine-1", "hid-1", "hid-2"):
+        stage.start(flows.quick, id=run_id)
+    text = text_of(ada.get(url("changelist")))
+    assert "1 run" in text
+    assert "mine-1" in text
+    assert "hid-" not in text
+    assert "hid-1" not in text_of(ada.get(url("changelist") + "?q=hid-")).replace('value="hid-"', "")
+
+
+def test_shared_views_are_not_shown_and_not_made(ada: Client, limited: None) -> None:
+    view = SavedView.objects.create(
+        name="of bob", query="q=hid-1", owner_key="0", owner_label="bob", is_shared=True, created_at=timezone.now()
+    )
+    assert "of bob" not in text_of(ada.get(url("changelist")))
+    assert ada.post(reverse("admin:durable_run_delete_view", args=[view.pk])).status_code == 404
+    assert ada.post(reverse("admin:durable_run_delete_view", args=[view.pk + 1])).status_code == 404
+    ada.post(url("save_view"), {"name": "for all", "query": "state=failed", "shared": "on"})
+    assert list(SavedView.objects.values_list("name", flat=True)) == ["of bob"]
+    ada.post(url("save_view"), {"name": "for me", "query": "state=failed"})
+    assert "for me" in text_of(ada.get(url("changelist")))
+
+
+# -- the rule itself
+
+
+def test_the_function_is_called_once_for_a_request(
+    stage: Stage, ada: Client, limited: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.start(flows.quick, id="mine")
+    asked: list[str] = []
+
+    def counting(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+        asked.append(str(request.user))
+        return runs.filter(id__startswith="mine")
+
+    monkeypatch.setattr(f"{__name__}.own_runs", counting)
+    for path in (url("changelist"), url("change", "mine"), url("act", "mine", "restart")):
+        assert ada.get(path).status_code == 200
+        assert asked == ["ada"], path
+        asked.clear()
+
+
+@pytest.mark.parametrize(("settings", "error"), [(FAILING, LookupError), (EMPTY, TypeError)])
+@pytest.mark.parametrize("name", ["changelist", "running", "log"])
+def test_an_error_in_the_function_is_an_error(
+    stage: Stage, ada: Client, settings: dict[str, str], error: type[Exception], name: str
+) -> None:
+    stage.start(flows.quick, id="mine")
+    path = reverse("admin:durable_operatoraction_changelist") if name == "log" else url(name)
+    with override_settings(DURABLE=settings), pytest.raises(error):
+        ada.get(path)
+
+
+# -- what is left out, and that nothing is forgotten
+
+
+def _names() -> set[str]:
+    admin = RunAdmin(Run, durable_site())
+    return {str(each.name).removeprefix("durable_run_") for each in admin.get_urls()}  # type: ignore[union-attr]
+
+
+def durable_site() -> Any:
+    from django.contrib import admin
+
+    return admin.site
+
+
+def test_every_other_page_is_refused_and_says_why(stage: Stage, ada: Client, limited: None) -> None:
+    refused = _names() - sight.LIMITED
+    assert _names() >= sight.LIMITED
+    assert refused
+    for name in sorted(refused):
+        path = path_of(f"admin:durable_run_{name}", PAGES[name], {"{cause}": "0" * 16, "{view}": "1"})
+        for data in (None, {"reason": "why", **PAGES[name].data}):
+            status, text = answered(ada, path, data)
+            assert status == 403, (name, status)
+            assert "ADMIN_RUNS" in text, name
+
+
+def test_no_page_links_to_a_refused_one(stage: Stage, ada: Client, limited: None) -> None:
+    stage.start(flows.approve, id="mine")
+    Run.objects.filter(pk="mine").update(worker="host:1:a")
+    refused = [_pattern(name) for name in sorted(_names() - sight.LIMITED)]
+    paths = [reverse("admin:index"), reverse("admin:app_list", args=["durable"]), url("changelist"), url("running")]
+    paths += [f"{url('change', 'mine')}?part={part}" for part in PART_NAMES]
+    paths += [url("send", "mine"), url("act", "mine", "pause"), reverse("admin:durable_operatoraction_changelist")]
+    for path in paths:
+        links = re.findall(r'(?:href|action|data-durable-live|data-durable-known)="([^"?#]+)', text_of(ada.get(path)))
+        assert [each for each in links if any(one.fullmatch(each) for one in refused)] == [], path
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    args = ["1" if each == "{view}" else "x" for each in PAGES[name].keys]
+    path = reverse(f"admin:durable_run_{name}", args=args)
+    return re.compile(re.escape(path).replace("/x", "/[^/]+"))
+
+
+def test_without_the_setting_every_page_is_there(stage: Stage, ada: Client) -> None:
+    stage.start(flows.quick, id="mine")
+    for name in ("overview", "causes", "queues", "limits", "schedules", "workers", "workflows"):
+        assert ada.get(url(name)).status_code == 200
+    assert all(sight.is_offered(each) for each in _names())
+
+
+def test_a_replay_check_of_operations_is_left_alone(stage: Stage) -> None:
+    """Code acts on all runs: the rule is the admin's."""
+    with override_settings(DURABLE=RULE):
+        stage.start(flows.quick, id="hid")
+        assert operations.restart("hid", as_id="hid-2").is_new
+
+
+# -- every module takes the runs from `sight`
+
+#: The modules of refused pages, and what they may call without a limit.
+OF_ALL: Final = {
+    "attention",  # rows of causes and findings, on refused pages
+    "causes_page",
+    "ended_charts",
+    "limits_page",
+    "overview",
+    "queues_page",
+    "rates_page",
+    "workers_page",
+    "workflows_page",
+}
+#: Calls that read one run which the page has found within the rule, by module.
+OF_ONE_RUN: Final = {
+    "run_parts": {"_payloads"},
+    "payload_page": {"_find"},
+    "sight": {"find_run"},  # the run of a bulk that the user may see
+    "bulk_page": {"_own_id", "_is_started", "_state_of", "_wanted"},  # of an id, for a yes or no; of refused selections
+}
+
+
+def _limitable() -> set[str]:
+    """The names of the functions of the read side that take `within`."""
+    found: set[str] = set()
+    root = Path(inspect.getfile(durable)).parent / "inspection"
+    for path in root.glob("[!_]*.py"):
+        module = import_module(f"durable.inspection.{path.stem}")
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+                found |= {name} if "within" in inspect.signature(value).parameters else set()
+    return found
+
+
+def _unlimited(source: str, limitable: set[str], *, allowed: set[str] = frozenset()) -> list[str]:  # type: ignore[assignment]
+    """Calls in a module's text that read runs of everybody."""
+    wrong: list[str] = []
+    for function in ast.walk(ast.parse(source)):
+        if not isinstance(function, ast.FunctionDef) or function.name in allowed:
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == "Run.objects":
+                wrong.append(f"{function.name}: Run.objects")
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in limitable:
+                continue
+            if node.func.id == "activities_of_runs" and not any(each.arg == "with_usual" for each in node.keywords):
+                continue  # of runs that the caller has
+            given = [*map(ast.unparse, node.args), *(f"{each.arg}={ast.unparse(each.value)}" for each in node.keywords)]
+            if not any("within" in each for each in given):
+                wrong.append(f"{function.name}: {node.func.id}")
+    return wrong
+
+
+def test_no_module_of_a_limited_page_reads_runs_of_everybody() -> None:
+    limitable = _limitable()
+    assert {"list_runs", "count_children", "explain_fully", "list_activities", "written"} <= limitable
+    root = Path(inspect.getfile(durable)).parent / "admin"
+    found = {
+        path.stem: _unlimited(path.read_text(), limitable, allowed=OF_ONE_RUN.get(path.stem, set()))
+        for path in sorted(root.glob("*.py"))
+        if path.stem not in OF_ALL
+    }
+    assert {name: calls for name, calls in found.items() if calls} == {}
+
+
+def test_a_read_of_everybody_is_found() -> None:
+    assert _unlimited("def f():\n    return Run.objects.all()", set()) == ["f: Run.objects"]
+    assert _unlimited("def f():\n    return list_runs(wanted)", {"list_runs"}) == ["f: list_runs"]
+    assert _unlimited("def f():\n    return list_runs(wanted, within=within)", {"list_runs"}) == []
