@@ -22,7 +22,7 @@ class Renaming:
         self._name = new.rpartition("/")[2]
         scope = parent(old)
         self._scope = _regex(scope)
-        self._old, self._new = _regex(old), _regex(new)
+        self._new = _regex(new)
         inner = _regex(scope).pattern
         before = f"{inner}/" if scope else ""
         self._place = re.compile(f"({before}){re.escape(old.rpartition('/')[2])}(?=/|$)")

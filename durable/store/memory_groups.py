@@ -165,10 +165,6 @@ class MemoryGroups:
         found = [self.get(each) for each in awaited]
         return any(each is None or each.is_settled for each in found)
 
-    def turn_of(self, run_id: str) -> str | None:
-        """Return the group in which a run waits for its turn; None if it does not."""
-        return next((group for group, turns in self._turns.items() if run_id in turns), None)
-
 
 def _member(child: ChildRecord, run: RunRecord) -> Member:
     return Member(
