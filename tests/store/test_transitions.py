@@ -7,6 +7,7 @@ store forgets, differs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ import pytest
 from durable.core import transitions
 from durable.core.records import Batch, OutgoingMessage, RunChange, RunPatch, RunRecord, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
+from durable.models import Run
 from durable.store import Store, sql_functions
 from tests.store.making import a_run, the
 from tests.support.transitions import CALLS, NOW, PAUSE, at, columns_of, odd_run, patched
@@ -40,6 +42,13 @@ def planted(store: Store, *states: str, **columns: Any) -> list[RunRecord]:
 def assert_rows(store: Store, expected: list[RunRecord]) -> None:
     for run in expected:
         assert columns_of(the(store, run.id)) == columns_of(run)
+
+
+def test_each_column_of_a_run_is_one_of_a_record_or_of_its_rank() -> None:
+    """What is no column of a `RunRecord` is compared with no transition: `durable.store.ranks` and claims write a rank."""
+    of_rank = {"head_start", "start_tag"}
+    columns = {each.attname for each in Run._meta.concrete_fields}
+    assert columns == {each.name for each in fields(RunRecord)} | of_rank
 
 
 def test_each_transition_has_a_writer_that_is_tried_here() -> None:
