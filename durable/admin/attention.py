@@ -93,12 +93,16 @@ class Row:
     runs: Sequence[tuple[str, str]] = ()
 
 
-def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin") -> list[Row]:
-    """Return a row for each cause, the one first whose runs have failed since the latest moment."""
+def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin", *, is_limited: bool = False) -> list[Row]:
+    """Return a row for each cause, the one first whose runs have failed since the latest moment.
+
+    `is_limited`: the user sees some runs only, so that no verb is offered for all runs of a cause.
+    """
     newest_first = sorted(causes, key=lambda cause: (cause.since is not None, cause.since), reverse=True)
     newest = _newest_of(causes)
     urls = _Urls(site)
-    return [_row_of_cause(each, newest.get(each.newest_run), urls) for each in newest_first]
+    rows = [_row_of_cause(each, newest.get(each.newest_run), urls) for each in newest_first]
+    return [replace(each, verbs=_verbs_on_newest(each, urls)) for each in rows] if is_limited else rows
 
 
 def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Row]:
@@ -210,11 +214,11 @@ class _Urls:
         self.bulk = reverse("admin:durable_run_bulk", current_app=site)
         self.cause = url_maker("cause", site)
         self.run = url_maker("change", site)
-        self._recover = url_maker("act", site, "recover")
+        self.recover = url_maker("act", site, "recover")
 
     def recover_newest(self, cause: CauseSummary | CauseLine) -> str:
         """Return the address of the confirmation that recovers the newest run alone; "" if there is no other."""
-        return "" if cause.count.number < 2 else self._recover(cause.newest_run)
+        return "" if cause.count.number < 2 else self.recover(cause.newest_run)
 
 
 def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) -> Row:
@@ -259,12 +263,22 @@ def _line_of_cause(cause: CauseLine, newest: FailedRun | None, urls: _Urls) -> R
     )
 
 
+def _verbs_on_newest(row: Row, urls: _Urls) -> list[Verb]:
+    """Return the verb that recovers the only run of a cause, and none for several runs."""
+    if row.count is None or row.count.number != 1:
+        return []
+    return [Verb(title=_title_of_recovery(row.count), url=urls.recover(row.newest))]
+
+
 def _recover(cause: CauseSummary | CauseLine, newest: FailedRun | None, query: str, urls: _Urls) -> Verb:
     """Return the verb that recovers the runs of a cause: of a single run that its children made fail, these too."""
     if newest is not None and cause.count.number == 1 and newest.error_type in _OF_CHILDREN:
         return Verb(title=_("Recover it and its failed children"), url=children_url(newest.id, urls.site))
-    text = ngettext("Recover this run", "Recover these %(count)s", cause.count.number)
-    return Verb(title=text % {"count": cause.count}, url=urls.bulk + _bulk_query("recover", query))
+    return Verb(title=_title_of_recovery(cause.count), url=urls.bulk + _bulk_query("recover", query))
+
+
+def _title_of_recovery(count: Count) -> str:
+    return ngettext("Recover this run", "Recover these %(count)s", count.number) % {"count": count}
 
 
 def _advice_of(run: FailedRun | None) -> str:

@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from durable.admin import access, action_page, attention, pages
+from durable.admin import access, action_page, attention, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import MuteForm
 from durable.inspection import (
@@ -42,12 +42,15 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the causes of failed runs, muted ones apart."""
     now = pages.now()
     site = admin.admin_site.name
-    rows = attention.rows_of_causes(list_causes(now, muted=False), site)
+    within = sight.within(request)
+    is_limited = within is not None
+    rows = attention.rows_of_causes(list_causes(now, muted=False, within=within), site, is_limited=is_limited)
+    muted = list_causes(now, muted=True, within=within)
     context = {
         "title": attention.headline(rows) if rows else gettext("Causes of failed runs"),
         "now": now,
         "rows": rows,
-        "muted": attention.rows_of_causes(list_causes(now, muted=True), site),
+        "muted": attention.rows_of_causes(muted, site, is_limited=is_limited),
     }
     return admin.page(request, "causes", context)
 
@@ -83,29 +86,31 @@ def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -
 
 def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteForm, status: int = 200) -> HttpResponse:
     now = pages.now()
-    cause = find_cause(fingerprint, now)
+    within = sight.within(request)
+    is_limited = within is not None
+    cause = find_cause(fingerprint, now, within)
     if cause is None:
         raise Http404(
             gettext('There is no cause "%(cause)s". A cause without runs is kept for a day.') % {"cause": fingerprint}
         )
     site = admin.admin_site.name
-    runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES).runs
+    runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES, within=within).runs
     attempts = failed_attempts(runs)
-    spread, with_children = spread_of(fingerprint), has_children()
+    spread, with_children = spread_of(fingerprint, within), has_children()
     query, is_many = attention.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
     context: dict[str, Any] = {
         "title": attention.title_of(cause),
         "now": now,
         "form": form,
         "cause": cause,
-        "row": attention.rows_of_causes([cause], site)[0],
+        "row": attention.rows_of_causes([cause], site, is_limited=is_limited)[0],
         "most": max(cause.bars),
         "hours": [now - BARS * WIDTH + each * (BARS * WIDTH) / 4 for each in range(4)],
         "spread": spread,
         "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
-        "replay_url": attention.bulk_url("replay", query, site, CANARY if is_many else {}),
+        "replay_url": "" if is_limited else attention.bulk_url("replay", query, site, CANARY if is_many else {}),
         "canary": CANARY["first"],
-        "canary_url": attention.bulk_url("recover", query, site, CANARY) if is_many else "",
+        "canary_url": attention.bulk_url("recover", query, site, CANARY) if is_many and not is_limited else "",
         "pauses": [
             attention.Verb(
                 title=gettext("Pause the open runs of %(workflow)s") % {"workflow": workflow},
@@ -115,9 +120,9 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
                     site,
                 ),
             )
-            for workflow, _ in spread.workflows[:MOST_PAUSES]
+            for workflow, _ in ([] if is_limited else spread.workflows[:MOST_PAUSES])
         ],
-        "rows": [(run, explain(run, now), attempts.get(run.id, 0)) for run in runs],
+        "rows": [(run, explain(run, now, within=within), attempts.get(run.id, 0)) for run in runs],
         "undone": sum(is_undone(run) for run in runs),
         "command": command("recover", cause=fingerprint),
         "mark": "unmute" if cause.is_muted else "mute",

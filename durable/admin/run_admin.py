@@ -48,6 +48,7 @@ from durable.admin.zone import viewers_zone
 from durable.inspection.refusals import told
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.models import Run
+from durable.models.run import RunQuerySet
 
 __all__ = ["RunAdmin"]
 
@@ -80,6 +81,10 @@ class RunAdmin(AdminPages, _ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
         return False
+
+    def get_queryset(self, request: HttpRequest) -> RunQuerySet:
+        """Return the runs that the request may see: what Django's own views and a project's subclass would read."""
+        return sight.visible_runs(request)
 
     # -- URLs
 

@@ -122,7 +122,7 @@ def _context(
         "is_ended": run.state in ENDED and children.is_settled,
         "explanation": explanation,
         "explained_at": display_location(explanation.location),
-        "cause": None if sight.is_limited() else cause_of(run),
+        "cause": cause_of(run, within),
         "failed_branch": first_failed_branch(run),
         "trace_url": _trace_url(run),
         "running": running,

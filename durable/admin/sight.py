@@ -40,7 +40,7 @@ _KEPT: Final = "_durable_runs"  # attribute of a request
 #: The addresses whose pages show nothing of a run that the rule hides; others are refused where there is a rule.
 LIMITED: Final = frozenset(
     {
-        *("changelist", "save_view", "delete_view", "running", "bulk", "bulk_result", "bulk_live"),
+        *("changelist", "save_view", "delete_view", "running", "bulk", "bulk_result", "bulk_live", "causes", "cause"),
         *("change", "lead", "live", "step", "running_step", "export", "payload", "raw", "compare"),
         *("act", "send", "replay", "give_output", "edit_input"),
     }

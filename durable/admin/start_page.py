@@ -56,7 +56,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "form": form,
         "problem": problem,
         "hold": find_hold(HoldKind.WORKFLOW, name),
-        "back": admin.url("workflow", name),
+        "back": admin.url("workflow", name) if sight.is_offered("workflow") else admin.url("changelist"),
         "queues": sorted(redis_clients.queue_names()),
         "priorities": list(conf.PRIORITIES),
         "command": command("start", name),

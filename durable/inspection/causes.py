@@ -143,8 +143,13 @@ def further_causes(*, after: int, most: int) -> list[CauseLine]:
     ]
 
 
-def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
-    """Return the cause with this fingerprint, with or without failed runs; None if there is none."""
+def find_cause(fingerprint: str, now: datetime, within: RunQuerySet | None = None) -> CauseSummary | None:
+    """Return the cause with this fingerprint, with or without failed runs; None if there is none.
+
+    `within` is that of `list_causes`: a cause for which none of these runs is failed is none.
+    """
+    if within is not None:
+        return next(iter(_within(within, now, None, 1, fingerprint)), None)
     found = _summaries(list(_known().filter(fingerprint=fingerprint)), now)
     if not found:
         return None
@@ -154,21 +159,29 @@ def find_cause(fingerprint: str, now: datetime) -> CauseSummary | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseOfRun:
-    """The cause of a failed run: how many runs are failed because of it, and when the first of these failed."""
+    """The cause of a failed run: how many runs are failed because of it, and when the first of these failed.
+
+    Both are None where they were not counted.
+    """
 
     fingerprint: str
-    count: Count
+    count: Count | None
     since: datetime | None
 
 
-def cause_of(run: Run) -> CauseOfRun | None:
-    """Return the cause of a failed run, None for any other; at most three statements."""
+def cause_of(run: Run, within: RunQuerySet | None = None) -> CauseOfRun | None:
+    """Return the cause of a failed run, None for any other; at most three statements.
+
+    With `within`, the runs that a reader may see, no runs are counted: to find those of the cause may take long.
+    """
     if run.state != RunState.FAILED:
         return None
     open_ones = Failure.objects.using(conf.DATABASE).filter(is_open=True)
     failure = open_ones.filter(pk=run.pk).select_related("cause").first()
     if failure is None:
         return None
+    if within is not None:
+        return CauseOfRun(fingerprint=failure.cause.fingerprint, count=None, since=None)
     of_cause = open_ones.filter(cause=failure.cause_id)
     [count] = count_capped([of_cause.order_by("-failed_at")], CAP)
     since = of_cause.order_by("failed_at").values_list("failed_at", flat=True).first()
@@ -227,28 +240,34 @@ def _with_builds() -> QuerySet[Any]:
     return causes
 
 
-def _within(within: RunQuerySet, now: datetime, muted: bool | None, most: int) -> list[CauseSummary]:
-    """Return the causes for which some of these runs are failed."""
+def _within(
+    within: RunQuerySet, now: datetime, muted: bool | None, most: int, fingerprint: str = ""
+) -> list[CauseSummary]:
+    """Return the causes for which some of these runs are failed, or the one with this fingerprint."""
     found = visible_failures(within, CAP)
     causes = _with_builds().filter(pk__in=found.by_cause)
     if muted is not None:
         causes = causes.filter(muted_at__isnull=not muted)
+    if fingerprint:
+        causes = causes.filter(fingerprint=fingerprint)
     shown = sorted(causes, key=lambda cause: (-found.by_cause[cause.pk][0].failed_at.timestamp(), cause.pk))[:most]
     begin = now - BARS * WIDTH
     spreads = []
     for cause in shown:
         failures = found.by_cause[cause.pk]
         cause.last_at, cause.since, cause.newest_run = failures[0].failed_at, failures[-1].failed_at, failures[0].run_id
+        cause.first_seen_at = cause.since  # perhaps it was seen before in a run out of sight
         newest = failures[:SAMPLE]
         spreads.append(
             _Spread(
-                first_seen_at=cause.since,  # perhaps it was seen before in a run out of sight
+                first_seen_at=cause.since,
                 count=Count(number=min(len(failures), CAP), is_capped=found.is_cut or len(failures) > CAP),
                 workflows=Counter(each.workflow for each in newest),
                 bars=_with_last(Counter((each.failed_at - begin) // WIDTH for each in newest)),
             )
         )
-    return _told(shown, spreads, now)
+    # A build may have seen it in runs out of sight alone.
+    return [replace(each, builds=[]) for each in _told(shown, spreads, now)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 from django.db.models import QuerySet
@@ -23,10 +25,13 @@ from durable import operations
 from durable.admin import sight
 from durable.admin.run_admin import RunAdmin
 from durable.admin.run_parts import PART_NAMES
+from durable.core.bulk_runs import BULK
 from durable.core.control_flow import Park
 from durable.core.slot_records import Admission
 from durable.core.summary import in_line, waiting
-from durable.models import Child, OperatorAction, Run, SavedView, Slot
+from durable.models import Cause, Child, Failure, OperatorAction, Run, SavedView, Slot
+from durable.operations import bulk
+from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.addresses import PAGES, path_of
 from tests.admin.conftest import Stage
@@ -248,6 +253,128 @@ def test_a_line_tells_no_place_and_no_hidden_holder(stage: Stage, ada: Client, l
         assert "hid-1" in text_of(ada.get(url("change", "mine")))
 
 
+# -- causes
+
+
+@pytest.fixture
+def failures(stage: Stage) -> str:
+    """Two visible and three hidden runs that have failed for the same cause; its fingerprint."""
+    flows.SWITCH["broken"] = True
+    for run_id in ("hid-1", "mine-1", "hid-2", "mine-2", "hid-3"):
+        stage.start(flows.switched, id=run_id)
+    Run.objects.filter(id__startswith="hid").update(queue="hid-queue", worker="hid-worker")
+    Failure.objects.filter(pk__in=["hid-1", "hid-2", "hid-3"]).update(queue="hid-queue", worker="hid-worker")
+    Cause.objects.update(first_seen_at=timezone.now() - timedelta(days=40))
+    return Cause.objects.get().fingerprint
+
+
+def test_a_cause_has_the_visible_runs_alone(failures: str, ada: Client, limited: None) -> None:
+    for path in (
+        url("causes"),
+        url("cause", failures),
+        url("change", "mine-1"),
+        url("changelist") + f"?cause={failures}",
+    ):
+        text = text_of(ada.get(path))
+        assert "hid-" not in text, path
+        assert not re.search(r">\s*[35]\+?( failed| runs?|<)", text), path
+        assert "40 d" not in text, path
+    assert "2 failed runs" in text_of(ada.get(url("cause", failures)))
+    with override_settings(DURABLE={}):
+        assert "5 failed runs" in text_of(ada.get(url("cause", failures)))
+
+
+def test_no_verb_on_all_runs_of_a_cause_is_offered(failures: str, ada: Client, limited: None) -> None:
+    for path in (url("causes"), url("cause", failures)):
+        text = text_of(ada.get(path))
+        assert url("bulk") not in text, path
+        assert "mute/" not in text, path
+    Run.objects.filter(pk="mine-2").delete()
+    assert url("act", "mine-1", "recover") in text_of(ada.get(url("causes")))
+
+
+def test_a_cause_of_hidden_runs_is_none(failures: str, ada: Client, limited: None) -> None:
+    Run.objects.filter(id__startswith="mine").delete()
+    assert failures not in text_of(ada.get(url("causes")))
+    hidden, none = (answered(ada, url("cause", each)) for each in (failures, "f" * 16))
+    assert hidden[0] == none[0] == 404
+    assert _without_tokens(hidden[1], failures) == _without_tokens(none[1], "f" * 16)
+    assert "GatewayTimeout" not in text_of(ada.get(url("changelist") + f"?cause={failures}"))
+
+
+# -- bulks
+
+
+def _posted(ada: Client, verb: str, *ids: str, **given: str) -> Any:
+    return ada.post(url("bulk"), {"verb": verb, "id": ids, "confirmed": "1", "count": "9", "reason": "why", **given})
+
+
+def test_a_bulk_acts_on_visible_runs_alone(failures: str, ada: Client, limited: None) -> None:
+    text = text_of(ada.get(url("bulk") + "?verb=recover&id=mine-1&id=hid-1&id=nobody"))
+    assert "hid-" not in text
+    assert "nobody" not in text
+    response = _posted(ada, "recover", "mine-1", "hid-1", "nobody", token=str(uuid4()))
+    assert response.status_code == 302
+    states = dict(Run.objects.values_list("pk", "state"))
+    assert {name for name, state in states.items() if state != "failed"} == {"mine-1"}
+    shown = text_of(ada.get(response["Location"]))
+    assert "hid-" not in shown
+    assert "nobody" not in shown
+
+
+@pytest.mark.parametrize("more", [{"all": "on", "filter": "?state=failed"}, {"children_of": "hid-1"}, {"bulk": "b"}])
+def test_a_bulk_is_of_chosen_runs(failures: str, ada: Client, limited: None, more: dict[str, str]) -> None:
+    before = list(Run.objects.order_by("pk").values())
+    response = _posted(ada, "recover", token=str(uuid4()), **more)
+    assert response.status_code == 302
+    assert response["Location"].startswith(url("changelist"))
+    assert list(Run.objects.order_by("pk").values()) == before
+
+
+def test_a_bulk_is_shown_to_its_own_user_while_all_its_runs_are_visible(
+    failures: str, ada: Client, make_user: Any, limited: None
+) -> None:
+    own = _posted(ada, "recover", "mine-1", "mine-2", token=str(uuid4()))["Location"]
+    assert ada.get(own).status_code == 200
+    with acting_as(Actor("admin", user=make_user(*EVERY, name="bob"))):
+        other = bulk.apply("recover", ["mine-1"]).bulk_id
+    assert ada.get(url("bulk_result", other)).status_code == 404
+    assert ada.get(url("bulk_live", other)).status_code == 404
+    with override_settings(DURABLE={"ADMIN_RUNS": f"{__name__}.first_run"}):
+        assert ada.get(own).status_code == 404
+
+
+def first_run(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A rule that has become narrower."""
+    return runs.filter(id="mine-1")
+
+
+def test_the_run_of_an_own_bulk_can_be_paused_and_of_another_not(
+    failures: str, ada: Client, make_user: Any, limited: None
+) -> None:
+    own = _posted(ada, "recover", "mine-1", "mine-2", token=str(uuid4()), first="1", stop_after="1")["Location"]
+    [mine] = Run.objects.filter(workflow=BULK).values_list("pk", flat=True)
+    assert own == url("bulk_result", mine)
+    with acting_as(Actor("admin", user=make_user(*EVERY, name="bob"))):
+        other = bulk.apply("recover", ["hid-1"], canary=bulk.Canary(first=1)).run_id
+    assert other is not None
+    assert ada.post(url("act", mine, "pause"), {"reason": "why", "token": str(uuid4())}).status_code == 302
+    assert ada.post(url("act", other, "pause"), {"reason": "why", "token": str(uuid4())}).status_code == 404
+    assert dict(Run.objects.filter(workflow=BULK).values_list("pk", "state")) == {mine: "paused", other: "pending"}
+    assert ada.get(url("change", other)).status_code == 404
+
+
+def test_a_token_that_names_a_hidden_bulk_leads_to_a_bulk_of_its_own(
+    failures: str, ada: Client, make_user: Any, limited: None
+) -> None:
+    with acting_as(Actor("admin", user=make_user(*EVERY, name="bob"))):
+        other = bulk.apply("recover", ["hid-1"]).bulk_id
+    response = _posted(ada, "recover", "mine-1", token=other)
+    assert response.status_code == 302
+    assert other not in response["Location"]
+    assert ada.get(response["Location"]).status_code == 200
+
+
 # -- the list, the log, views
 
 
@@ -368,7 +495,6 @@ def test_a_replay_check_of_operations_is_left_alone(stage: Stage) -> None:
 #: The modules of refused pages, and what they may call without a limit.
 OF_ALL: Final = {
     "attention",  # rows of causes and findings, on refused pages
-    "causes_page",
     "ended_charts",
     "limits_page",
     "overview",
