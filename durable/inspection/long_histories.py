@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from durable.inspection.events import count_events
 from durable.inspection.places import count_places
 from durable.inspection.progress import count_progress
 from durable.inspection.stored_counts import count_noted
@@ -13,4 +14,4 @@ __all__ = ["count_long_histories"]
 
 def count_long_histories(now: datetime) -> None:
     """Count the histories that workers have noted as long, and whose runs rest; for a moment only."""
-    count_noted(now, {"progress": count_progress, "places": count_places})
+    count_noted(now, {"progress": count_progress, "places": count_places, "events": count_events})

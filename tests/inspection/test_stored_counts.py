@@ -15,7 +15,16 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.definitions import Workflow
-from durable.inspection import build_timeline, long_histories, places, progress_of, resting, stored_counts
+from durable.inspection import (
+    build_timeline,
+    events,
+    list_events,
+    long_histories,
+    places,
+    progress_of,
+    resting,
+    stored_counts,
+)
 from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long
 from durable.models import HistoryCount, Run
 from durable.worker.chores import CHORES
@@ -67,22 +76,30 @@ def counted(run: Run) -> list[str]:
     ]
 
 
+def everything(run: Run, now: datetime) -> list[Any]:
+    """What the parts of the run's page are made of that count its history."""
+    first, last = list_events(run, entries=6), list_events(run, entries=6, is_newest_first=True)
+    second = list_events(run, entries=6, after=first.next_key)
+    return [progress_of(run), places.read_places(run), build_timeline(run, now), first, last, second]
+
+
 @pytest.mark.parametrize("flow", [flows.many, flows.album, flows.looping, flows.odd, flows.stubborn])
 def test_what_is_stored_is_what_a_page_counts(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, flow: Workflow[Any, Any]
 ) -> None:
     monkeypatch.setattr(places, "EXACT", 0)
+    monkeypatch.setattr(events, "PAGE", 5)
     monkeypatch.setitem(SWITCH, "broken", True)
     stage.start(flow, *([12] if flow in (flows.many, flows.looping) else []), id="run")
     now = timezone.now()
     without = found("run")
-    before = progress_of(without), places.read_places(without), build_timeline(without, now)
+    before = everything(without, now)
     note("run")
     long_histories.count_long_histories(later())
     forget(monkeypatch)
     run = found("run")
     assert stored_counts.stored(run, "progress") is not None
-    assert (progress_of(run), places.read_places(run), build_timeline(run, now)) == before
+    assert everything(run, now) == before
 
 
 def test_pages_do_not_count_what_is_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
