@@ -19,7 +19,7 @@ E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS o
 E012    a workflow's list of mistakes has an entry that is not an exception class
 E013    `BIND_PAYLOADS` without a codec that binds
 E014    `ALERTS` has an entry that is none (`durable.alerts`)
-E015    a limit of a workflow that nobody has defined (`durable.limit_checks`)
+E015    a limit of a workflow that is not defined (`durable.limit_checks`)
 E016    two functions have two names of one workflow that a migration renames (`durable.rename_checks`)
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)

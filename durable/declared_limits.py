@@ -48,7 +48,7 @@ def undefined(limits: WorkflowLimits | None) -> list[str]:
 
 
 def check_defined(limits: WorkflowLimits | None) -> None:
-    """Raise UnknownLimitError for a limit of a workflow that nobody has defined: its runs could never begin."""
+    """Raise UnknownLimitError for a limit of a workflow that is not defined: its runs could never begin."""
     if names := undefined(limits):
         raise UnknownLimitError(names[0])
 

@@ -304,7 +304,7 @@ class Workflow(Generic[P, R_co]):
 
         With an id that exists, return the handle of that run; raises RunConflictError if it is another's. Raises TypeError for
         arguments that do not fit the function, PayloadError for a value the codec refuses, StartRefusedError where
-        `using(when_full="drop")` finds no room in the rate, UnknownLimitError for a limit of the workflow that nobody has
+        `using(when_full="drop")` finds no room in the rate, UnknownLimitError for a limit of the workflow that is not
         defined, and UndiscoveredWorkflowError if no installed app brings the workflow into workers.
         """
         return self._start([(self._start_options.run_id, args, kwargs)])[0]

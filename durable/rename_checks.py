@@ -34,7 +34,7 @@ def check_renamed_workflows(**_: object) -> list[CheckMessage]:
         hint = "Correct the migration that is not applied anywhere yet."
         return [Error(f"The migrations of the project contradict each other: {error}.", hint=hint, id=_ID)]
     hint = (
-        "Keep one of the functions: it passes the runs of both names. If one is to be another workflow, give it a name that "
+        "Keep one of the functions: it executes the runs of both names. If one is to be another workflow, give it a name that "
         "no migration has renamed."
     )
     by_oldest: dict[str, list[WorkflowDefinition]] = {}

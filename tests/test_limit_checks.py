@@ -1,4 +1,4 @@
-"""A limit of a workflow that nobody has defined: an error of the check, of a start and of a tick."""
+"""A limit of a workflow that is not defined: an error of the check, of a start and of a tick."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _of_files(options: Namespace) -> Iterator[RecordedRun]:
 def _check_all(
     options: Namespace, output: Output, total: int | None, check: Check, runs: Iterator[Any], report: Report
 ) -> None:
-    """Check the runs. `total` is how many there are, None if nobody knows."""
+    """Check the runs. `total` is how many there are, None if that is not known."""
     verdicts: Iterator[Verdict | None] = (
         check(runs, with_decision=options.diff)
         if options.jobs == 1

@@ -93,7 +93,7 @@ def undo_before_anew(journal: Journal, entry: EntryRecord) -> Operation:
     """Compensate the child that another one is about to replace. Raises Park until that is done.
 
     It was cancelled without its rollback, by the end of its parent or by an operator. If its compensation has stopped, the run
-    waits until somebody has recovered the child: code that comes to a start again cannot be told of a failure.
+    waits until an operator has recovered the child: code that comes to a start again cannot be told of a failure.
     """
     found: RunRecord | None = yield from _undone(journal, entry, is_replaced=True)
     if found is not None and found.state_after_rollback:

@@ -24,7 +24,7 @@ _MARK: Final = "format"
 _KINDS: Final = frozenset(EntryKind)
 _STATUSES: Final = frozenset(EntryStatus)
 _ADVICE: Final = (
-    "let workers of the release or of the code that recorded it pass the run, or deploy that again, and recover it"
+    "let workers of the release or of the code that recorded it execute the run, or deploy that again, and recover it"
 )
 
 

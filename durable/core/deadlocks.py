@@ -2,7 +2,7 @@
 wait for it.
 
 Owns who counts as such a run. A run with `hold="open"` keeps its slot until its own end, so nothing that it waits for
-can have the slot before. What a run holds only while a worker passes it is free as soon as the run parks.
+can have the slot before. What a run holds only while a worker executes it is free as soon as the run parks.
 """
 
 from __future__ import annotations

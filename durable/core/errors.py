@@ -644,7 +644,7 @@ class UndiscoveredWorkflowError(OperationError):
 
 
 class UnknownLimitError(OperationError):
-    """A slot or units were wanted of a limit that nobody has defined, or that has no number of slots, or no rate."""
+    """A slot or units were wanted of a limit that is not defined, or that has no number of slots, or no rate."""
 
     def __init__(self, name: str, *, is_rate: bool = False) -> None:
         self.name = name

@@ -204,7 +204,7 @@ class Journal:
         self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
         #: This pass has taken slots of limits, or a place in a line.
         self.has_slots = False
-        #: The run may hold slots that it has only while a worker passes it: those of its workflow, and what a worker that
+        #: The run may hold slots that it has only while a worker executes it: those of its workflow, and what a worker that
         #: died had taken for a step and not recorded.
         self.has_running_slots = False
         #: The run holds slots of its workflow's limits.

@@ -32,7 +32,7 @@ Begin = Callable[[int, str, int], ChildStart]
 def replace_undone(scope: Scope, entry: EntryRecord, begin: Begin) -> Operation:
     """Start others in the places of the lost children, once these have undone what they did, and let the group go on.
 
-    Raises Park while one of them has not ended. If the compensation of one has stopped, the run waits until somebody has
+    Raises Park while one of them has not ended. If the compensation of one has stopped, the run waits until an operator has
     recovered that child: code that comes to a map again cannot be told of a failure.
     """
     journal, group_id = scope.journal, entry.data["group"]

@@ -1,9 +1,10 @@
 """Functions, classes and modules by the names that records have of them, "module:qualname".
 
-Owns how far a recorded name may lead. What the name does not lead to may have moved (`durable.core.moved_names`). `resolve_name` imports whatever module it is: a worker calls a rollback handler by
-its name, also one that nothing has imported yet. `used_module` and `resolve_used` are for readers of records that somebody
-else may have written: they import no module of a top-level package that this process has not imported already, and none
-whose source has no such name. Nothing here calls what it finds.
+Owns how far a recorded name may lead. What the name does not lead to may have moved (`durable.core.moved_names`).
+`resolve_name` imports any module: a worker calls a rollback handler by its name, also one that nothing has imported yet.
+`used_module` and `resolve_used` are for readers of records that another program may have written. They import no module
+of a top-level package that this process has not imported already, and none whose source has no such name. Nothing here
+calls what it finds.
 """
 
 from __future__ import annotations

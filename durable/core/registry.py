@@ -70,7 +70,7 @@ class UnknownWorkflowError(KeyError):
 
     @property
     def nearest(self) -> list[str]:
-        """Found when asked for: each pass of a `Harness`'s own workflow raises this error, and nobody reads it."""
+        """Found when asked for: each pass of a `Harness`'s own workflow raises this error, and no person reads it."""
         return difflib.get_close_matches(self.name, self._names, n=3)
 
     def __str__(self) -> str:

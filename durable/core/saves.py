@@ -1,7 +1,7 @@
 """What a running step saves of its progress: for its next attempt, and as a sign that it goes on.
 
-Owns when a save is a sign, and which one is the newest. A save is written by somebody else: the worker's lease manager
-once a second, the commit of a failed attempt, or the change that gives a run up.
+Owns when a save is a sign, and which one is the newest. The step does not write its saves. The worker's lease manager
+writes them once a second, and so do the commit of a failed attempt and the change that gives a run up.
 """
 
 from __future__ import annotations

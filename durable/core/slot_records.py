@@ -22,7 +22,7 @@ LIMIT: Final = "limit"
 class SlotKind(StrEnum):
     """For how long a slot is held. The values are stored."""
 
-    RUNNING = "running"  # of a workflow: while a worker passes the run
+    RUNNING = "running"  # of a workflow: while a worker executes the run
     OPEN = "open"  # of a workflow: from its first pass to its end
     STEP = "step"  # of a step: while its function runs
 
@@ -66,7 +66,7 @@ class SlotChange:
     """What a commit does to the slots of its run.
 
     Those at the locations `released` are given up, held or waited for; `is_left`: also those that the run holds only while
-    a worker passes it, of its workflow and of steps, except at `awaited`. `awaited` are the locations for whose slots the
+    a worker executes it, of its workflow and of steps, except at `awaited`. `awaited` are the locations for whose slots the
     run parks: if it holds those of one by now, it is due again at once.
     """
 

@@ -83,7 +83,7 @@ class _LoopThread:
 
     def end(self) -> None:
         """End the thread and wait for that. If an interruption of the caller has cut a call off, its tasks are cancelled,
-        and nobody waits for them.
+        and no code waits for them.
         """
         self._is_ending = True
         with suppress(RuntimeError):  # it is closed already

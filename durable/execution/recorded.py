@@ -33,7 +33,7 @@ class RecordedHost(PassHost):
     def __init__(self, run: RunRecord, history: History, at: Runtime) -> None:
         store = cast("Store", _Records(history))
         super().__init__(run, store, Eviction(), at, ())
-        self.environment.emit = _tell_nobody
+        self.environment.emit = _ignore
         self.journal.limits = None  # what is past its deadline was not when it was recorded
         self.journal.request = Request.NONE
 
@@ -81,7 +81,7 @@ class RefusingJournal(Journal):
         raise NotRecorded
 
 
-def _tell_nobody(event: Event) -> None:
+def _ignore(event: Event) -> None:
     """Send nothing: no pass of a worker has come to it."""
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "place_of_caller", "scope_between_operations"]
 
-#: Packages whose code between two steps is nobody's decision: loggers, imports, debuggers.
+#: Packages whose code between two steps is not the workflow's decision: loggers, imports, debuggers.
 _LET_THROUGH: Final = frozenset(
     {
         *("logging", "structlog", "loguru"),

@@ -188,7 +188,7 @@ def count_rates(now: datetime, cap: int) -> list[RateCounts]:
 
 
 def unused_rates() -> list[str]:
-    """Return the limits with a rate that neither the settings nor a workflow of this process names, and that nobody awaits."""
+    """Return the limits with a rate that neither the settings nor a workflow of this process names, and that no run awaits."""
     named = set(conf.LIMITS)
     named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
     names = RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_LIMITS]

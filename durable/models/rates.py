@@ -42,7 +42,7 @@ class RateLimit(models.Model):
 
     @property
     def override(self) -> Rate | None:
-        """The rate that an operator has set; None if nobody has."""
+        """The rate that an operator has set; None without one."""
         if not self.override_spacing:
             return None
         return Rate(self.override_rate, self.override_spacing, self.override_burst)
@@ -109,7 +109,7 @@ class Reservation(models.Model):
     The row goes when the attempt begins, and with the end of the run.
     """
 
-    # no constraint in the database: a row without its run is one that nobody asks for
+    # no constraint in the database: a row without its run is one that no query asks for
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
     location = NameField[str, str](max_length=1024, blank=True)
     limit = NameField[str, str](max_length=MAX_ID)

@@ -36,7 +36,7 @@ class Limit(models.Model):
 
 
 class LimitKey(models.Model):
-    """A key of a limit. Whoever takes, gives up or hands on a slot of the key has this row locked."""
+    """A key of a limit. A transaction that takes, gives up or hands on a slot of the key has this row locked."""
 
     limit = NameField[str, str](max_length=MAX_ID)
     key = NameField[str, str](max_length=MAX_ID, blank=True)
@@ -95,7 +95,7 @@ class Slot(models.Model):
 class SlotNote(models.Model):
     """What the sweep has to do if the process that noted it cannot: look at the line of a key, and wake the run.
 
-    The end of a run notes the keys of which it has given up slots. A grant notes a run whose row somebody else has locked. So
+    The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction has locked. So
     does a verb that moves the moment of a run's attempt (`durable.store.rates`).
     """
 

@@ -84,7 +84,7 @@ def look(run_ids: Sequence[str], until: datetime) -> CanaryLook:
 
 
 def _is_stable(run: RunRecord, until: datetime) -> bool:
-    """Return whether the run stays as it is until then, unless somebody acts on it."""
+    """Return whether the run stays as it is until then, unless an operator acts on it."""
     if run.state in ENDED or run.state == RunState.PAUSED:
         return True
     if run.state != RunState.SLEEPING or run.diverged_at is not None or Summary.load(run.summary).is_trying_again:

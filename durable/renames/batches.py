@@ -27,7 +27,7 @@ __all__ = [
 
 #: Runs that are looked at together, and the most that an atomic migration may have to look at.
 MOST_ATOMIC: Final = 500
-TRY_EVERY: Final = 0.5  # seconds between two tries to rewrite runs that somebody else has
+TRY_EVERY: Final = 0.5  # seconds between two tries to rewrite runs that workers or other transactions have
 
 
 def check_atomic(alias: str, *workflows: str) -> None:
@@ -90,7 +90,7 @@ def rewrite_runs(
 
 
 def _rewritten(alias: str, run_ids: Sequence[str], rewrite: Callable[[Sequence[str]], object]) -> list[str]:
-    """Rewrite the runs in one transaction; return those whose rows somebody else has locked."""
+    """Rewrite the runs in one transaction; return those whose rows another transaction has locked."""
     features = connections[alias].features
     runs = Run.objects.using(alias)
     with transaction.atomic(using=alias):

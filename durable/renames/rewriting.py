@@ -158,7 +158,7 @@ class _Rewriting:
     # -- one transaction
 
     def _rewrite(self, run_ids: Sequence[str]) -> list[str]:
-        """Rewrite the runs in one transaction; return those that workers have, or that somebody else has locked."""
+        """Rewrite the runs in one transaction; return those that workers have, or that another transaction has locked."""
         connection = connections[self.alias]
         rewritten: list[str] = []
         with transaction.atomic(using=self.alias):

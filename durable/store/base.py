@@ -95,7 +95,7 @@ class Renewed(NamedTuple):
     """What became of the leases of a renewal.
 
     `kept`: the pending request of each run whose lease was extended, by id. `busy`: the ids of runs whose fence and
-    lease still hold, and whose rows somebody else has locked: their leases are not extended. A run in neither was lost
+    lease still hold, and whose rows another transaction has locked: their leases are not extended. A run in neither was lost
     or released.
     """
 
@@ -221,7 +221,7 @@ class Store(Protocol):
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
         raised unless the change sets it. A change that ends the run's state "failed" closes its failure, and one that lets
         an ended run continue gives it its limits anew and its key back. Raises RunNotFoundError, and KeyConflictError if
-        another open run has that key. Without `wait`, raises `RowsLocked` if somebody else has locked the row.
+        another open run has that key. Without `wait`, raises `RowsLocked` if another transaction has locked the row.
         """
 
     def import_history(
@@ -254,7 +254,7 @@ class Store(Protocol):
 
         A run is due at once, or when its start asked for. Runs that an operator has resumed, cancelled or paused
         meanwhile are left as they are, and not counted. So fewer than `most` are the last ones, but for runs whose rows
-        somebody has locked: the sweep resumes these. Another process may do the same: each run is resumed once.
+        another transaction has locked: the sweep resumes these. Another process may do the same: each run is resumed once.
         """
 
     # -- children
@@ -301,18 +301,18 @@ class Store(Protocol):
     def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
         """Return the children of a group behind this position, in order, at most `count`; one query.
 
-        With `is_lost`, those alone that were cancelled, or that somebody has asked to end.
+        With `is_lost`, those alone that were cancelled, or that an operator has asked to end.
         """
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
         """Go on with the children of a parent whose end has left some of them: the first one behind `after`, by id.
 
         Return that parent, and how many children were cancelled or asked to end; None if there is no such parent. What
-        somebody else has locked is left for the next time.
+        another transaction has locked is left for the next time.
         """
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
-        """Let children of a group begin whose turn came while somebody had their rows locked: of the first behind `after`.
+        """Let children of a group begin whose turn came while a transaction had their rows locked: of the first behind `after`.
 
         Return that group, and the queues to notify; None if no child waits in a group behind it.
         """
@@ -480,7 +480,7 @@ class Store(Protocol):
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
         """Extend the leases whose fences still hold: a run without a lease gets none. Wait for no row's lock.
 
-        So a row that somebody keeps locked costs no other run its lease. Nobody can claim such a run meanwhile.
+        So a row that a transaction keeps locked costs no other run its lease. No worker can claim such a run meanwhile.
         """
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
@@ -515,12 +515,12 @@ class Store(Protocol):
         """
 
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
-        """Store the stack of an activity that is still noted under that fence, unless somebody has locked its row."""
+        """Store the stack of an activity that is still noted under that fence, unless another transaction has locked its row."""
 
     def forget_activities(self) -> None:
         """Delete activities that are not current: their workers have died or lost the run. At most a few hundred.
 
-        Deletes none if somebody has locked one.
+        Deletes none if another transaction has locked one.
         """
 
     def release(
@@ -529,7 +529,7 @@ class Store(Protocol):
         """Release runs that were claimed and not begun: no lease, due now, `pending` again if they were `running`.
 
         With `due_at`, they are due only then. A crash that the claim counted stays counted. Return the ids of runs that
-        are still held because somebody else has locked their rows.
+        are still held because another transaction has locked their rows.
         """
 
     # -- timer and sweep

@@ -99,7 +99,7 @@ class DatabaseStore(ABC):
     def _lock_run(self, run_id: str, *, wait: bool = True) -> RunRecord | None:
         """Return the run's row, locked until the transaction ends; None if there is none.
 
-        Without `wait`, also None if somebody else has locked it.
+        Without `wait`, also None if another transaction has locked it.
         """
 
     @abstractmethod
@@ -112,7 +112,7 @@ class DatabaseStore(ABC):
 
     @abstractmethod
     def _end_dropped(self, run: RunRecord, at: datetime) -> None:
-        """Cancel the dropped children of a locked run, and those of dropped groups, as far as nobody has them locked."""
+        """Cancel the dropped children of a locked run, and those of dropped groups, as far as no transaction has them locked."""
 
     @abstractmethod
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...

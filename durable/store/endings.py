@@ -21,7 +21,7 @@ from durable.store.rows import RUN
 
 __all__ = ["cascaded", "drop", "end_dropped", "ended", "number_below", "started_below"]
 
-#: Locks runs for this transaction; with `skip`, those that nobody else has locked.
+#: Locks runs for this transaction; with `skip`, those that no other transaction has locked.
 Locking = Callable[..., RunQuerySet]
 _AT_ONCE = row_rules.CASCADED_AT_ONCE
 
@@ -60,7 +60,7 @@ def _count(alias: str, child: RunRecord, locking: Locking) -> frozenset[str]:
 def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) -> int:
     """Cancel the children of a run that are to be cancelled, and theirs; return how many were cancelled or asked to end.
 
-    A bounded number, and none that somebody else has locked: the others are noted for the sweep.
+    A bounded number, and none that another transaction has locked: the others are noted for the sweep.
     """
     number = 0
     parents: Mapping[str, RunRecord] = {run.id: run}

@@ -1,7 +1,7 @@
 """Children of a run as the verbs see them, and the recovery of a run after those that made it fail.
 
 Shared by the verbs, which an operator calls, and by a pass, which recovers the children of a map. Each gives the function
-that changes a run's row: one writes the audit log for its actor, the other for whoever has recovered the parent.
+that changes a run's row: one writes the audit log for its actor, the other for the actor who has recovered the parent.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The row of a group is written under the lock of its parent's row. Its tally has a lock of its own, which the end of each
 child takes after the child's row; a commit of the parent that changes a group takes it before the parent's row. So
-whoever has a parent's row locked never waits for a tally: the end of a parent leaves what is locked to the sweep.
+a transaction that has a parent's row locked never waits for a tally: the end of a parent leaves what is locked to the
+sweep.
 
 On PostgreSQL `durable.store.routines.groups` counts the ends. Must not decide anything: `durable.store.group_rules` does.
 """
@@ -115,7 +116,7 @@ def lock_of_parent(alias: str, parent_id: str) -> None:
 
 
 def lock_free(alias: str, parent_ids: Iterable[str]) -> set[str]:
-    """Lock the tallies of the groups of these runs that nobody else has locked; return these groups."""
+    """Lock the tallies of the groups of these runs that no other transaction has locked; return these groups."""
     groups = list(ChildGroup.objects.using(alias).filter(parent_id__in=list(parent_ids)).values_list("id", flat=True))
     return {each.group_id for each in _locked(alias, groups, skip=True)} if groups else set()
 
@@ -259,7 +260,7 @@ def _without_turn(run: RunRecord) -> RunRecord:
 def _turned(alias: str, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:
     """Let as many of the waiting children begin as there is room for; return the group, and the queues to notify.
 
-    Those whose rows somebody has locked are passed over.
+    Those whose rows another transaction has locked are passed over.
     """
     if not group.waiting:
         return group, frozenset()
@@ -281,7 +282,8 @@ def _turned(alias: str, group: GroupRecord, now: datetime) -> tuple[GroupRecord,
 def give_turns(alias: str, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
     """Let children of the first group behind this one begin whose turn has come; return that group, and the queues to notify.
 
-    The end of a child passes over those whose rows somebody has locked. If it was the last one, nobody else looks for them.
+    The end of a child passes over those whose rows another transaction has locked. If that was the last
+    child, no other end of a child looks for them.
     """
     turns = Turn.objects.using(alias).filter(group_id__gt=after).order_by("group_id")
     group_id = turns.values_list("group_id", flat=True).first()

@@ -41,7 +41,7 @@ class SlotTable(Protocol):
     def at_once(self, limit: str, *, is_final: bool = False) -> int | None:
         """Return how many slots of each key may be held; None for a limit that there is not.
 
-        With `is_final`, nobody changes the number before the transaction ends.
+        With `is_final`, the number does not change before the transaction ends.
         """
 
     def held(self, limit: str, key: str) -> int:
@@ -50,7 +50,7 @@ class SlotTable(Protocol):
     def first(self, limit: str, key: str) -> Place | None:
         """Return the first place of the line whose run is not paused, None if there is none.
 
-        A place that somebody else has locked is passed by: its run is ending.
+        A place that another transaction has locked is passed by: its run is ending.
         """
 
     def before(self, place: Place) -> int:
@@ -78,7 +78,7 @@ class SlotTable(Protocol):
         """Delete what the run holds, and its places, of these locations (None: of all). Return the limits and keys."""
 
     def leave_all(self, run_id: str, *, keeping: Iterable[str]) -> set[tuple[str, str]]:
-        """Delete what the run holds only while a worker passes it, except at these locations; return limits and keys."""
+        """Delete what the run holds only while a worker executes it, except at these locations; return limits and keys."""
 
     def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
         """Delete one slot that the operation holds, and let the sweep hand it on."""

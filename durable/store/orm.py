@@ -98,7 +98,7 @@ def _limits_of(row: Sequence[Any]) -> RunLimits:
     return RunLimits(deadline=deadline, **lengths)  # type: ignore[arg-type]  # `worked` is never None
 
 
-#: How many due runs beyond its limit a claim by rank looks at, in case that somebody has locked some.
+#: How many due runs beyond its limit a claim by rank looks at, in case that another transaction has locked some.
 _AHEAD: Final = 32
 
 _OF_SAVED: Final = "~saved"
@@ -138,7 +138,7 @@ class OrmStore(DatabaseStore):
     def _locked(self, run_ids: Iterable[str], *, skip: bool = False) -> dict[str, RunRecord]:
         """Return the rows of these runs, locked until the transaction ends.
 
-        With `skip`, without those that somebody else has locked, where the database can do that.
+        With `skip`, without those that another transaction has locked, where the database can do that.
         """
         found = self._runs.with_ids(list(set(run_ids)))
         return {run.id: run for run in _records(self._with_locks(found, skip=skip))}

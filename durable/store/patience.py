@@ -21,7 +21,7 @@ _LOCK_NOT_AVAILABLE: Final = "55P03"  # SQLSTATE
 
 
 class RowsLocked(Exception):
-    """Somebody else has locked a row that was to be written; nothing was written."""
+    """Another transaction has locked a row that was to be written; nothing was written."""
 
 
 def set_patience(alias: str, seconds: float = PATIENCE) -> None:

@@ -189,7 +189,7 @@ def _retimed(alias: str, limit: str, key: str | None, at: datetime, spacing_befo
     """Give the attempts that wait for a limit, or for one of its keys, new moments in the same order.
 
     `spacing_before` is that of the rate before, if it has changed. The sweep sees to a run whose row
-    somebody else has locked. Return the queues to notify.
+    another transaction has locked. Return the queues to notify.
     """
     rows = RateKey.objects.using(alias).filter(limit=limit).order_by("key")
     queues: set[str] = set()

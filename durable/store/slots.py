@@ -29,7 +29,7 @@ __all__ = [
     "sweep",
 ]
 
-#: Locks runs for this transaction; with `skip`, those that nobody else has locked.
+#: Locks runs for this transaction; with `skip`, those that no other transaction has locked.
 Locking = Callable[..., RunQuerySet]
 
 
@@ -176,7 +176,7 @@ def forget(alias: str, run_id: str, locations: Sequence[str]) -> None:
 
 
 def note_pause(alias: str, run_id: str) -> None:
-    """Give up the slots that a run has while a worker passes it, and that it was given in line; note their keys."""
+    """Give up the slots that a run has while a worker executes it, and that it was given in line; note their keys."""
     gone = DatabaseSlots(alias, Run.objects.using).leave_all(run_id, keeping=())
     SlotNote.objects.using(alias).bulk_create(SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(gone))
 

@@ -224,7 +224,7 @@ GET_RUNS: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = ANY(%(runs)s:
 #: Parameters: run. A row of RUN, locked.
 LOCK_RUN: Final = f"SELECT {RUN.sql()} FROM {RUN.table} WHERE id = %(run)s FOR NO KEY UPDATE"
 
-#: The same, or no row if somebody else has locked it.
+#: The same, or no row if another transaction has locked it.
 TRY_LOCK_RUN: Final = f"{LOCK_RUN} SKIP LOCKED"
 
 #: Parameters: sends (JSON). A row for each in order: place, queue to notify, id of the message sent before.

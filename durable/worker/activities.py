@@ -62,7 +62,7 @@ class Activities:
     def report(self, running: Sequence[Held]) -> Mapping[str, str]:
         """Note what has begun and ended, and obey what operators ask. Return the pending requests of these runs.
 
-        One statement on PostgreSQL. If somebody has locked what it writes, it asks without writing.
+        One statement on PostgreSQL. If another transaction has locked what it writes, it asks without writing.
         """
         now = {step: self._activity(step, fence) for step, fence in running}
         begun = {(each.run_id, each.location): each for step, each in now.items() if self._noted.get(step) != each}

@@ -4,9 +4,9 @@ Its thread renews their leases, gives up those that are lost, releases the runs 
 turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened when
 it is first needed and closed when there are no leases.
 
-Must not wait for a row's lock either: all runs of the worker would lose their leases because of one that somebody keeps
-locked, as a transaction does that has sent to it. Such a run is *busy*: its lease is not renewed now, and is asked for
-again at each tick. Nobody can claim it meanwhile, because a claim passes by what is locked. That holds for an atomic
+Must not wait for a row's lock either: all runs of the worker would lose their leases because of one that a transaction
+keeps locked, one that has sent to it for example. Such a run is *busy*: its lease is not renewed now, and is asked for
+again at each tick. No worker can claim it meanwhile, because a claim passes by what is locked. That holds for an atomic
 step, too, that has sent to its own run and goes on: its own transaction has locked the row, so no other worker begins
 the run, however late the lease. What the commit of such a step does about the lease is in `durable.execution.commits`.
 """
@@ -302,7 +302,7 @@ class LeaseManager:
     def _give_up(self, step: timed_step, fence: int) -> bool:
         """Give a run up whose step goes on although an operator has abandoned it. Its slot stays occupied.
 
-        Return False if somebody has locked the run's row, a transaction of the step itself for example.
+        Return False if another transaction has locked the run's row, a transaction of the step itself for example.
         """
         with self._lock:
             lease = self._leases.get(step.info.run_id)

@@ -1,6 +1,6 @@
 """The claimed runs that a worker gives back: they stay here until the database has taken them.
 
-Owns these runs and the statements that release them. A run whose row somebody else has locked is tried again at each
+Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at each
 tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire, and a
 crash is counted. Safe to use from several threads.
 """

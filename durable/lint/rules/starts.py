@@ -157,7 +157,7 @@ class FixedId(Rule):
 
 
 class Forgotten(Rule):
-    """Children that nobody waits for."""
+    """Children for which no code waits."""
 
     id = "W163"
     level = "hint"

@@ -11,7 +11,7 @@ __all__ = ["RANKS"]
 RANKS: Final = (
     # Move a share by this number of runs of this weight. Returns the start tag of the first of them
     # (`durable.core.ranks.tagged`). A start waits for another start of the share. A claim, which does not wait, leaves a
-    # share that somebody has locked where it is.
+    # share that another transaction has locked where it is.
     Function.of("""
 CREATE FUNCTION durable_tag_1(
   on_queue text, of_share text, of_weight float8, number integer, at timestamptz, waits boolean
@@ -128,7 +128,7 @@ END $$
     #
     # 1. gives start tags to runs of shares that have become due;
     # 2. reads the first due runs without a lock: those without a rank, and of each lane those with a tag and the others;
-    # 3. locks the first of them in the order of rank, skips what somebody has locked, and reads again if that was all.
+    # 3. locks the first of them in the order of rank, skips what another transaction has locked, and reads again if that was all.
     #
     # The last row also has the points at which the next search may begin: that of runs without a rank, and that of the
     # others.

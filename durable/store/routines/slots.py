@@ -1,8 +1,8 @@
 """Slots of limits on PostgreSQL: taking them, waiting in line, handing them on.
 
 Every function that counts or changes the slots of a key has the key's row in durable_limitkey locked. Rows of runs are
-locked before rows of keys: the one function that touches another run's row while it has a key's locks it only if nobody
-else has, and leaves a note for the sweep otherwise. Several keys are locked in their order. So no two of them wait for
+locked before rows of keys: the one function that touches another run's row while it has a key's locks it only if no other
+transaction has, and leaves a note for the sweep otherwise. Several keys are locked in their order. So no two of them wait for
 each other.
 """
 
@@ -20,7 +20,7 @@ from durable.store.row_rules import MOST_IN_LINE
 __all__ = ["SLOTS"]
 
 SLOTS: Final = (
-    # Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if somebody else has it locked.
+    # Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if another transaction has it locked.
     Function.of("""
 CREATE FUNCTION durable_lock_limit_1(of_limit text, of_key text, may_wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
@@ -41,7 +41,7 @@ BEGIN
   END LOOP;
 END $$
 """),
-    # Make a run due that has a slot by now, if nobody else has its row locked; otherwise note it. Returns the queue to
+    # Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. Returns the queue to
     # notify, NULL for none.
     Function.of(f"""
 CREATE FUNCTION durable_tell_of_slot_1(of_run text, of_limit text, of_key text, at timestamptz) RETURNS text
@@ -68,7 +68,7 @@ BEGIN
   RETURN CASE WHEN r.lease_expires_at IS NULL OR r.lease_expires_at <= at THEN r.queue END;
 END $$
 """),
-    # Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if somebody else has the
+    # Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if another transaction has the
     # key locked. A run that is paused keeps its place and is passed by. Returns the queues to notify.
     Function.of(f"""
 CREATE FUNCTION durable_hand_on_1(of_limit text, of_key text, at timestamptz, may_wait boolean) RETURNS text[]
@@ -156,7 +156,7 @@ END $$
 """),
     # Take slots for an operation of a run: all of them, or a place in the line of the first that is full. `slots` is a
     # JSON array of limit, key, kind and the number of a limit that is not defined yet, in the order of limits and keys.
-    # `is_ours` is NULL for an older fence. `undefined` is a limit that nobody has defined. Otherwise `line` is NULL where the
+    # `is_ours` is NULL for an older fence. `undefined` is a limit that is not defined. Otherwise `line` is NULL where the
     # run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits. `is_alone`:
     # the transaction is about nothing else.
     Function.of(f"""
