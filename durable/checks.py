@@ -1,7 +1,7 @@
 """Django system checks of durable's configuration: every finding has an id and a hint.
 
-Owns the findings of `manage.py check` about settings, queues, the codec, the database alias and the workflows' names. Opens no
-connection. An `E` cannot work; a `W` works, but not as expected.
+Owns the findings of `manage.py check` about settings, queues, the codec, the database alias and the workflows' names.
+Opens no connection. An `E` cannot work; a `W` works, but not as expected.
 
 ======  ==============================================================
 E001    `DURABLE` is not a dict

@@ -21,8 +21,8 @@ from durable.core.mistakes import MISTAKES
 
 __all__ = ["DEFAULT_MISTAKES", "DURATIONS", "Conf", "Values", "conf"]
 
-#: The classes of mistakes unless a project or a workflow names others; their subclasses count. Django raises its own one
-#: where a coroutine uses the ORM.
+#: The classes of mistakes unless a project or a workflow names others; their subclasses count. Django raises its own
+#: one where a coroutine uses the ORM.
 DEFAULT_MISTAKES: Final[tuple[type[Exception], ...]] = (*MISTAKES, SynchronousOnlyOperation)
 
 
@@ -32,8 +32,8 @@ class Values:
 
     - `CODEC`: the dotted path of the codec: a class or an object with `encode` and `decode`.
     - `ENCRYPTION_KEYS`: Fernet keys for the encrypting codec; the first encrypts, all decrypt.
-    - `BIND_PAYLOADS`: whether the encrypting codec binds each value to its run and field, so that it is read nowhere else:
-      "off"; "accept" binds, and reads what is bound to nothing too; "require" refuses that.
+    - `BIND_PAYLOADS`: whether the encrypting codec binds each value to its run and field, so that it is read nowhere
+      else: "off"; "accept" binds, and reads what is bound to nothing too; "require" refuses that.
     - `MAX_PAYLOAD_BYTES`: the limit of one encoded value.
     - `SHORT_SLEEP`: a shorter sleep waits in memory instead of parking the run.
     - `LEASE`: how long a run stays with a worker that no longer answers; renewed at a third of it.
@@ -52,15 +52,15 @@ class Values:
       again before it stops.
     - `MISTAKES`: the classes of errors, or their dotted paths, that are mistakes in a workflow's code when the workflow
       raises them: the run stops, and nothing is undone. An empty list: no class is.
-    - `GUARD`: what becomes of queries, and in development and tests of files, sockets, processes and changed inputs too,
-      that workflow code makes between its operations: "off", "log" or "raise", which stops the run. None: "raise" with
-      DEBUG, in tests and with a `Harness`, otherwise "log".
+    - `GUARD`: what becomes of queries, and in development and tests of files, sockets, processes and changed inputs
+      too, that workflow code makes between its operations: "off", "log" or "raise", which stops the run. None: "raise"
+      with DEBUG, in tests and with a `Harness`, otherwise "log".
     - `STEP_TIMEOUT`: the limit of one attempt of a step that sets none; text such as "10 minutes" too; None or 0 for no
       limit.
     - `MAX_UNCOUNTED_RETRIES`: how many attempts of one step may end with `RetryLater(counts=False)`; later ones count.
-    - `LIMITS`: limits by name, as `{"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}`: how many slots of
-      each key may be held at once, how many units may begin in each period, and how many of them at once after a pause
-      (1). The database's row decides once the limit was used.
+    - `LIMITS`: limits by name, as `{"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}`: how many slots
+      of each key may be held at once, how many units may begin in each period, and how many of them at once after a
+      pause (1). The database's row decides once the limit was used.
     - `PRIORITIES`: names of priorities, as `{"high": "10 min", "low": "-1 hour"}`: for how much longer a run counts as
       waiting than it does; at most a day.
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
@@ -84,8 +84,8 @@ class Values:
       (`durable.inspection.payloads`); "" shows all of it to operators with the permission to see payloads.
     - `API_RUNS`: the dotted path of a function of a request and a queryset of runs, which returns those runs that the
       user may see over REST; without it, all of them.
-    - `ADMIN_RUNS`: the dotted path of such a function for the admin: without it, a user with `durable.view_run` sees all
-      runs there.
+    - `ADMIN_RUNS`: the dotted path of such a function for the admin: without it, a user with `durable.view_run` sees
+      all runs there.
     - `API_MAX_WAITING`: how many requests of one process may wait at a time over REST (long polls), 0 for none. Without
       it 8 under ASGI, a quarter of the server's threads under WSGI, and none in a process with one thread.
     - `API_WORKFLOWS`: the names of the workflows that may be started over REST, or prefixes of names that end with a

@@ -308,10 +308,10 @@ class Context(_Shared[SyncDriver]):
     def child(self, name: str, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run of another workflow as a child, wait for its end, and return its output.
 
-        Arguments are the workflow's; options are said before, with `workflow.using(...)`: `id`, `key`, `queue`, `delay`,
-        `deadline`, `priority`, `when_parent_ends`, `rollback` and others. The workflow may be given by its name. Raises
-        ChildFailedError, ChildCancelledError, RunConflictError if the id is another run's, KeyConflictError if an open run
-        has the key, and DeadlockError if the child could never begin.
+        Arguments are the workflow's; options are said before, with `workflow.using(...)`: `id`, `key`, `queue`,
+        `delay`, `deadline`, `priority`, `when_parent_ends`, `rollback` and others. The workflow may be given by its
+        name. Raises ChildFailedError, ChildCancelledError, RunConflictError if the id is another run's,
+        KeyConflictError if an open run has the key, and DeadlockError if the child could never begin.
         """
         return self._do(f'child "{name}"', call_child(self._scope, name, _child_request(workflow, args, kwargs)))
 
@@ -358,10 +358,10 @@ class Context(_Shared[SyncDriver]):
     ) -> Any:
         """Start a child for each input, and return how all of them have ended.
 
-        An input is a tuple of the workflow's arguments, or its `input(...)`. At most `at_once` children run at a time, by
-        default all. When one fails or is cancelled, the others are cancelled and MapError is raised; with
-        `on_failure="finish"` they go on, and the result has those that have failed. `workflow.using(...)` says how
-        each child is started, without an id.
+        An input is a tuple of the workflow's arguments, or its `input(...)`. At most `at_once` children run at a time,
+        by default all. When one fails or is cancelled, the others are cancelled and MapError is raised; with
+        `on_failure="finish"` they go on, and the result has those that have failed. `workflow.using(...)` says how each
+        child is started, without an id.
 
         The outputs are recorded in this run's history: let children return little, such as the key of a row.
         """
@@ -429,8 +429,8 @@ class Child(_SharedChild[R, SyncDriver]):
     def result(self, name: str, timeout: Duration | None = None) -> R:
         """Wait for the child's end, and return its output; the wait is recorded under `name`.
 
-        Raises ChildFailedError, ChildCancelledError, and ChildTimeoutError when `timeout` has passed; the child then goes
-        on.
+        Raises ChildFailedError, ChildCancelledError, and ChildTimeoutError when `timeout` has passed; the child then
+        goes on.
         """
         output: R = self._result(name, timeout)
         return output

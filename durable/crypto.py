@@ -9,8 +9,8 @@ recorded under it is needed any more. Make a key with `cryptography.fernet.Ferne
 
 The same value encrypts to another text each time: compare values, never texts.
 
-With `DURABLE["BIND_PAYLOADS"]` a token holds its place too, the run and the field that it was made for, and is read nowhere
-else. "accept" still reads the tokens that have no place, "require" refuses them.
+With `DURABLE["BIND_PAYLOADS"]` a token holds its place too, the run and the field that it was made for, and is read
+nowhere else. "accept" still reads the tokens that have no place, "require" refuses them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class FernetCodec:
         return same
 
     def encode(self, value: object, *, what: str = "value", place: Place | None = None) -> str:
-        """Return `value` as a Fernet token, which belongs to `place` if there is one. Raises PayloadError as `inner` does."""
+        """Return `value` as a Fernet token, which belongs to `place` if there is one.
+
+        Raises PayloadError as `inner` does.
+        """
         return self._encrypted(self.inner.encode(value, what=what), place)
 
     def decode(self, text: str, *, what: str = "value", place: Place | None = None) -> Any:
@@ -106,8 +109,8 @@ class FernetCodec:
     def rebind(self, text: str, old: Place, new: Place, *, what: str = "value") -> str:
         """Return the token of `old` as a token of `new`, without decoding the value.
 
-        Raises PayloadError for a token that must not be read at `old`. Text that none of the keys opens stays as it is: it
-        cannot be read at `new` either.
+        Raises PayloadError for a token that must not be read at `old`. Text that none of the keys opens stays as it is:
+        it cannot be read at `new` either.
         """
         try:
             belongs_to, plain = self._opened(text, what)

@@ -134,7 +134,10 @@ class Workflow(Generic[P, R_co]):
     if not TYPE_CHECKING:  # a checker shall report what there is not
 
         def __getattr__(self, name: str) -> Any:
-            """Called for unknown attributes only. Point users of other task queues (`.delay()`, `.enqueue()`) to `start()`."""
+            """Called for unknown attributes only.
+
+            Point users of other task queues (`.delay()`, `.enqueue()`) to `start()`.
+            """
             if name.startswith("_"):  # asked for while it is being made, copied or looked through
                 raise AttributeError(name)
             message = f"{self!r} has no attribute {name!r}"
@@ -191,31 +194,31 @@ class Workflow(Generic[P, R_co]):
         """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none), a key.
 
         A run that has not ended by its `deadline`, a length of time from its start or an aware moment, fails with
-        RunDeadlineError, and is compensated. So does a run on which workers have worked for `work_limit`: the time of its
-        passes, without what it waits.
+        RunDeadlineError, and is compensated. So does a run on which workers have worked for `work_limit`: the time of
+        its passes, without what it waits.
 
-        With `on_conflict="error"`, starting with an id that exists raises RunConflictError; by default ("return") it returns
-        the handle of that run. What is left out stays as it is. Workers know the original only.
+        With `on_conflict="error"`, starting with an id that exists raises RunConflictError; by default ("return") it
+        returns the handle of that run. What is left out stays as it is. Workers know the original only.
 
-        At most one open run of the workflow has a `key` (1 to 200 printable characters). If one is open, `if_open` says what a
-        start does: "return" its handle (the default), raise KeyConflictError ("error"), or cancel it and start another
-        ("replace"). With `debounce`, a start begins that long after it was made, and so long after each further start under
-        the key, but not later than `at_most` after the first; `keep` says whose input it has, the "last" (the default) or
-        the "first". A run that has begun is not moved: the next start begins another, unless `if_open` says otherwise. A run
-        that has the id comes first, then the key's, then the debounce.
+        At most one open run of the workflow has a `key` (1 to 200 printable characters). If one is open, `if_open` says
+        what a start does: "return" its handle (the default), raise KeyConflictError ("error"), or cancel it and start
+        another ("replace"). With `debounce`, a start begins that long after it was made, and so long after each further
+        start under the key, but not later than `at_most` after the first; `keep` says whose input it has, the "last"
+        (the default) or the "first". A run that has begun is not moved: the next start begins another, unless `if_open`
+        says otherwise. A run that has the id comes first, then the key's, then the debounce.
 
-        With `when_full="drop"`, a start that would make a run takes a unit of a rate first. If the rate has no room now, the
-        start is refused with StartRefusedError, and nothing waits: at most one run a minute, say. `rate` names the limit and
-        its key, as of a step ("reports" or "reports/acme"); without it, it is that of the workflow's own limit. A run that the
-        start finds, by its id or key, takes nothing.
+        With `when_full="drop"`, a start that would make a run takes a unit of a rate first. If the rate has no room
+        now, the start is refused with StartRefusedError, and nothing waits: at most one run a minute, say. `rate` names
+        the limit and its key, as of a step ("reports" or "reports/acme"); without it, it is that of the workflow's own
+        limit. A run that the start finds, by its id or key, takes nothing.
 
         A child has a key too (`ctx.child`, `ctx.start_child`): if a run with it is open, the child is refused with
         KeyConflictError ("error", the default there), or that run is cancelled ("replace").
 
-        `when_parent_ends` is for `ctx.child` and `ctx.start_child`: what becomes of a child that is open when its parent
-        ends, whatever way. By default it is cancelled. With `rollback=True` the child is compensated when its parent is: a
-        completed one runs its rollback handlers, one that has not ended is cancelled with its rollback. The parent waits for
-        that. Such a child is started after a rollback checkpoint.
+        `when_parent_ends` is for `ctx.child` and `ctx.start_child`: what becomes of a child that is open when its
+        parent ends, whatever way. By default it is cancelled. With `rollback=True` the child is compensated when its
+        parent is: a completed one runs its rollback handlers, one that has not ended is cancelled with its rollback.
+        The parent waits for that. Such a child is started after a rollback checkpoint.
 
         Workers begin the run that has waited longest. A `priority` is a head start in this order, a length of time such as
         "10 min" or a name in `DURABLE["PRIORITIES"]`; a negative one puts the run back. Runs that have a `share`, a
@@ -302,10 +305,11 @@ class Workflow(Generic[P, R_co]):
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Start a run, with an id of its own unless `using` gave one; inside a transaction, if and when that commits.
 
-        With an id that exists, return the handle of that run; raises RunConflictError if it is another's. Raises TypeError for
-        arguments that do not fit the function, PayloadError for a value the codec refuses, StartRefusedError where
-        `using(when_full="drop")` finds no room in the rate, UnknownLimitError for a limit of the workflow that is not
-        defined, and UndiscoveredWorkflowError if no installed app brings the workflow into workers.
+        With an id that exists, return the handle of that run; raises RunConflictError if it is another's. Raises
+        TypeError for arguments that do not fit the function, PayloadError for a value the codec refuses,
+        StartRefusedError where `using(when_full="drop")` finds no room in the rate, UnknownLimitError for a limit of
+        the workflow that is not defined, and UndiscoveredWorkflowError if no installed app brings the workflow into
+        workers.
         """
         return self._start([(self._start_options.run_id, args, kwargs)])[0]
 
@@ -343,9 +347,9 @@ class Workflow(Generic[P, R_co]):
     def start_or_send(self, queue: str, body: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Send a message to the open run that has the key of `using(key=...)`; if there is none, start one and send to that.
 
-        The arguments are those of a new run; an open one keeps its own. Both are one transaction. Returns the handle of the
-        run that has the message. Raises what `start` and `Handle.send` raise, and InvalidTransitionError for an open run
-        that is being cancelled or compensated.
+        The arguments are those of a new run; an open one keeps its own. Both are one transaction. Returns the handle of
+        the run that has the message. Raises what `start` and `Handle.send` raise, and InvalidTransitionError for an
+        open run that is being cancelled or compensated.
         """
         options = self._start_options
         if options.key is None:
@@ -444,14 +448,16 @@ def workflow(
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
-    The function takes a context first. An `async def` gets an AsyncContext, and awaits its operations. `mistakes` replaces
-    the setting MISTAKES: the classes of errors that, out of its own code, stop a run with nothing undone; `()` for none.
+    The function takes a context first. An `async def` gets an AsyncContext, and awaits its operations. `mistakes`
+    replaces the setting MISTAKES: the classes of errors that, out of its own code, stop a run with nothing undone; `()`
+    for none.
 
     `schedule` starts runs by itself: `cron("30 2 * * *", zone="Europe/Berlin")`, `every("6 hours")`, a list of them or
-    their text. `migrate` and `durable schedules --sync` write the schedule, which has the workflow's name, into the database.
+    their text. `migrate` and `durable schedules --sync` write the schedule, which has the workflow's name, into the
+    database.
 
-    `limit` is how many of its runs may go on at once: `Limit("crm", at_once=1, key=lambda tenant: tenant)`, or several, which
-    a run holds together or not at all.
+    `limit` is how many of its runs may go on at once: `Limit("crm", at_once=1, key=lambda tenant: tenant)`, or several,
+    which a run holds together or not at all.
     """
     chosen = check_mistakes(mistakes)
 
@@ -510,9 +516,9 @@ def step(function: Any = None, /, *, name: str | None = None, **options: Any) ->
 def _check_is_discovered(workflow: Workflow[Any, Any]) -> None:
     """Raises UndiscoveredWorkflowError where it is certain that no worker finds the workflow.
 
-    A worker is set up like this process, so it has what was registered while Django was set up here. What was imported later
-    it lacks, unless this process is a worker itself, or a test that passes its runs itself. Of code that is run by name
-    (`__main__`) nothing is certain.
+    A worker is set up like this process, so it has what was registered while Django was set up here. What was imported
+    later it lacks, unless this process is a worker itself, or a test that passes its runs itself. Of code that is run
+    by name (`__main__`) nothing is certain.
     """
     if registry.is_discovered(workflow.name) or runtime.is_replaced() or running_run() is not None:
         return

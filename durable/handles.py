@@ -1,8 +1,8 @@
 """The handle: a run's id, with the verbs and the state of the run behind it.
 
-A handle holds no copy of the run: each property is one query; `info()` reads all of them in one. Of a run that has ended a
-summary takes one more, for the children that are left to be cancelled. Every blocking method and
-property has a twin for async code, a method with an `a` before its name: `await handle.astate()`.
+A handle holds no copy of the run: each property is one query; `info()` reads all of them in one. Of a run that has
+ended a summary takes one more, for the children that are left to be cancelled. Every blocking method and property has a
+twin for async code, a method with an `a` before its name: `await handle.astate()`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ R = TypeVar("R")
 @frozen
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[R_co]):
-    """A run, by its id, and `R_co`, the type of its output. Every access and every verb raises RunNotFoundError if there is no such run."""
+    """A run, by its id, and `R_co`, the type of its output.
+
+    Every access and every verb raises RunNotFoundError if there is no such run.
+    """
 
     id: str
     #: whether the call that gave this handle made the run: of `start`, `restart` and `replay`; None of `get_run`
@@ -130,8 +133,8 @@ class Handle(Generic[R_co]):
     def send(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
         """Send a message, and return its id. A message with the given `id` is sent to the run once.
 
-        Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses, and MessageConflictError
-        if an earlier message with this `id` had another queue or body.
+        Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses, and
+        MessageConflictError if an earlier message with this `id` had another queue or body.
         """
         return operations.send(self.id, queue, body, idempotency_id=id).id
 
@@ -156,7 +159,10 @@ class Handle(Generic[R_co]):
         operations.resume(self.id)
 
     def cancel(self, reason: str = "", rollback: bool = False, interrupt: bool = False) -> None:
-        """End the run; it cannot continue afterwards. With `rollback`, compensate first; with `interrupt`, abandon what runs."""
+        """End the run; it cannot continue afterwards.
+
+        With `rollback`, compensate first; with `interrupt`, abandon what runs.
+        """
         operations.cancel(self.id, reason=reason, rollback=rollback, interrupt=interrupt)
 
     def abandon(self, location: str = "") -> None:
@@ -198,8 +204,8 @@ class Handle(Generic[R_co]):
     ) -> Handle[R_co]:
         """Run again from `location` on: as a new run that keeps the history before it, or with `in_place` this one.
 
-        With an `id` for the new run, a second call starts nothing. Raises EntryNotFoundError, ReplayRefusedError, and StalePlanError if
-        `plan_hash` is that of a plan for another history.
+        With an `id` for the new run, a second call starts nothing. Raises EntryNotFoundError, ReplayRefusedError, and
+        StalePlanError if `plan_hash` is that of a plan for another history.
         """
         return Handle(*operations.replay(self.id, location, in_place=in_place, plan_hash=plan_hash, as_id=id))
 

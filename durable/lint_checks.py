@@ -1,6 +1,7 @@
 """The system check of the workflows' code: what `durable lint` finds, as warnings of `manage.py check`.
 
-No finding is an error to Django: an error would keep `migrate` and `runserver` from starting. Hints are left to `durable lint`.
+No finding is an error to Django: an error would keep `migrate` and `runserver` from starting. Hints are left to
+`durable lint`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The logging handler that keeps the log of each run in a table, for the run's page, REST and `durable logs`.
 
-Records wait in memory, and a thread with a connection of its own writes them: a pass waits for nothing, and a transaction that
-is rolled back takes no line with it. What a process had not written when it was killed is lost, and so is what waits
-beyond `waiting` records while the database does not answer. A log is no record of what happened: the history is.
+Records wait in memory, and a thread with a connection of its own writes them: a pass waits for nothing, and a
+transaction that is rolled back takes no line with it. What a process had not written when it was killed is lost, and so
+is what waits beyond `waiting` records while the database does not answer. A log is no record of what happened: the
+history is.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class _Line:
 class RunLogHandler(logging.Handler):
     """Keep what is logged while a run is executed, and what names a run in its attribute `run_id`.
 
-    Of each run the newest `lines` records are kept, and of these as many as fit into `max_bytes` characters of text; a tenth more may be there
-    for a while. At most `waiting` records wait in memory.
+    Of each run the newest `lines` records are kept, and of these as many as fit into `max_bytes` characters of text; a
+    tenth more may be there for a while. At most `waiting` records wait in memory.
     """
 
     def __init__(

@@ -48,7 +48,8 @@ class DurableHistory:
     def assert_replays(self) -> None:
         """Replay the run; nothing is executed and nothing written.
 
-        Raises AssertionError with what the history has, what the code does and what to write, where the run would diverge.
+        Raises AssertionError with what the history has, what the code does and what to write, where the run would
+        diverge.
         """
         from durable.replay_check import check_history
 

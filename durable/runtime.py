@@ -44,7 +44,8 @@ class Runtime:
     `monotonic` gives seconds that no change of the clock affects.
 
     The other fields are for a harness; None leaves the settings in force. `sleep` waits within a pass, `on_call` is
-    called before each call of a step's function or rollback handler, `on_operation` before each operation of a workflow's code, `on_save` when a step saves its progress, and `find_workflow` finds workflows that are not
+    called before each call of a step's function or rollback handler, `on_operation` before each operation of a
+    workflow's code, `on_save` when a step saves its progress, and `find_workflow` finds workflows that are not
     registered. `roll_back_inside` rolls back what code has left open on a database connection beyond a depth of
     transactions and savepoints, inside a test's transaction. `schedules` collects the names of the schedules that were
     made or synchronised while the runtime is active: a harness ticks these.

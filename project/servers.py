@@ -185,7 +185,10 @@ class EmbeddedPostgres(_Server):
         return self
 
     def stop(self, mode: PostgresStop = "fast") -> None:
-        """Stop and keep the data. "fast" ends sessions; "immediate" is a crash: the next start recovers from the log."""
+        """Stop and keep the data.
+
+        "fast" ends sessions; "immediate" is a crash: the next start recovers from the log.
+        """
         self._end({"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode])
 
     def restart(self, mode: PostgresStop = "fast") -> None:

@@ -105,7 +105,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
 RQ_QUEUES = {
-    # JSON, so that workers read no pickles. Redis still has to be guarded like the code: a password, TLS, its own instance.
+    # JSON, so that workers read no pickles. Redis still has to be guarded like the code: a password, TLS, its own
+    # instance.
     name: {"URL": REDIS_URL, "SERIALIZER": "rq.serializers.JSONSerializer", "DEFAULT_TIMEOUT": -1}
     for name in ("default", "high")
 }

@@ -1,7 +1,7 @@
 """The collector of cyclic garbage in the processes of a session. Loaded with `-p tests.collector`.
 
-Owns when it works. The imports and the 13,000 collected tests are millions of objects that live to the end: the collector
-would look through them again and again, while they are made and afterwards.
+Owns when it works. The imports and the 13,000 collected tests are millions of objects that live to the end: the
+collector would look through them again and again, while they are made and afterwards.
 """
 
 import gc

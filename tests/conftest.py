@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 hypothesis_settings.register_profile("durable", deadline=None, derandomize=os.environ.get("CI") == "true")
 hypothesis_settings.load_profile("durable")
 
-# The first one that is there. The headless shell is the same engine without the browser around its pages, and takes half
-# of the CPU time.
+# The first one that is there. The headless shell is the same engine without the browser around its pages, and takes
+# half of the CPU time.
 CHROMIUMS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 

@@ -2,13 +2,13 @@
 
 Owns the choice of the number of processes and the order in which modules are handed to them:
 
-* `pytest` without a path, `-k` or `-m` runs everything, and divides it between three processes of pytest-xdist. Any other
-  session runs in this process. `-n` decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
+* `pytest` without a path, `-k` or `-m` runs everything, and divides it between three processes of pytest-xdist. Any
+  other session runs in this process. `-n` decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
 * A module is never divided (`--dist loadfile`). The modules that take longest are handed out first, so that all
   processes end at about the same time.
 
-Each process has servers, databases and directories of its own: see `tests.plugin`. pytest-xdist ends a process, and with
-it its servers, when the one that started it ends, by SIGKILL too.
+Each process has servers, databases and directories of its own: see `tests.plugin`. pytest-xdist ends a process, and
+with it its servers, when the one that started it ends, by SIGKILL too.
 """
 
 import os

@@ -8,8 +8,9 @@ Owns which database and which Redis a session uses:
 * A session that is divided between processes (see `tests.division`): each has all that for itself. On servers that were
   given, each has a test database of its own name, and the logical databases 15, 14 and so on.
 
-`--database-tests-only` keeps just the tests that use the database; `tests.sqlite` runs those again on SQLite. A test that is
-tried with several stores is kept with those of the database, and on SQLite with one: there the settings choose the portable one.
+`--database-tests-only` keeps just the tests that use the database; `tests.sqlite` runs those again on SQLite. A test
+that is tried with several stores is kept with those of the database, and on SQLite with one: there the settings choose
+the portable one.
 """
 
 import os

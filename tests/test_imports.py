@@ -109,7 +109,8 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {}
 
 # Modules that import each other for the type checker alone, each with its reason. None do at run time.
 CIRCLES_FOR_TYPES: Final = [
-    # a start gives a handle; get_run(of=) takes a workflow; a workflow takes a context, which starts workflows as children
+    # a start gives a handle; get_run(of=) takes a workflow; a workflow takes a context, which starts workflows as
+    # children
     frozenset({"durable.context", "durable.definitions", "durable.handles"}),
     # a module says what its names stand for; a function or class that a name stands for is of a module
     frozenset({"durable.lint.modules", "durable.lint.values"}),

@@ -79,7 +79,10 @@ class CappedPaginator(_Paginator):
 
 
 class _Filter(admin.SimpleListFilter):
-    """A filter of the page's own form. `OperatorActionAdmin.get_queryset` applies it: the log is not read for choices."""
+    """A filter of the page's own form.
+
+    `OperatorActionAdmin.get_queryset` applies it: the log is not read for choices.
+    """
 
     kind = "text"
     words: Sequence[str] = ()

@@ -1,6 +1,7 @@
 """The charts of ended runs as numbers for SVG: how many ended, stacked, and how long they took, on a log scale.
 
-Templates draw (`durable/admin/_charts.html`); this module only measures. A drawing is stretched, so texts stand beside it.
+Templates draw (`durable/admin/_charts.html`); this module only measures. A drawing is stretched, so texts stand beside
+it.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class ChartMark:
 class EndedCharts:
     """The two charts of one span of time.
 
-    `scale` and `durations` are the labels of the axes, from the top to the bottom, and `times` those from left to right.
-    `median` and `slow` are the points of lines, one text for each piece without a gap. `uncounted` is where the span
-    begins whose runs are not counted yet, "" if all are. `behind` is how long it is in words, "" if it is short.
+    `scale` and `durations` are the labels of the axes, from the top to the bottom, and `times` those from left to
+    right. `median` and `slow` are the points of lines, one text for each piece without a gap. `uncounted` is where the
+    span begins whose runs are not counted yet, "" if all are. `behind` is how long it is in words, "" if it is short.
     """
 
     name: str

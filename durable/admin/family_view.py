@@ -38,7 +38,10 @@ _FILLS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The children in one state: a part of the bar, and the address of their list. `x` and `width` are of the viewBox."""
+    """The children in one state: a part of the bar, and the address of their list.
+
+    `x` and `width` are of the viewBox.
+    """
 
     state: str
     number: str

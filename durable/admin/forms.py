@@ -37,7 +37,10 @@ def json_editor(rows: int = 6) -> forms.Textarea:
 
 
 def read_json(text: str) -> Any:
-    """Return the data of a JSON text, None for an empty one. Raises ValidationError, also for a number that JSON lacks."""
+    """Return the data of a JSON text, None for an empty one.
+
+    Raises ValidationError, also for a number that JSON lacks.
+    """
     if not text.strip():
         return None
     try:

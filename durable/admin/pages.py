@@ -25,7 +25,10 @@ def now() -> datetime:
 
 
 def find(request: HttpRequest, key: str) -> Run:
-    """Return the run of a URL, without its input and output. Raises Http404, also if the request may not see the run."""
+    """Return the run of a URL, without its input and output.
+
+    Raises Http404, also if the request may not see the run.
+    """
     run_id = as_id(key)
     run = sight.find_run(request, run_id)
     if run is None:

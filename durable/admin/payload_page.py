@@ -1,7 +1,7 @@
 """One payload of a run by itself: a page in parts, and a download.
 
-An address has `of=input` or `of=output`, `of=message` or `of=response` with the message's `id`, or `at=` an entry's location with
-the `of=` name of one of its payloads.
+An address has `of=input` or `of=output`, `of=message` or `of=response` with the message's `id`, or `at=` an entry's
+location with the `of=` name of one of its payloads.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def _is_recoverable(request: HttpRequest, run: Run, detail: EntryDetail) -> bool
 def _neighbours(run: Run, ordinal: int) -> tuple[str, str]:
     """Return the locations of the entries that began before and after; "" for none.
 
-    No index has the order of a history, so a statement reads all ordinals. One is enough where both are near, as mostly.
+    No index has the order of a history, so a statement reads all ordinals. One is enough where both are near, as
+    mostly.
     """
     entries = Entry.objects.using(conf.DATABASE).filter(run=run)
     near = entries.filter(ordinal__range=(ordinal - _NEAR, ordinal + _NEAR)).exclude(ordinal=ordinal)

@@ -1,8 +1,8 @@
 """Text of others in a page: characters that hide or reorder text are shown, and right-to-left text is isolated.
 
 Ids, names, queues, messages and reasons come from elsewhere, and stand in sentences that `durable.inspection` makes. So
-this is done once to each rendered page, after escaping, and no template can forget it. Values of attributes stay as they
-are: forms send them back. The contents of text areas do too.
+this is done once to each rendered page, after escaping, and no template can forget it. Values of attributes stay as
+they are: forms send them back. The contents of text areas do too.
 """
 
 from __future__ import annotations

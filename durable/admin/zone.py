@@ -1,7 +1,7 @@
 """The time zone of the pages: that of the browser, which the pages' module names in a cookie.
 
-Without a cookie, and so without JavaScript, it is the zone in force: the project's, or what a middleware of the project has
-activated for the user, which comes first.
+Without a cookie, and so without JavaScript, it is the zone in force: the project's, or what a middleware of the project
+has activated for the user, which comes first.
 """
 
 from __future__ import annotations

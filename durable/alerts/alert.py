@@ -12,10 +12,10 @@ __all__ = ["Alert"]
 class Alert:
     """A condition that has begun, or that `is_over`.
 
-    `kind` is "cause", "rollback", "hung_step", "queue" or "schedule". `key` names the condition and `number` counts how often it has
-    begun: the two, with `is_over`, are the same each time an alert is sent again. `title` is a sentence and `text`
-    says more; neither contains a payload or the message of an error. `url` leads to a page of the admin, "" if
-    `site` is not set. Times are of ISO 8601, in UTC; `ended_at` is "" as long as the condition holds.
+    `kind` is "cause", "rollback", "hung_step", "queue" or "schedule". `key` names the condition and `number` counts how
+    often it has begun: the two, with `is_over`, are the same each time an alert is sent again. `title` is a sentence
+    and `text` says more; neither contains a payload or the message of an error. `url` leads to a page of the admin, ""
+    if `site` is not set. Times are of ISO 8601, in UTC; `ended_at` is "" as long as the condition holds.
     """
 
     kind: str

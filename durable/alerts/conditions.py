@@ -44,8 +44,8 @@ class Condition:
 class Found:
     """What a look has found.
 
-    `conditions` hold. Of those that hold no more, the keys in `unknown` could not be looked for, and those in `silent` end
-    without a word.
+    `conditions` hold. Of those that hold no more, the keys in `unknown` could not be looked for, and those in `silent`
+    end without a word.
     """
 
     conditions: Sequence[Condition]

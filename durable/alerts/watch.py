@@ -1,7 +1,7 @@
 """Look for conditions that have begun or ended, and start the runs that send the alerts.
 
-Any number of processes may look. The row of a condition decides: the process that changes it starts the runs, in the same
-transaction, under ids that are made of the alert.
+Any number of processes may look. The row of a condition decides: the process that changes it starts the runs, in the
+same transaction, under ids that are made of the alert.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class Cell:
 class Output:
     """Prints in one format.
 
-    `format` is "table", "json" (a JSON document on each line) or "ids" (an id on each line). Reports on code have "text" and
-    "sarif" instead of tables.
+    `format` is "table", "json" (a JSON document on each line) or "ids" (an id on each line). Reports on code have
+    "text" and "sarif" instead of tables.
     """
 
     def __init__(self, stdout: Stream, stderr: Stream, format: Format = "table", *, is_coloured: bool = True) -> None:

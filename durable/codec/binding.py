@@ -30,7 +30,10 @@ class BindingCodec(Protocol):
         ...
 
     def rebind(self, text: str, old: Place, new: Place, *, what: str = "value") -> str:
-        """Return text of `old` for its copy at `new`. Raises PayloadError for text that belongs to another place than `old`."""
+        """Return text of `old` for its copy at `new`.
+
+        Raises PayloadError for text that belongs to another place than `old`.
+        """
         ...
 
 

@@ -47,7 +47,8 @@ def is_to_start(entry: EntryRecord) -> bool:
 def started_anew(entry: EntryRecord) -> EntryRecord:
     """Return the entry of a start as that of one that starts another child.
 
-    One with `rollback=True` still names the child before: its next pass, or a rollback before that, undoes what is left.
+    One with `rollback=True` still names the child before: its next pass, or a rollback before that, undoes what is
+    left.
     """
     data = {**entry.data, ANEW: True} if "rollback" in entry.data else {**entry.data, "child": None}
     return replace(entry, data=data)

@@ -1,8 +1,9 @@
 """The compensation of children: what a parent that rolls back does to a child that was started with `rollback=True`.
 
 A child that has ended runs those of its own rollback handlers that are left, the newest first, and ends as cancelled: a
-cancel without rollback, a mistake and the limit of crashes leave them. One that has not ended is cancelled with its rollback. The parent parks until the child has ended. Each look is repeated after a crash,
-and changes nothing that has happened already.
+cancel without rollback, a mistake and the limit of crashes leave them. One that has not ended is cancelled with its
+rollback. The parent parks until the child has ended. Each look is repeated after a crash, and changes nothing that has
+happened already.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
 def undo_before_anew(journal: Journal, entry: EntryRecord) -> Operation:
     """Compensate the child that another one is about to replace. Raises Park until that is done.
 
-    It was cancelled without its rollback, by the end of its parent or by an operator. If its compensation has stopped, the run
-    waits until an operator has recovered the child: code that comes to a start again cannot be told of a failure.
+    It was cancelled without its rollback, by the end of its parent or by an operator. If its compensation has stopped,
+    the run waits until an operator has recovered the child: code that comes to a start again cannot be told of a
+    failure.
     """
     found: RunRecord | None = yield from _undone(journal, entry, is_replaced=True)
     if found is not None and found.state_after_rollback:
@@ -101,7 +103,10 @@ def undo_before_anew(journal: Journal, entry: EntryRecord) -> Operation:
 
 
 def _undone(journal: Journal, entry: EntryRecord, *, is_replaced: bool) -> Operation:
-    """Let the child of the entry undo what is left. Return its run, None if it is gone. Raises Park while it is open."""
+    """Let the child of the entry undo what is left.
+
+    Return its run, None if it is gone. Raises Park while it is open.
+    """
     child_id = entry.data["child"]
     found: RunRecord | None = yield UndoChild(child_id, is_replaced=is_replaced)
     if found is not None and found.state not in ENDED:

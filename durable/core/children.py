@@ -215,7 +215,10 @@ def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **mor
 def _begin(
     scope: Scope, entry: EntryRecord, request: ChildRequest, child_id: str, generation: int
 ) -> ChildStart | None:
-    """Let the next commit start the child. Return the start of this pass that has taken its id or its key, if one has."""
+    """Let the next commit start the child.
+
+    Return the start of this pass that has taken its id or its key, if one has.
+    """
     environment = scope.environment
     now = environment.now()
     given = {"args": list(request.args), "kwargs": dict(request.kwargs)}

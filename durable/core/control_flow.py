@@ -21,8 +21,9 @@ class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
     `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says what the run
-    is doing meanwhile, for its summary (`durable.core.summary.Doing`). `children` are those for whose ends it waits, and
-    `groups` the ids of groups of children. `slots` are the locations of operations that wait in the line of a limit.
+    is doing meanwhile, for its summary (`durable.core.summary.Doing`). `children` are those for whose ends it waits,
+    and `groups` the ids of groups of children. `slots` are the locations of operations that wait in the line of a
+    limit.
     """
 
     def __init__(

@@ -54,8 +54,8 @@ def find(
 ) -> Deadlock | None:
     """Return the deadlock of a run that wants a slot of a limit with so many, None if there is none.
 
-    `family` are the run and its ancestors, from the run upwards, `slots` those that they hold. `own` are the kinds of the
-    run's own slots that it keeps while it waits for this one.
+    `family` are the run and its ancestors, from the run upwards, `slots` those that they hold. `own` are the kinds of
+    the run's own slots that it keeps while it waits for this one.
     """
     holders: list[str] = []
     is_certain = True

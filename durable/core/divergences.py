@@ -34,9 +34,9 @@ class OperationAt:
 class Divergence:
     """Where the code of a scope and its history part.
 
-    `code` is the operation that the code has come to, None for the end of its code. `recorded` are the first operations of
-    the history that the code has not reached, or the one that it contradicts, in recorded order. `raised` is the error with
-    which the code has ended.
+    `code` is the operation that the code has come to, None for the end of its code. `recorded` are the first operations
+    of the history that the code has not reached, or the one that it contradicts, in recorded order. `raised` is the
+    error with which the code has ended.
     """
 
     kind: DivergenceKind

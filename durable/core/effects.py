@@ -315,10 +315,12 @@ class PeekTaken:
 
 @dataclass(frozen=True, slots=True)
 class UndoChild:
-    """Begin the compensation of a child (`durable.core.child_rollback.change_of`). Answer: its run then, None if it is gone.
+    """Begin the compensation of a child (`durable.core.child_rollback.change_of`).
 
-    `only_open`: leave a child that has ended, and cancel one that has not, with its rollback. `is_replaced`: the run starts
-    another child in its place.
+    Answer: its run then, None if it is gone.
+
+    `only_open`: leave a child that has ended, and cancel one that has not, with its rollback. `is_replaced`: the run
+    starts another child in its place.
     """
 
     run_id: str
@@ -328,7 +330,9 @@ class UndoChild:
 
 @dataclass(frozen=True, slots=True)
 class RecoverChild:
-    """Recover a failed child of a map, with the children that made it fail. One that cannot be recovered stays as it is.
+    """Recover a failed child of a map, with the children that made it fail.
+
+    One that cannot be recovered stays as it is.
 
     `by` is the actor of the parent's recovery, for the audit log.
     """
@@ -349,7 +353,8 @@ class PeekKey:
 class KeyOwner:
     """The open run that has a key. `child` is what makes it a child, None for other runs.
 
-    `chain` leads from it to the run of the pass, each the parent of the next, if it is that run or one of its ancestors.
+    `chain` leads from it to the run of the pass, each the parent of the next, if it is that run or one of its
+    ancestors.
     """
 
     run_id: str

@@ -284,8 +284,8 @@ class MapError(WorkflowError):
     """Children of a map have failed or were cancelled, and `on_failure="stop"` has ended the others.
 
     `name` is that of the map, `workflow` the children's. Of `size` children, `failed` have failed, and `cancelled` were
-    cancelled or have not run. `first` has the id and the `ErrorInfo` of the first few that have failed, in the order of the
-    inputs.
+    cancelled or have not run. `first` has the id and the `ErrorInfo` of the first few that have failed, in the order of
+    the inputs.
     """
 
     def __init__(
@@ -337,8 +337,8 @@ class HistoryDivergedError(ContractError):
     """The code no longer fits the run's recorded history; nothing ran, and nothing is compensated.
 
     The message names the locations. Say in the code what has changed (`ctx.get_version`, `ctx.removed`), then recover
-    the run. `locations` are those of the records that do not fit, and `divergence` says where code and history part; None
-    for records that cannot be read.
+    the run. `locations` are those of the records that do not fit, and `divergence` says where code and history part;
+    None for records that cannot be read.
     """
 
     locations: tuple[str, ...] = ()
@@ -668,7 +668,9 @@ class RateUnitsError(OperationError):
 
 
 class StartRefusedError(OperationError):
-    """A start with `when_full="drop"` found no room in the rate, and has started nothing. `retry_at`: when there is room.
+    """A start with `when_full="drop"` found no room in the rate, and has started nothing.
+
+    `retry_at`: when there is room.
 
     `run_id` is the id that the run would have had.
     """

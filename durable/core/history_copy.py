@@ -1,6 +1,7 @@
 """Entries and messages of one run as those of another: ids that name the run or its messages, and the codec text.
 
-What each text belongs to is in `durable.core.places`; how it is made to belong to the new place is for the caller to say.
+What each text belongs to is in `durable.core.places`; how it is made to belong to the new place is for the caller to
+say.
 """
 
 from __future__ import annotations

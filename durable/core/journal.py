@@ -84,16 +84,22 @@ class Environment(Protocol):
         *,
         is_collected: bool = False,
     ) -> str:
-        """Encode `value` as codec text for a place of `of_run`, by default the run itself (`Place`). Raises PayloadError.
+        """Encode `value` as codec text for a place of `of_run`, by default the run itself (`Place`).
 
-        `is_collected`: it is made of values each of which was within the limit of one, so that the limit does not apply.
+        Raises PayloadError.
+
+        `is_collected`: it is made of values each of which was within the limit of one, so that the limit does not
+        apply.
         """
 
     def decode(self, text: str | None, field: str, where: str) -> Any:
         """Decode codec text recorded at this place of the run; None for None. Raises PayloadError."""
 
     def adopt(self, text: str, run_id: str, where: str) -> str:
-        """Return the output of another run as codec text for an output at this place of the run. Raises PayloadError."""
+        """Return the output of another run as codec text for an output at this place of the run.
+
+        Raises PayloadError.
+        """
 
     def resolve(self, name: str) -> Callable[..., Any]:
         """Return the function or class of a recorded name (`durable.core.recorded_names`). Raises any exception."""
@@ -204,8 +210,8 @@ class Journal:
         self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
         #: This pass has taken slots of limits, or a place in a line.
         self.has_slots = False
-        #: The run may hold slots that it has only while a worker executes it: those of its workflow, and what a worker that
-        #: died had taken for a step and not recorded.
+        #: The run may hold slots that it has only while a worker executes it: those of its workflow, and what a worker
+        #: that died had taken for a step and not recorded.
         self.has_running_slots = False
         #: The run holds slots of its workflow's limits.
         self.has_own_slots = False
@@ -213,7 +219,8 @@ class Journal:
         self._pending = _Pending()
         #: How many times all marked changes have been taken.
         self.taken = 0
-        #: The moment of the schedule's tick that has started the run, as ISO 8601; None for other runs. It is in the input.
+        #: The moment of the schedule's tick that has started the run, as ISO 8601; None for other runs. It is in the
+        #: input.
         self.scheduled_for: str | None = None
         #: Entries of a newer release of durable, which this one cannot read.
         self.unreadable: list[EntryRecord] = []

@@ -27,12 +27,14 @@ __all__ = [
 
 #: Marks the entry of a map whose cancelled children the next pass starts anew.
 ANEW: Final = "anew"
-#: In the entry of a map whose failed children the next pass recovers: who has asked for it (`by`), and how far it has come.
+#: In the entry of a map whose failed children the next pass recovers: who has asked for it (`by`), and how far it has
+#: come.
 AGAIN: Final = "again"
 #: In the entry of a map whose lost children are replaced: those that were taken out of the group (`children`), and the
 #: position up to which the lost ones were looked at (`after`).
 REPLACED: Final = "replaced"
-#: Marks the entry of a map none of whose children begins any more, while the open ones are cancelled with their rollback.
+#: Marks the entry of a map none of whose children begins any more, while the open ones are cancelled with their
+#: rollback.
 CLOSED: Final = "closed"
 
 #: In the rollback policy of a map: the children from this number on are compensated, and whether one had completed.

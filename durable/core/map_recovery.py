@@ -1,7 +1,7 @@
 """The recovery of the failed children of a map, by a pass of their parent that was recovered.
 
-They are recovered in batches, each child in a transaction of its own. The entry says how far that has come, so a crash costs
-a look at one batch. The parent is open meanwhile: no end of it, and no sweep, cancels those that go on already.
+They are recovered in batches, each child in a transaction of its own. The entry says how far that has come, so a crash
+costs a look at one batch. The parent is open meanwhile: no end of it, and no sweep, cancels those that go on already.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The children of a map that others replace after a recovery: what they did is undone first, if the map has `rollback=True`.
 
-A lost child was cancelled without its rollback: by an end of the parent that undid nothing, or by an operator. A batch of lost
-children is taken out of the group in one commit, which notes them in the entry. From then on each is a child of its own: it has
-no turn to wait for, and its end wakes the parent. When all of the batch have undone what was left, one commit starts the
-others in their places. A crash between any two commits repeats a look, which changes nothing that has begun.
+A lost child was cancelled without its rollback: by an end of the parent that undid nothing, or by an operator. A batch
+of lost children is taken out of the group in one commit, which notes them in the entry. From then on each is a child of
+its own: it has no turn to wait for, and its end wakes the parent. When all of the batch have undone what was left, one
+commit starts the others in their places. A crash between any two commits repeats a look, which changes nothing that has
+begun.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ Begin = Callable[[int, str, int], ChildStart]
 def replace_undone(scope: Scope, entry: EntryRecord, begin: Begin) -> Operation:
     """Start others in the places of the lost children, once these have undone what they did, and let the group go on.
 
-    Raises Park while one of them has not ended. If the compensation of one has stopped, the run waits until an operator has
-    recovered that child: code that comes to a map again cannot be told of a failure.
+    Raises Park while one of them has not ended. If the compensation of one has stopped, the run waits until an operator
+    has recovered that child: code that comes to a map again cannot be told of a failure.
     """
     journal, group_id = scope.journal, entry.data["group"]
     size = min(_BATCH, entry.data["at_once"] or _BATCH)

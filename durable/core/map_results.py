@@ -19,8 +19,8 @@ T_co = TypeVar("T_co", covariant=True)
 class MapChild(Generic[T_co]):
     """How one child of a map has ended.
 
-    `number` is the place of its arguments among the inputs, from 0. `output` is that of a completed child, `error` that of
-    a failed one, and `reason` is why one was cancelled, or "".
+    `number` is the place of its arguments among the inputs, from 0. `output` is that of a completed child, `error` that
+    of a failed one, and `reason` is why one was cancelled, or "".
     """
 
     number: int

@@ -1,12 +1,12 @@
 """The compensation of the children of a map, when its parent rolls back.
 
-The children of a map have no order among themselves, so those of a batch are compensated at the same time, the batches from
-the last inputs to the first. A batch has as many children as the map runs at a time. The parent is woken once for each
-batch: the group's count says when none of its children is open. Each look is repeated after a crash, and changes nothing
-that has happened already.
+The children of a map have no order among themselves, so those of a batch are compensated at the same time, the batches
+from the last inputs to the first. A batch has as many children as the map runs at a time. The parent is woken once for
+each batch: the group's count says when none of its children is open. Each look is repeated after a crash, and changes
+nothing that has happened already.
 
-Children that have not ended are cancelled with their rollback before that, also where the failure of a map cancels them:
-a plain cancel would leave what they have done until the parent rolls back.
+Children that have not ended are cancelled with their rollback before that, also where the failure of a map cancels
+them: a plain cancel would leave what they have done until the parent rolls back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _TEXT: Final = 1_000  # characters of the error of a compensation that has stopp
 
 
 def cancel_open(journal: Journal, entry: EntryRecord, check: Callable[[], None]) -> Operation:
-    """Let no other child of the map begin, and cancel the open ones with their rollback. Raises Park until all have ended.
+    """Let no other child of the map begin, and cancel the open ones with their rollback.
+
+    Raises Park until all have ended.
 
     `check` is called between two children, and raises if the pass has to end.
     """
@@ -70,7 +72,8 @@ def cancel_open(journal: Journal, entry: EntryRecord, check: Callable[[], None])
 def undo_map(journal: Journal, entry: EntryRecord, by: str | None, check: Callable[[], None]) -> Operation:
     """Compensate the children of the map. Return the error that stops this, None without one.
 
-    Raises Park while some of them have not ended. `check` is called before each child, and raises if the pass has to end.
+    Raises Park while some of them have not ended. `check` is called before each child, and raises if the pass has to
+    end.
     """
     group: GroupRecord | None = yield PeekGroup(entry.data["group"])
     is_own = group is not None and group.spec.parent_id == journal.run.id

@@ -133,8 +133,8 @@ def _received(scope: Scope, wait: Wait) -> Operation:
 def complete(scope: Scope, message_id: str, response: Any) -> Operation:
     """Complete a message that this scope or one around it received, with a response.
 
-    Does nothing if the history has it completed in this scope. Raises ValueError if the message was completed or refused
-    before.
+    Does nothing if the history has it completed in this scope. Raises ValueError if the message was completed or
+    refused before.
     """
     yield from _settle(scope, message_id, response, is_refused=False)
 

@@ -1,8 +1,8 @@
 """Moved classes and functions: names, "module:qualname", that stand for one thing, because a migration says so.
 
-Owns which other names a recorded name has. They are asked for only where a name leads to nothing in this process, so code
-goes before facts: what a process has under a name is what the name means to it. A process knows the moves that were put in
-force in it; it looks again, with the function of `look_with`, for a name that these do not explain.
+Owns which other names a recorded name has. They are asked for only where a name leads to nothing in this process, so
+code goes before facts: what a process has under a name is what the name means to it. A process knows the moves that
+were put in force in it; it looks again, with the function of `look_with`, for a name that these do not explain.
 """
 
 from __future__ import annotations

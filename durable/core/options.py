@@ -1,7 +1,7 @@
 """A step's options.
 
-`StepOptions` is what callers write, for type checkers; `StepPolicy` is the same, validated, with a value for each option.
-Options are validated once, when they are written; `durable.core.retries` decides by them.
+`StepOptions` is what callers write, for type checkers; `StepPolicy` is the same, validated, with a value for each
+option. Options are validated once, when they are written; `durable.core.retries` decides by them.
 """
 
 from __future__ import annotations
@@ -72,26 +72,30 @@ class CommonStepOptions(TypedDict, total=False):
 
 
 class StepOptions(CommonStepOptions, Generic[R], total=False):
-    """Options of a step, as keywords of `ctx.step`, `ctx.try_step` and `@step`. Durations are seconds, `timedelta`, or text such as "10 s".
+    """Options of a step, as keywords of `ctx.step`, `ctx.try_step` and `@step`.
+
+    Durations are seconds, `timedelta`, or text such as "10 s".
 
     - `max_retries`: attempts after the first. After the last one the step has failed for good.
     - `retry_backoff_base`, `retry_backoff_max`, `backoff`: the delay after the n-th attempt is base * 2**n
-      ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked meanwhile.
-    - `retry_jitter`: from 0 to 1: the delay is drawn from delay * (1 - jitter) to delay * (1 + jitter), and is no more than the
-      maximum. By default 0: it is not drawn.
+      ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked
+      meanwhile.
+    - `retry_jitter`: from 0 to 1: the delay is drawn from delay * (1 - jitter) to delay * (1 + jitter), and is no more
+      than the maximum. By default 0: it is not drawn.
     - `retry_if`: a function of the exception; False fails the step at once, as CriticalError does.
-    - `timeout`: how long one attempt may take; 0 or None for no limit, by default what the setting STEP_TIMEOUT says. It fails the
-      step for good, unless `retry_on_timeout`.
+    - `timeout`: how long one attempt may take; 0 or None for no limit, by default what the setting STEP_TIMEOUT says.
+      It fails the step for good, unless `retry_on_timeout`.
     - `heartbeat`: for how long an attempt may give no sign (`current_step().save(...)`) before it fails with
       HeartbeatTimeoutError, which the step's policy retries; 0 or None for no limit, the default.
     - `ephemeral`: the result is committed with the next commit of the run; a crash before that repeats the step.
     - `atomic`: what the function writes to durable's database and the step's record are one commit.
-    - `limit`: the function runs while the step holds a slot of this limit, "gpu", or "crm/acme" for the key "acme" of the limit
-      "crm". While none is free the run is parked, in the limit's line.
-    - `rate`: each attempt begins at its own moment in the rate of this limit, "openai", or "openai/acme" for a key. The run is
-      parked until then.
+    - `limit`: the function runs while the step holds a slot of this limit, "gpu", or "crm/acme" for the key "acme" of
+      the limit "crm". While none is free the run is parked, in the limit's line.
+    - `rate`: each attempt begins at its own moment in the rate of this limit, "openai", or "openai/acme" for a key. The
+      run is parked until then.
     - `units`: how many units of the rate one attempt takes, by default 1.
-    - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of a module.
+    - `rollback`: `handler(rollback, output)`, which undoes the step when the run fails; a function at the top level of
+      a module.
     """
 
     rollback: Callable[[RollbackContext, R], object] | None
@@ -184,8 +188,8 @@ def _cached(items: tuple[tuple[str, Any], ...]) -> StepPolicy:
 def handler_name(handler: Callable[..., Any]) -> str:
     """The importable name, "module:qualname", under which a rollback handler is recorded.
 
-    Raises TypeError for what no other process could import (a lambda, a closure, a bound method), and for what cannot be
-    called as `handler(rollback, output)`.
+    Raises TypeError for what no other process could import (a lambda, a closure, a bound method), and for what cannot
+    be called as `handler(rollback, output)`.
     """
     module = getattr(handler, "__module__", None)
     qualname = getattr(handler, "__qualname__", "")

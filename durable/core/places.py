@@ -1,7 +1,7 @@
 """Where a value is recorded: a codec that binds values to their places gets it.
 
-A place is a run, a field, and where in the run: nothing for the run's own input and output, a location for a value of an
-entry, the id and the queue for a message. A message keeps its place when a wait receives it or a send records it.
+A place is a run, a field, and where in the run: nothing for the run's own input and output, a location for a value of
+an entry, the id and the queue for a message. A message keeps its place when a wait receives it or a send records it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["Place", "message_key", "of_arguments", "of_branch", "of_message"]
 class Place(NamedTuple):
     """The one place that a recorded value belongs to.
 
-    `field` is "input", "output", "arguments", "state", "saved", "message" or "response". `where` is "" for the run's own
-    values, the location of the entry or the branch, and for a message what `message_key` makes.
+    `field` is "input", "output", "arguments", "state", "saved", "message" or "response". `where` is "" for the run's
+    own values, the location of the entry or the branch, and for a message what `message_key` makes.
     """
 
     run_id: str

@@ -16,7 +16,8 @@ __all__ = ["check_share", "check_weight", "head_start", "is_priority_name", "pri
 def head_start(priority: Duration, names: Mapping[str, Duration]) -> int:
     """Return a priority, a length of time or one of `names`, in whole seconds; negative for one that is put back.
 
-    Raises TypeError for another type, and ValueError for an unknown name, a name that no run can have, or more than a day.
+    Raises TypeError for another type, and ValueError for an unknown name, a name that no run can have, or more than a
+    day.
     """
     if isinstance(priority, str):
         if priority in names:

@@ -76,7 +76,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class RateWant:
-    """Units of a limit's rate that one attempt wants, for `key` ("" for none). `rate` defines a limit that has no row yet."""
+    """Units of a limit's rate that one attempt wants, for `key` ("" for none).
+
+    `rate` defines a limit that has no row yet.
+    """
 
     limit: str
     key: str = ""

@@ -1,10 +1,10 @@
 """Functions, classes and modules by the names that records have of them, "module:qualname".
 
 Owns how far a recorded name may lead. What the name does not lead to may have moved (`durable.core.moved_names`).
-`resolve_name` imports any module: a worker calls a rollback handler by its name, also one that nothing has imported yet.
-`used_module` and `resolve_used` are for readers of records that another program may have written. They import no module
-of a top-level package that this process has not imported already, and none whose source has no such name. Nothing here
-calls what it finds.
+`resolve_name` imports any module: a worker calls a rollback handler by its name, also one that nothing has imported
+yet. `used_module` and `resolve_used` are for readers of records that another program may have written. They import no
+module of a top-level package that this process has not imported already, and none whose source has no such name.
+Nothing here calls what it finds.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def resolve_name(name: str) -> Callable[..., Any]:
 def resolve_used(name: str) -> Callable[..., Any]:
     """What "module:qualname" names, without an import that a record alone asks for, and without code that runs at a look.
 
-    A name of a package that is not in use counts by its source alone, without an import: then `NotInUse` is raised only if
-    the source has no such name, and the answer is a function that stands for it. Raises ImportError or AttributeError.
+    A name of a package that is not in use counts by its source alone, without an import: then `NotInUse` is raised only
+    if the source has no such name, and the answer is a function that stands for it. Raises ImportError or
+    AttributeError.
     """
     return _first(_used, name)
 

@@ -129,7 +129,8 @@ class ActivityKind(StrEnum):
     ROLLBACK = "rollback"
 
 
-#: The key in the rollback policy of the start of children in which the rollback of its parent has found nothing left to undo.
+#: The key in the rollback policy of the start of children in which the rollback of its parent has found nothing left to
+#: undo.
 NOTHING: Final = "nothing"
 
 
@@ -162,7 +163,8 @@ class EntryRecord:
     @property
     def is_compensable(self) -> bool:
         """True for a completed step with a rollback handler that has not succeeded yet, and for the start of a child, or of
-        those of a map, that are compensated with their parent, unless this rollback has found nothing to undo (`NOTHING`).
+        those of a map, that are compensated with their parent, unless this rollback has found nothing to undo
+        (`NOTHING`).
         """
         if "rollback" not in self.data or self.rollback_completed_at is not None:
             return False
@@ -213,8 +215,8 @@ class AttemptRecord:
 class Message:
     """A message in a run's inbox.
 
-    `body` and `response` are codec text; `order` is the order of the senders' commits. The response of a message that is
-    refused is the reason.
+    `body` and `response` are codec text; `order` is the order of the senders' commits. The response of a message that
+    is refused is the reason.
     """
 
     id: str
@@ -394,8 +396,8 @@ class ChildRecord:
 class KeyRecord:
     """The key with which the run `run_id` was started: at most one open run of a workflow has it.
 
-    `is_open`: the run has not ended, so it holds the key. `taken_at`: when it was started with the key. `moves` counts the
-    starts that a debounce has merged into this one, the last of them at `moved_at`.
+    `is_open`: the run has not ended, so it holds the key. `taken_at`: when it was started with the key. `moves` counts
+    the starts that a debounce has merged into this one, the last of them at `moved_at`.
     """
 
     run_id: str
@@ -445,8 +447,8 @@ class GroupRecord:
     """A group and how many of its children there are, by what they do.
 
     `created` have been made so far. `waiting` wait for their turn, `running` have theirs and have not ended.
-    `is_stopped`: a child has failed, so that no other begins. `is_over`: the parent has read the results, or has taken the
-    operation back.
+    `is_stopped`: a child has failed, so that no other begins. `is_over`: the parent has read the results, or has taken
+    the operation back.
     """
 
     spec: GroupSpec
@@ -492,8 +494,8 @@ class GroupChange:
 
     `new` makes it. `starts` are the next children, up to the number `created`. `renewed` are children that others of
     `starts` replace, which do not count as created. `taken_out` are children that are no longer of the group, although
-    nothing has replaced them yet; with `is_replacing`, the `starts` do. `is_continued`: the group is open again after a recovery.
-    `is_read`: the parent needs it no longer; with `is_dropped`, its open children are cancelled.
+    nothing has replaced them yet; with `is_replacing`, the `starts` do. `is_continued`: the group is open again after a
+    recovery. `is_read`: the parent needs it no longer; with `is_dropped`, its open children are cancelled.
     """
 
     id: str
@@ -517,12 +519,11 @@ class Batch:
     message of a run to itself does not raise its `change_seq`: the run is due if it parks for a message that it sent
     itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed.
 
-    `awaited_children` are the children for whose ends the run parks: if one has ended by now, or is gone, the run is due
-    again at once. `dropped_children` are those whose starts the batch takes back, and places that end with "/", for all
-    open children that were started below: they are cancelled, unless they are to
-    go on after their parent's end. `parent_id` is given where the batch ends the run of a parent. `groups` are changes of
-    the run's groups of children, and `awaited_groups` those for which it parks: if one is settled by now, or is gone, the
-    run is due again at once.
+    `awaited_children` are the children for whose ends the run parks: if one has ended by now, or is gone, the run is
+    due again at once. `dropped_children` are those whose starts the batch takes back, and places that end with "/", for
+    all open children that were started below: they are cancelled, unless they are to go on after their parent's end.
+    `parent_id` is given where the batch ends the run of a parent. `groups` are changes of the run's groups of children,
+    and `awaited_groups` those for which it parks: if one is settled by now, or is gone, the run is due again at once.
     """
 
     run_id: str
@@ -602,8 +603,9 @@ class Activity:
 class SavedDetails:
     """What an attempt at `location` has saved, its `number`-th save. `details` is codec text.
 
-    `generation` counts the times that the step was begun again from the start, by a replay or after a compensation: what
-    was saved before is not for it. Of two saves of a generation, that of the later fence, attempt and number counts.
+    `generation` counts the times that the step was begun again from the start, by a replay or after a compensation:
+    what was saved before is not for it. Of two saves of a generation, that of the later fence, attempt and number
+    counts.
     """
 
     run_id: str
@@ -672,8 +674,8 @@ class RunChange:
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
     waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children`, ids and
-    places as in a batch, are cancelled, and so are all children of `dropped_groups`. `saved` is what attempts have saved.
-    `action` is logged if, and only if, the change happens.
+    places as in a batch, are cancelled, and so are all children of `dropped_groups`. `saved` is what attempts have
+    saved. `action` is logged if, and only if, the change happens.
     """
 
     run: RunPatch

@@ -36,8 +36,8 @@ def recover(
 ) -> RunChange:
     """Return the change that lets the failed `run` continue at `now`.
 
-    The children in `anew` are started again, as new runs; the others are waited for again. The next pass recovers those of
-    maps, for the actor `by`.
+    The children in `anew` are started again, as new runs; the others are waited for again. The next pass recovers those
+    of maps, for the actor `by`.
 
     Of its messages, those whose receipt is deleted return to the inbox, and those that it will send to itself again are
     deleted.

@@ -1,7 +1,8 @@
 """Renamed operations, workflows and queues: names that stand for one thing, because a migration has renamed it.
 
-Owns the canonical location, which is the oldest of them: operations are matched, idempotency keys made and random numbers
-seeded by it, so that code of both names goes on with a run. A process knows the renames that were put in force in it.
+Owns the canonical location, which is the oldest of them: operations are matched, idempotency keys made and random
+numbers seeded by it, so that code of both names goes on with a run. A process knows the renames that were put in force
+in it.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ class Replay:
     def give(self, output: str | None, given: dict[str, str], now: datetime) -> None:
         """Keep the target, as a step that has completed with this output: codec text for the target of this run.
 
-        `given` says who gave it, why and when. The failed attempts of the step stay; none of them made this output, so the
-        entry tells of no last attempt, and the step has taken no time.
+        `given` says who gave it, why and when. The failed attempts of the step stay; none of them made this output, so
+        the entry tells of no last attempt, and the step has taken no time.
         """
         entry = self.history.deleted.pop(self.target)
         newest = max(max(each.ordinal, each.finished_ordinal or 0) for each in (entry, *self.history))
@@ -167,8 +167,8 @@ class Replay:
     def begins_elsewhere(self, earlier: RunRecord, entries: Sequence[EntryRecord]) -> bool:
         """Return True if an earlier replay of the run, which has these entries by now, kept other entries than this one.
 
-        An entry that was kept has the moment of its original, and is older than the new run. What proves nothing does not
-        count: what the original has made anew since, what is pruned in a loop, a history that went back in place.
+        An entry that was kept has the moment of its original, and is older than the new run. What proves nothing does
+        not count: what the original has made anew since, what is pruned in a loop, a history that went back in place.
         """
         if earlier.generations:
             return False

@@ -159,8 +159,8 @@ class QueueMessage(Generic[Answer_co]):
         """Refuse a message that was received with `completable=True`: `handle.ask` of the sender raises
         MessageRefusedError with `reason`.
 
-        It takes the place of `complete`, with the same rules: call one of them, once. Raises TypeError or ValueError if the
-        reason is no text or empty.
+        It takes the place of `complete`, with the same rules: call one of them, once. Raises TypeError or ValueError if
+        the reason is no text or empty.
         """
         if self._refuse is None:
             raise ValueError(f"message {self.id} was not received with completable=True, so it cannot be refused")

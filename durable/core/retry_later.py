@@ -23,8 +23,8 @@ class RetryLater(WorkflowError):  # what the function asks for, rather than what
     Retry-After: whole seconds or a date. None, for a header that is missing, leaves the delay to the step's backoff. A
     time that has passed means at once. `reason` is for operators; without one, the error after `from` is it.
 
-    With `limit`, the rate of this limit ("openai", or "openai/acme" for a key) is closed until then, for all runs: nothing
-    begins before, and what begins then keeps the rate.
+    With `limit`, the rate of this limit ("openai", or "openai/acme" for a key) is closed until then, for all runs:
+    nothing begins before, and what begins then keeps the rate.
 
     With `counts=False` the attempt does not use up one of the step's attempts, at most
     `DURABLE["MAX_UNCOUNTED_RETRIES"]` times. `retry_if` is not asked. Raises TypeError or ValueError for a `when` that

@@ -55,8 +55,8 @@ def with_children_to_undo(entry: EntryRecord) -> dict[str, Any]:
 class Rewind:
     """A run's entries, with the changed and deleted ones. Iterates in the order in which they began.
 
-    `regions` have all that is deleted, and nothing else: with the entries around a place, they are the same whatever other
-    entries were given.
+    `regions` have all that is deleted, and nothing else: with the entries around a place, they are the same whatever
+    other entries were given.
     """
 
     def __init__(self, entries: Iterable[EntryRecord]) -> None:

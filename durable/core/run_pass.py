@@ -78,8 +78,8 @@ def run_pass(
 ) -> Operation:
     """Execute one pass of the run: continue its rollback, or call `workflow(context)`. Returns a PassOutcome.
 
-    `workflow` is None if this process does not know it: then the run waits for a worker that does. `slots` returns which
-    slots of limits the run has to hold for a pass; None for a workflow without limits.
+    `workflow` is None if this process does not know it: then the run waits for a worker that does. `slots` returns
+    which slots of limits the run has to hold for a pass; None for a workflow without limits.
     """
     journal.has_running_slots = slots is not None or workflow is None  # from its line, or from a worker that died
     is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history

@@ -24,7 +24,10 @@ MOST_BYTES: Final = 4096  # of the details, as codec text
 
 
 class StepProgress:
-    """The saves of one attempt. `save` is called by the step's function, the rest by the engine and the lease manager."""
+    """The saves of one attempt.
+
+    `save` is called by the step's function, the rest by the engine and the lease manager.
+    """
 
     __slots__ = ("_attempt", "_journal", "_location", "_lock", "_newest", "_taken", "signed_at")
 

@@ -65,9 +65,9 @@ class Admission:
 class SlotChange:
     """What a commit does to the slots of its run.
 
-    Those at the locations `released` are given up, held or waited for; `is_left`: also those that the run holds only while
-    a worker executes it, of its workflow and of steps, except at `awaited`. `awaited` are the locations for whose slots the
-    run parks: if it holds those of one by now, it is due again at once.
+    Those at the locations `released` are given up, held or waited for; `is_left`: also those that the run holds only
+    while a worker executes it, of its workflow and of steps, except at `awaited`. `awaited` are the locations for whose
+    slots the run parks: if it holds those of one by now, it is due again at once.
     """
 
     released: Sequence[str] = ()

@@ -49,7 +49,9 @@ def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Oper
 
 
 def _checked(journal: Journal, location: str, line: Admission) -> Operation:
-    """Return when to look again whether the wait in this line can end, None for never. Raises DeadlockError if it cannot.
+    """Return when to look again whether the wait in this line can end, None for never.
+
+    Raises DeadlockError if it cannot.
 
     A run that has begun is not failed because an operator has lowered a limit of its workflow meanwhile.
     """

@@ -47,7 +47,8 @@ STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted
 ABANDONED: Final = "abandoned"
 #: The key in an entry's data of an attempt that ran when its worker gave the run up because of a step beside it.
 GIVEN_UP: Final = "given_up"
-#: The key in an entry's data of an atomic step of which an attempt has failed: the rows of that attempt were not written.
+#: The key in an entry's data of an atomic step of which an attempt has failed: the rows of that attempt were not
+#: written.
 ATOMIC: Final = "atomic"
 #: The key in an entry's data of the number of attempts that do not count as one, if there are any.
 UNCOUNTED: Final = "uncounted"

@@ -89,8 +89,8 @@ Doing = Mapping[str, Any]
 class Summary(str):
     """A run's summary: a text, namely the sentence, with the data that the sentence is made of.
 
-    `kind` says which sentence it is. `facts` has the JSON-native values in it, by the names in `_SENTENCES`. `words` are
-    those of the language in which it is told.
+    `kind` says which sentence it is. `facts` has the JSON-native values in it, by the names in `_SENTENCES`. `words`
+    are those of the language in which it is told.
     """
 
     __slots__ = ("facts", "kind", "words")

@@ -349,7 +349,10 @@ def cancelled_with_rollback(run: RunRecord, *, now: datetime, reason: str, summa
 
 
 def recovered(run: RunRecord, *, now: datetime, generations: dict[str, int], summary: str) -> RunPatch:
-    """A recovery of a failed run. Nothing of its failure, or of a cancel whose compensation failed, stays in the row."""
+    """A recovery of a failed run.
+
+    Nothing of its failure, or of a cancel whose compensation failed, stays in the row.
+    """
     return {
         **_reopened(run, "recovered", now, summary),
         "error": None,

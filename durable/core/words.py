@@ -12,7 +12,10 @@ __all__ = ["ENGLISH", "Sentence", "Words", "gettext_noop", "told_in"]
 
 
 class Words:
-    """How sentences are told: in English. A subclass looks them up in a catalogue; see `durable.core.summary.Summary.told_in`."""
+    """How sentences are told: in English.
+
+    A subclass looks them up in a catalogue; see `durable.core.summary.Summary.told_in`.
+    """
 
     def gettext(self, text: str) -> str:
         """Return the text in the language."""

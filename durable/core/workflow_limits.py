@@ -22,10 +22,10 @@ _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
 class Limit:
     """A limit of a workflow: at most `at_once` of its runs at a time, or so many for each key; how often its passes begin.
 
-    `@workflow(limit=Limit("crm", at_once=1, key=lambda tenant: tenant, hold="open"))`. Workflows and steps that name the
-    same limit share it. `key` is called with the arguments of the run, without the context, and returns text; it must
-    return the same for the same arguments. With `hold="running"` a run holds its slot while a worker executes it, with
-    `hold="open"` from its first pass to its end. With `rate`, such as "500/min" or "1/30 s", so many of its passes
+    `@workflow(limit=Limit("crm", at_once=1, key=lambda tenant: tenant, hold="open"))`. Workflows and steps that name
+    the same limit share it. `key` is called with the arguments of the run, without the context, and returns text; it
+    must return the same for the same arguments. With `hold="running"` a run holds its slot while a worker executes it,
+    with `hold="open"` from its first pass to its end. With `rate`, such as "500/min" or "1/30 s", so many of its passes
     begin in each period, `burst` of them (1) at once after a pause; it then has slots only with `at_once` too. Without
     both, the limit is one that the setting LIMITS defines.
     """

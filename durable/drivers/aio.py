@@ -1,8 +1,8 @@
 """The asynchronous driver: branches are tasks, and an async step is cancelled at its timeout.
 
 Commits and synchronous functions run in the thread that waits for the loop, so that they use the ORM and the
-transactions of that thread (`durable.drivers.owner_thread`); the event loop runs in another thread meanwhile. Branches that
-commit at the same time share a commit. Must not decide anything: operations do.
+transactions of that thread (`durable.drivers.owner_thread`); the event loop runs in another thread meanwhile. Branches
+that commit at the same time share a commit. Must not decide anything: operations do.
 """
 
 from __future__ import annotations

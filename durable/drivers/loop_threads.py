@@ -46,8 +46,9 @@ _SETTINGS: Final = (
 def run(function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call the coroutine function on an event loop; return or raise its outcome.
 
-    This thread waits meanwhile, and makes the calls of synchronous functions that `sync_to_async` sends it. Where a loop
-    waits for this thread already, as that of an asynchronous test or of an outer workflow, the function runs on that.
+    This thread waits meanwhile, and makes the calls of synchronous functions that `sync_to_async` sends it. Where a
+    loop waits for this thread already, as that of an asynchronous test or of an outer workflow, the function runs on
+    that.
     """
     if not _threads.are_kept or not _can_be_lent_a_loop():
         return async_to_sync(function)(*args, **kwargs)

@@ -58,7 +58,10 @@ def arose_from(error: BaseException, interruption: type[BaseException]) -> bool:
 
 
 def call_with_timeout(call: Callable[[], T], timeout: float, step: timed_step) -> T:
-    """Return `call()`, interrupted after `timeout` seconds (0 for none) or when `step` is abandoned. Raises TimedOut."""
+    """Return `call()`, interrupted after `timeout` seconds (0 for none) or when `step` is abandoned.
+
+    Raises TimedOut.
+    """
     if threading.current_thread() is threading.main_thread():
         return _call_with_signal(call, timeout, step)
     return _call_with_watchdog(call, timeout, step)

@@ -8,15 +8,14 @@ A commit whose error says that it had no effect (`NO_EFFECT`) is repeated at onc
 connection for example, the commit may have happened, may be on its way still, or may be lost. The pass must not guess.
 It locks the run's row and raises the fence: from then on the old statement is refused, and what is visible is final.
 
-| seen in the database | what it means | what is done |
-| --- | --- | --- |
-| the run has another fence | another worker has claimed the run | LeaseLost: nothing more is written |
-| the same fence, and no lease | the commit ended the pass: it happened | its answer is read from the run's row |
-| the batch sends: a message is stored | it happened | its answer is read from the run's row |
-| the batch sends: no message is stored | it did not happen | the batch is committed under the new fence |
-| a failed attempt: its step's entry is as written | it happened | its answer is read from the run's row |
-| a failed attempt: its step's entry is not | it did not happen | the batch is committed under the new fence |
-| the batch has neither sends nor failed attempts | unknown, and repeating it is a no-op | the batch is committed under the new fence |
+| seen in the database | what it means | what is done | | --- | --- | --- | | the run has another fence | another worker
+has claimed the run | LeaseLost: nothing more is written | | the same fence, and no lease | the commit ended the pass:
+it happened | its answer is read from the run's row | | the batch sends: a message is stored | it happened | its answer
+is read from the run's row | | the batch sends: no message is stored | it did not happen | the batch is committed under
+the new fence | | a failed attempt: its step's entry is as written | it happened | its answer is read from the run's row
+| | a failed attempt: its step's entry is not | it did not happen | the batch is committed under the new fence | | the
+batch has neither sends nor failed attempts | unknown, and repeating it is a no-op | the batch is committed under the
+new fence |
 
 Messages and failed attempts are added, everything else is set: only they could be written twice. The list of attempts
 does not tell whether one was recorded, because it keeps those of before a recovery.

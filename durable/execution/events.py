@@ -63,8 +63,8 @@ class PassEvents:
     ) -> None:
         """Tell the observers and the receivers of `run_changed` of the children that this pass has started.
 
-        `states` looks up the states of runs, once and only if there are receivers: a child of a workflow whose new starts
-        are held is paused.
+        `states` looks up the states of runs, once and only if there are receivers: a child of a workflow whose new
+        starts are held is paused.
         """
         with running_workflow(None):  # a receiver is not workflow code
             for run in children:

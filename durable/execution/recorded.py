@@ -1,7 +1,7 @@
 """A pass that answers from the records of a run alone: it calls no function, asks no store, and writes nothing.
 
-Owns the end of such a pass: at the first thing that the records do not say. The second replay of the test harness and the
-check of histories against new code are passes of this kind.
+Owns the end of such a pass: at the first thing that the records do not say. The second replay of the test harness and
+the check of histories against new code are passes of this kind.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def with_unchanged_input(
 ) -> Any:
     """Return `function(context, *args, **kwargs)`, which is to be awaited if `is_async`.
 
-    Tells of an argument that has another value at the end. Values that the default codec does not know are not compared.
+    Tells of an argument that has another value at the end. Values that the default codec does not know are not
+    compared.
     """
     given = _Input(scope, function, args, kwargs)
     try:

@@ -22,7 +22,10 @@ _refusing: list[None] = []
 
 
 def mode() -> Mode:
-    """Return the mode of `DURABLE["GUARD"]`. By default that is "raise" in development and in tests, otherwise "log"."""
+    """Return the mode of `DURABLE["GUARD"]`.
+
+    By default that is "raise" in development and in tests, otherwise "log".
+    """
     if _refusing:
         return "raise"
     given = conf.GUARD

@@ -34,7 +34,8 @@ _LET_THROUGH: Final = frozenset(
         *("pdb", "bdb", "ipdb", "pudb", "IPython", "debugpy", "pydevd", "_pydevd_bundle", "warnings", "faulthandler"),
     }
 )
-#: Packages that trace and measure. They export by themselves, and they stand between the application and what they trace.
+#: Packages that trace and measure. They export by themselves, and they stand between the application and what they
+#: trace.
 _TRACING: Final = frozenset(
     {
         *("opentelemetry", "sentry_sdk", "ddtrace", "newrelic", "elasticapm"),

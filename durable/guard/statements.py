@@ -1,7 +1,7 @@
 """Notice statements of the database between two operations, on every connection of Django's.
 
-The wrapper is on each connection from its first session on, whatever thread makes it. For a statement elsewhere it costs a
-look at a context variable.
+The wrapper is on each connection from its first session on, whatever thread makes it. For a statement elsewhere it
+costs a look at a context variable.
 """
 
 from __future__ import annotations

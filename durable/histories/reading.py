@@ -24,8 +24,8 @@ _AGAIN: Final = "export the run again with `manage.py durable export --history`"
 class StoredHistory:
     """A run as a file has it: its row, its entries in order, and its messages in order.
 
-    `exported_at` is when it was written. `codec` reads its values; None for the project's. `source` is the file and the line
-    where it begins.
+    `exported_at` is when it was written. `codec` reads its values; None for the project's. `source` is the file and the
+    line where it begins.
     """
 
     run: RunRecord
@@ -59,8 +59,8 @@ def read_files(paths: Iterable[str | Path]) -> Iterator[StoredHistory]:
 def read_histories(lines: Iterable[str], name: str = "the file") -> Iterator[StoredHistory]:
     """Yield the histories of a file, one at a time. `name` names the file in errors.
 
-    Raises HistoryFileError for a format that this release does not know, for a history that was cut or has another number
-    of entries or messages than it says, and for a line that is none of such a file.
+    Raises HistoryFileError for a format that this release does not know, for a history that was cut or has another
+    number of entries or messages than it says, and for a line that is none of such a file.
     """
     history: StoredHistory | None = None
     for number, line in enumerate(lines, start=1):

@@ -1,8 +1,8 @@
 """What an export does with recorded values: write them as they are stored, decrypted, or redacted.
 
-A redacted value keeps its type, so that today's classes read it and code finds its fields. With `DURABLE["REDACT"]` what the
-hook leaves as it is stays; without a hook, everything is replaced. What is replaced becomes a placeholder of its type: text
-"(redacted)", number 0, no bytes. None, True, False, members of enums and the lengths of lists stay.
+A redacted value keeps its type, so that today's classes read it and code finds its fields. With `DURABLE["REDACT"]`
+what the hook leaves as it is stays; without a hook, everything is replaced. What is replaced becomes a placeholder of
+its type: text "(redacted)", number 0, no bytes. None, True, False, members of enums and the lengths of lists stay.
 """
 
 from __future__ import annotations

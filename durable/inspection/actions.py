@@ -30,8 +30,8 @@ class ActionCriteria:
     """A filter of the audit log. Every given condition has to hold; an empty one is ignored.
 
     `person` is a user's name or, if no user has it, a part of the name that the log has. `reason` is a part of one,
-    ignoring case. The times are aware, from (included) and until (excluded). `bulk_id` selects the row of a bulk and the
-    rows of its runs. `is_grouped` leaves out the rows of a bulk's runs.
+    ignoring case. The times are aware, from (included) and until (excluded). `bulk_id` selects the row of a bulk and
+    the rows of its runs. `is_grouped` leaves out the rows of a bulk's runs.
     """
 
     run_id: str = ""
@@ -97,7 +97,8 @@ def _within(actions: QuerySet[OperatorAction], until: datetime | None, window: i
 def detail_without_runs(action: OperatorAction) -> str:
     """Return the detail of an action on a run for a reader who may not see all runs.
 
-    Without the run that the action has started, and without the error of an action that was refused: it may name any run.
+    Without the run that the action has started, and without the error of an action that was refused: it may name any
+    run.
     """
     if action.outcome not in _TELLING:
         return ""

@@ -155,8 +155,8 @@ class RunningStack:
 def activities_of(run: Run, now: datetime, within: RunQuerySet | None = None) -> list[RunningStep]:
     """Return what runs of the run at `now`, the oldest first.
 
-    One statement, and two for what is usual if there is anything; none for a run that no worker has. `within` limits the
-    runs that tell what is usual, for example to those that a user may see.
+    One statement, and two for what is usual if there is anything; none for a run that no worker has. `within` limits
+    the runs that tell what is usual, for example to those that a user may see.
     """
     return activities_of_runs([run], now, with_usual=True, within=within)[run.id]
 

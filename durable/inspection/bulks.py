@@ -63,8 +63,8 @@ class BulkSummary:
     `run` is the run that does it in the background, None for a bulk that was done at once, and for one whose run was
     deleted. `done` and `refused` are numbers of runs, `total` is that of the runs that were to be processed, None if it
     is not known. `again` counts those that have failed since, among the newest `CAP` that were done; None if the verb
-    is not followed. `started` are the children that its replays start again, those of the newest `CAP` of them; None for
-    other verbs. `stopped` are the failed and the open runs of a canary that stopped the bulk, None if it is not
+    is not followed. `started` are the children that its replays start again, those of the newest `CAP` of them; None
+    for other verbs. `stopped` are the failed and the open runs of a canary that stopped the bulk, None if it is not
     stopped; `was_stopped` says that an operator ended it there.
     """
 

@@ -1,7 +1,7 @@
 """Counts with a cap: the counts that a page may request of a table that grows.
 
-A count reads at most `cap` entries of an index and then says "more"; several counts are one statement. Among the querysets
-of a statement an `OfEach` stands for one of each of its keys.
+A count reads at most `cap` entries of an index and then says "more"; several counts are one statement. Among the
+querysets of a statement an `OfEach` stands for one of each of its keys.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def cross_tally(queryset: QuerySet[Any], columns: Sequence[str], most: int) -> l
 def grouped(queryset: QuerySet[Any], columns: Sequence[str], by: int, found: str, most: int) -> list[tuple[Any, ...]]:
     """Return for each combination of the first `by` of `columns` their values and `found`; one statement.
 
-    `found` is SQL of aggregates of the columns by their names. At most `most` rows, with values as the database returns them.
-    The database does not sort the rows: behind the limit, which none reaches, it takes the groups for few.
+    `found` is SQL of aggregates of the columns by their names. At most `most` rows, with values as the database returns
+    them. The database does not sort the rows: behind the limit, which none reaches, it takes the groups for few.
     """
     names = ", ".join(columns[:by])
     rows = queryset.values(*columns)[:_EVERY]

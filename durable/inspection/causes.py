@@ -60,11 +60,11 @@ class CauseSummary:
     """A cause of failed runs.
 
     `count` is the number of runs that are failed because of it. The first of these failed at `since`, the last one at
-    `last_at`. `workflows`, the one with the most failures first, and `bars`, the failures in each half hour of the last day,
-    come from the newest `SAMPLE` failures; `is_sampled` says that the last day had more. `builds` are those
-    builds of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause.
-    `is_new` says that it was first seen since the newest build appeared or, where no build is known, within the last hour.
-    `pattern` is redacted; show it to users with `view_payload`.
+    `last_at`. `workflows`, the one with the most failures first, and `bars`, the failures in each half hour of the last
+    day, come from the newest `SAMPLE` failures; `is_sampled` says that the last day had more. `builds` are those builds
+    of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause.
+    `is_new` says that it was first seen since the newest build appeared or, where no build is known, within the last
+    hour. `pattern` is redacted; show it to users with `view_payload`.
     """
 
     fingerprint: str

@@ -22,8 +22,8 @@ _ENDING: Final = tuple(each.value for each in (*ENDED, RunState.ROLLING_BACK))
 def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
     """Return how many children of an ended run are left to be cancelled, in a sentence; "" for none.
 
-    Nothing is said of a run that was read without its `cascade`. For a run that has some left one query, a count that stops
-    at 1,000; none for any other. `within` limits the children.
+    Nothing is said of a run that was read without its `cascade`. For a run that has some left one query, a count that
+    stops at 1,000; none for any other. `within` limits the children.
     """
     if not Run.cascade.is_cached(run) or getattr(run, "cascade", None) is None:
         return ""

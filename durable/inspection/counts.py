@@ -24,8 +24,8 @@ _STATES: Final = [state.value for state in RunState]
 def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
     """Return the number of runs in each state, every state included, each counted up to `CAP`; one statement.
 
-    `within` limits the runs that count, for example to those that a user may see. If no index serves it, or they are more than
-    `CAP`, they are counted among the newest `CAP` runs of each state, by at most two more statements.
+    `within` limits the runs that count, for example to those that a user may see. If no index serves it, or they are
+    more than `CAP`, they are counted among the newest `CAP` runs of each state, by at most two more statements.
     """
     if within is None or (has_own_index(within) and are_few(within, CAP)):
         return count_everyone(within)[0]

@@ -51,7 +51,9 @@ _GONE: Final[tuple[None, None, dict[str, Any]]] = (None, None, {})  # an entry t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A payload with a name: "arguments", "output", "state", "message approved", "refusal approved"... `value` is JSON data.
+    """A payload with a name: "arguments", "output", "state", "message approved", "refusal approved"...
+
+    `value` is JSON data.
 
     `of` is what the name ends with: the queue of a message, or the branch.
     """
@@ -95,8 +97,8 @@ class EntryDetail:
     """The details of an entry.
 
     `status` is the entry's; that of a join or race that raised an error is "failed". `branches` are its branches, the
-    failed ones first. `facts` are the engine's own words about the entry, by name. `fields` are the payloads: none if the user
-    may not see them, and none if they are `too_large`.
+    failed ones first. `facts` are the engine's own words about the entry, by name. `fields` are the payloads: none if
+    the user may not see them, and none if they are `too_large`.
     """
 
     entry: Entry

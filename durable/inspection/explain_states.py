@@ -63,8 +63,8 @@ def explain(
     `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
     the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
     not read: then the row's first origin is named. `running` are the steps that run now, the oldest first; see
-    `activities_of`. `paused` is the hold of the run's queue, None without any. `within` are the runs that the reader may
-    see, None for all: others are neither named nor counted.
+    `activities_of`. `paused` is the hold of the run's queue, None without any. `within` are the runs that the reader
+    may see, None for all: others are neither named nor counted.
     """
     facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused, within)
     return explain_waits.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
@@ -83,10 +83,11 @@ def explain_fully(
     `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again. `children`
     are the counts of `count_children`, for a caller that has them. `within` is that of `explain`.
 
-    Five more for a run that is due, for the hold of its queue, the runs and workers before it, and the ranks of its runs;
-    three more where some have one. Two for a paused run, for its children. Three for a run that undid steps in scopes. For a
-    run that an operation has failed one more, and one for each level of joins around the failed step. One more for a run
-    that has ended with children that are left to be cancelled. For a completed run one, and two if it has children.
+    Five more for a run that is due, for the hold of its queue, the runs and workers before it, and the ranks of its
+    runs; three more where some have one. Two for a paused run, for its children. Three for a run that undid steps in
+    scopes. For a run that an operation has failed one more, and one for each level of joins around the failed step. One
+    more for a run that has ended with children that are left to be cancelled. For a completed run one, and two if it
+    has children.
     """
     found = _explained_fully(run, now, open_keys, within)
     if run.finished_at is None:

@@ -61,7 +61,10 @@ class GroupCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyCounts:
-    """The children of a run by group and state. `is_capped`: there are more than the first `CAP`, which were counted."""
+    """The children of a run by group and state.
+
+    `is_capped`: there are more than the first `CAP`, which were counted.
+    """
 
     groups: Sequence[GroupCounts]
     is_capped: bool = False
@@ -94,7 +97,10 @@ class FamilyCounts:
 
 
 class ChildCursor(NamedTuple):
-    """Where a child is in the order of starts. A child that was started anew may have the position of the one before."""
+    """Where a child is in the order of starts.
+
+    A child that was started anew may have the position of the one before.
+    """
 
     position: int
     run_id: str
@@ -295,7 +301,10 @@ def _all(run_id: str) -> QuerySet[Child]:
 
 
 def _children(run_id: str, within: RunQuerySet | None) -> QuerySet[Any]:
-    """Return the children, each with its state. It is looked up for each: as a join, the table of all runs might be read."""
+    """Return the children, each with its state.
+
+    It is looked up for each: as a join, the table of all runs might be read.
+    """
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     state = runs.order_by().filter(pk=OuterRef("run_id")).values("state")[:1]
     found = _all(run_id).annotate(in_state=Subquery(state))

@@ -70,8 +70,8 @@ class Finding:
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, line_still, slot_kept, no_worker,
-    unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until an
-    operator acts.
+    unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until
+    an operator acts.
     """
 
     kind: str

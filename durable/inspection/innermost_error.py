@@ -21,8 +21,8 @@ _LAST_ATTEMPT: Final = re.compile(r"StepExhaustedError: step .*? failed on its l
 def innermost_error(location: str, text: str) -> tuple[str, str]:
     """Return where a run failed, as precisely as it is known, and the error that was raised there.
 
-    `location` is a fork or what failed inside it: the error is that of the branch on its way, of the first failed branch
-    if it ends at the fork. Then the branch's name is added to the location.
+    `location` is a fork or what failed inside it: the error is that of the branch on its way, of the first failed
+    branch if it ends at the fork. Then the branch's name is added to the location.
     """
     names = location.split("/") if location else []
     depth = 0

@@ -68,8 +68,8 @@ class LaterRecoveries:
 def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecoveries | None:
     """Return what was recovered of an ended run's first 10,000 children since it has read them; None for nothing.
 
-    One statement, three more for a run with children that were ever recovered; none for an open run. `within` limits the
-    children, for example to those that a user may see.
+    One statement, three more for a run with children that were ever recovered; none for an open run. `within` limits
+    the children, for example to those that a user may see.
     """
     if run.finished_at is None:
         return None

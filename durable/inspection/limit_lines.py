@@ -1,4 +1,7 @@
-"""The lines of a limit's keys: how many slots of each are held, how many runs wait, and since when. One statement for all keys."""
+"""The lines of a limit's keys: how many slots of each are held, how many runs wait, and since when.
+
+One statement for all keys.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from durable.models.fields import pack
 
 __all__ = ["KeyLine", "lines_of"]
 
-# Both databases name the columns of VALUES alike. By `place` slots of a key are in the order of its index, which keeps each count
-# on it. Parameters: the limit and the cap of held slots, the limit and the cap of waiting ones, the limit, and a number and a key
-# for each row.
+# Both databases name the columns of VALUES alike. By `place` slots of a key are in the order of its index, which keeps
+# each count on it. Parameters: the limit and the cap of held slots, the limit and the cap of waiting ones, the limit,
+# and a number and a key for each row.
 _SLOTS: Final = """SELECT "durable_slot"."{column}" FROM "durable_slot" WHERE "durable_slot"."limit" = %s
   AND "durable_slot"."key" = keys.column2 AND "durable_slot"."is_held" = {is_held} ORDER BY "durable_slot"."place" LIMIT {most}"""
 _COUNTED: Final = "(SELECT COUNT(*) FROM ({slots}) AS counted)"

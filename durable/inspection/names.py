@@ -1,8 +1,8 @@
 """Names for suggestions: of workflows, queues and workers, those included that only rows know.
 
 No search reads the table. The names of workflows are read along their index, one look-up for each name. No index begins
-with the queues of all runs: those of open runs are read along the index of due runs, and beside them those of the newest
-`NEWEST` runs and those that the settings and the code name.
+with the queues of all runs: those of open runs are read along the index of due runs, and beside them those of the
+newest `NEWEST` runs and those that the settings and the code name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One queryset for many keys: it is compiled once, and its SQL is repeated with each of the keys.
 
-To compile a queryset takes Python longer than PostgreSQL needs to execute it, and a page of fifty causes asks the same of each.
+To compile a queryset takes Python longer than PostgreSQL needs to execute it, and a page of fifty causes asks the same
+of each.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Owns the redaction hook. `DURABLE["REDACT"]` names a function `redact(workflow, field, value)` that returns what may be
 shown instead of `value`; `field` is "input", "output", "arguments:<location>", "output:<location>", "state:<location>",
 "saved:<location>", "message:<queue>", "response:<queue>", "error", "traceback" or "log". The hook gets plain data
-(`durable.inspection.plain_data`); a value without a plain form is hidden unless the hook replaces it. If the hook fails, nothing is shown. The surfaces
-check whether a user may see payloads at all.
+(`durable.inspection.plain_data`); a value without a plain form is hidden unless the hook replaces it. If the hook
+fails, nothing is shown. The surfaces check whether a user may see payloads at all.
 """
 
 from __future__ import annotations

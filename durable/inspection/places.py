@@ -46,7 +46,8 @@ _FEWEST: Final = 3  # of a place's sample
 _MOST_INSIDE: Final = 2_000  # entries inside the members that are shown
 _WINDOW: Final = 500  # entries among which the members of a place are looked for first
 _NUMBER: Final = re.compile("[0-9]+")
-#: Some twenty keys of a group, joined by commas, and one in 32; NULL for none. On SQLite the last of the twenty may be cut.
+#: Some twenty keys of a group, joined by commas, and one in 32; NULL for none. On SQLite the last of the twenty may be
+#: cut.
 _KEYS_IN_POSTGRESQL: Final = (
     "ARRAY_TO_STRING((ARRAY_AGG(pk))[1:20], ','), ARRAY_TO_STRING(ARRAY_AGG(pk) FILTER (WHERE (pk & 31) = 0), ',')"
 )
@@ -136,7 +137,8 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     """Return the places of a run's history; `open_keys` are those of `progress_of`, for a caller that has them.
 
     Two statements for a short history; six for a long one, and two more if it has more than `MOST_PLACES` places. Those
-    that count, or look for what is open, are left out if it was counted and its run rests (`durable.inspection.resting`).
+    that count, or look for what is open, are left out if it was counted and its run rests
+    (`durable.inspection.resting`).
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
     if Entry.objects.using(conf.DATABASE).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
@@ -176,8 +178,8 @@ def read_inside(run_id: str, scopes: Iterable[str]) -> list[Record]:
 def read_locations(run: Run, place: str, *, after: int, most: int) -> list[tuple[int, str]]:
     """Return the ordinals and locations of the entries of a masked location in a long history that began after `after`.
 
-    One statement where the next entries are mostly of this place, as in a loop; two else. None if they were read and the
-    run rests: no index has the order in which entries began.
+    One statement where the next entries are mostly of this place, as in a loop; two else. None if they were read and
+    the run rests: no index has the order in which entries began.
     """
     what = f"{most} locations of {place} after {after}"
     return remembered(run, what, lambda: _locations(run.id, place, after, most), lambda _: resting.LONG + 1)

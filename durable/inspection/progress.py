@@ -44,10 +44,10 @@ class Progress:
     """Counts of a run's entries.
 
     `active` are the seconds that attempts of steps took, branches added up, those that run now included, and without
-    those of the run that it repeats. `revision` is
-    a text that changes with each change of the run, of its history or of what runs now, and not with a heartbeat.
-    `is_pruned` says that records are gone, as those of a loop's earlier iterations are: then `active` lacks their steps.
-    `open_keys` are the keys of the newest entries that are not completed or whose compensation has failed.
+    those of the run that it repeats. `revision` is a text that changes with each change of the run, of its history or
+    of what runs now, and not with a heartbeat. `is_pruned` says that records are gone, as those of a loop's earlier
+    iterations are: then `active` lacks their steps. `open_keys` are the keys of the newest entries that are not
+    completed or whose compensation has failed.
     """
 
     entries: int

@@ -1,6 +1,7 @@
 """What `durable.inspection` offers, by name. Loaded at the first use of one of these names: a worker uses none of them.
 
-No name may be that of a module of the package: Python would give the module. Such a function is imported from its module.
+No name may be that of a module of the package: Python would give the module. Such a function is imported from its
+module.
 """
 
 from __future__ import annotations

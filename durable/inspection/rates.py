@@ -45,8 +45,8 @@ _LIMITS = 100  # that are told
 class RateWait:
     """An attempt that waits for its moment `at`, behind so many others of its key.
 
-    `sooner` is its moment if all that wait were given new ones, None if it is no earlier one, or others are before it: those
-    that were cancelled keep theirs.
+    `sooner` is its moment if all that wait were given new ones, None if it is no earlier one, or others are before it:
+    those that were cancelled keep theirs.
     """
 
     limit: str
@@ -65,8 +65,8 @@ class RateWait:
 class RateKeySummary:
     """A key of a rate: how many attempts wait, until when it is reserved, and its closing, None while it is open.
 
-    `waiting` is counted up to 1,000. `last_minute` has the units that have begun in each five seconds, the oldest first.
-    `refused` is how many starts it has refused, and `last_refused` the last one.
+    `waiting` is counted up to 1,000. `last_minute` has the units that have begun in each five seconds, the oldest
+    first. `refused` is how many starts it has refused, and `last_refused` the last one.
     """
 
     key: str
@@ -160,8 +160,8 @@ def list_rates(
 ) -> list[RateSummary]:
     """Return the rates by the names of their limits, or that of one; at most 100 limits, and 100 keys of each.
 
-    With `within`, only keys for which one of these runs waits, and the one without a name. Without `with_keys`, no key: one
-    statement and one more for each limit, and else at most four more for each.
+    With `within`, only keys for which one of these runs waits, and the one without a name. Without `with_keys`, no key:
+    one statement and one more for each limit, and else at most four more for each.
     """
     limits = RateLimit.objects.using(conf.DATABASE).order_by("name")
     found = limits.filter(name=name) if name else limits[:_LIMITS]

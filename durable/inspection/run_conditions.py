@@ -1,7 +1,7 @@
 """Conditions on runs that no index serves alone, and the few runs that the small indexes hold.
 
-The indexes on leases, on due runs and on diverged runs hold few runs as long as all goes well. A list takes its runs from
-them while they do (`few_diverged`, `few_attended`); else it looks through a window of the runs by state.
+The indexes on leases, on due runs and on diverged runs hold few runs as long as all goes well. A list takes its runs
+from them while they do (`few_diverged`, `few_attended`); else it looks through a window of the runs by state.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ STUCK: Final = Q(state=_FAILED) & (
 #: Runs that send no alert, and those that failed to send one.
 NO_ALERT: Final = ~Q(workflow=ALERT) | Q(state=_FAILED)
 
-#: No child: no run has started it, or a step of one has. A subquery for each run that has a parent: PostgreSQL might read
-#: the table of all children for an EXISTS beside an OR.
+#: No child: no run has started it, or a step of one has. A subquery for each run that has a parent: PostgreSQL might
+#: read the table of all children for an EXISTS beside an OR.
 ROOT: Final = Q(parent__isnull=True) | Q(
     IsNull(Subquery(Child.objects.filter(run=OuterRef("pk")).values("pk")[:1]), rhs=True)
 )

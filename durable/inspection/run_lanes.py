@@ -58,7 +58,8 @@ class Plan:
     cause: int | None = None
     #: `rest` as a condition on the rows of failures alone, None if these do not tell which runs match
     rest_of_failures: Q | None = None
-    #: whether the index has the runs of a state, or of a cause, that few reach: a user's runs are looked for among these
+    #: whether the index has the runs of a state, or of a cause, that few reach: a user's runs are looked for among
+    #: these
     is_narrow: bool = False
     #: whether errors are searched for a text, which takes twice as long as other conditions
     compares_texts: bool = False
@@ -80,9 +81,9 @@ class Lane:
     """The runs of a plan in an order, behind the cursor `after`.
 
     `within` limits them to those that a user may see. If the database finds these along an index of their own
-    (`durable.inspection.visibility`), and the plan's is not narrow, a window is one of them, else one of all runs of the plan's
-    index (`durable.inspection.visible_window`). A list by id has no window of all runs: its cursors are ids, and must not tell
-    those of runs that the user may not see.
+    (`durable.inspection.visibility`), and the plan's is not narrow, a window is one of them, else one of all runs of
+    the plan's index (`durable.inspection.visible_window`). A list by id has no window of all runs: its cursors are ids,
+    and must not tell those of runs that the user may not see.
     """
 
     plan: Plan
@@ -189,8 +190,8 @@ class Lane:
 def merged(lanes: Sequence[Lane], order: RunOrder, limit: int) -> RunPage:
     """Return the first runs of all lanes, up to the key that every lane has reached.
 
-    Of many lanes the keys are read first, in one statement, and then the runs of the page, in another one. A lane that no
-    index serves alone has one more, for the end of its window.
+    Of many lanes the keys are read first, in one statement, and then the runs of the page, in another one. A lane that
+    no index serves alone has one more, for the end of its window.
     """
     return merged_and_counted(lanes, order, limit)[0]
 

@@ -76,8 +76,8 @@ class RunCriteria:
     runs that the workers' code does not fit, retried for a while or failed because of that. `needs_attention`: runs
     that do not go on well without a person. `only_roots`: no children, that is, runs that the code of another run has
     started as its own. A filter that looks for trouble, or names a run, finds children all the same (`hides_children`).
-    `hides_alerts`: no runs that send alerts, unless they have failed. A filter that looks for trouble, or names a run or
-    a workflow, finds these all the same (`leaves_alerts_out`).
+    `hides_alerts`: no runs that send alerts, unless they have failed. A filter that looks for trouble, or names a run
+    or a workflow, finds these all the same (`leaves_alerts_out`).
     """
 
     states: frozenset[str] = frozenset()
@@ -243,7 +243,9 @@ def hides_alerts(*, unless: bool) -> bool:
 
 
 def settle_roots(wanted: RunCriteria) -> RunCriteria:
-    """Return the filter with `only_roots` if it has to leave children out. No run has to be looked at while there are none.
+    """Return the filter with `only_roots` if it has to leave children out.
+
+    No run has to be looked at while there are none.
 
     One statement for a filter that hides children, none for others.
     """
@@ -256,8 +258,9 @@ def along_indexes(wanted: RunCriteria, *, window: int) -> list[tuple[QuerySet[An
     """Return the runs that match `wanted` as disjoint querysets, each in the order of the index that it follows.
 
     Beside each: whether it ends after `window` runs of its index, because no index serves the rest of the filter. Not
-    for an error's text under a redaction hook, which no query may compare. `workflow_of_run` is the workflow, from where the
-    index has it or leads to. Instead of runs the rows are failures where these tell all: their keys are those of the runs.
+    for an error's text under a redaction hook, which no query may compare. `workflow_of_run` is the workflow, from
+    where the index has it or leads to. Instead of runs the rows are failures where these tell all: their keys are those
+    of the runs.
     """
     order = order_of(wanted)
     found = list[tuple[QuerySet[Any], bool]]()

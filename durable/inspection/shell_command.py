@@ -30,7 +30,8 @@ def worker_command(*queues: str) -> str:
 def _quoted(word: str) -> str:
     """Return the word quoted for a shell.
 
-    A word with characters that hide or reorder text has them as numbers: `$'order \\u202e1'`, as bash, zsh and ksh read it.
+    A word with characters that hide or reorder text has them as numbers: `$'order \\u202e1'`, as bash, zsh and ksh read
+    it.
     """
     if safe(word) == word:
         return shlex.quote(word)

@@ -40,7 +40,8 @@ _LIMITS: Final = 100
 _ROWS: Final = 500  # slots of a limit that are looked at
 _PAUSED: Final = "paused"
 _DIVERGED: Final = "diverged"
-#: How the run of a slot stands, and its workflow: looked up for each slot, while for a join PostgreSQL might read all slots.
+#: How the run of a slot stands, and its workflow: looked up for each slot, while for a join PostgreSQL might read all
+#: slots.
 _OF_RUN: Final = (
     Run.objects.filter(pk=OuterRef("run_id"))
     .annotate(
@@ -70,7 +71,10 @@ class KeptSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StillLine:
-    """A line that does not move. `run_id` is the run that has waited longest, since `since`; `held` of `at_once` are held."""
+    """A line that does not move.
+
+    `run_id` is the run that has waited longest, since `since`; `held` of `at_once` are held.
+    """
 
     limit: str
     label: str
@@ -110,9 +114,9 @@ class _Slot:
 def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> tuple[list[StillLine], list[KeptSlot]]:
     """Return the lines that do not move, and the slots that runs keep.
 
-    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. A slot
-    is kept if a paused or diverged run has held it for a day. At most 100 limits are looked at, and of each the 500 runs that
-    have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
+    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. A
+    slot is kept if a paused or diverged run has held it for a day. At most 100 limits are looked at, and of each the
+    500 runs that have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
     """
     limits = {limit.name: limit.number for limit in _limits()}
     waiting, held = _old_slots(now, within)

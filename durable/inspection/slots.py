@@ -23,7 +23,10 @@ _LIMITS = 100  # that are told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The line in which a run waits. `place` counts from 1. `holder` is the run that has held a slot for the longest."""
+    """The line in which a run waits.
+
+    `place` counts from 1. `holder` is the run that has held a slot for the longest.
+    """
 
     limit: str
     key: str

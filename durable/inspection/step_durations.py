@@ -58,8 +58,8 @@ class StepDurations:
 def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list[StepDurations]:
     """Return the durations of the workflow's steps, the slowest p95 first; two statements.
 
-    `within` limits the runs, for example to those that a user may see. Runs of each name of the workflow that this process
-    knows are sampled. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
+    `within` limits the runs, for example to those that a user may see. Runs of each name of the workflow that this
+    process knows are sampled. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
     """
     [runs] = _sampled_runs([workflow], within)
     entries = [_entries().filter(run_id=each).order_by("location") for each in runs]

@@ -1,12 +1,13 @@
 """What was counted of long histories, stored until their runs change.
 
-To count 100,000 entries takes a tenth of a second and more, which is too long for a page. The worker that ends a pass of a
-run with more than `LONG_HISTORY` entries notes it (`durable.worker.long_histories`). The process of the sweep counts what
-is noted once the run has rested for `REST`. Owns the table of these counts; what is counted, `progress` and `places` say.
+To count 100,000 entries takes a tenth of a second and more, which is too long for a page. The worker that ends a pass
+of a run with more than `LONG_HISTORY` entries notes it (`durable.worker.long_histories`). The process of the sweep
+counts what is noted once the run has rested for `REST`. Owns the table of these counts; what is counted, `progress` and
+`places` say.
 
-A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators, whose
-verbs raise its `change_seq`. So stored counts hold while these are what they were. Rows that a person has changed by hand
-show in the counts after the next pass of the run. Without stored counts a page counts by itself.
+A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators,
+whose verbs raise its `change_seq`. So stored counts hold while these are what they were. Rows that a person has changed
+by hand show in the counts after the next pass of the run. Without stored counts a page counts by itself.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def stored(run: Run, what: str) -> Any:
 def count_noted(now: datetime, counters: Counters) -> None:
     """Count the histories of noted runs that rest, the longest-resting first, for a moment only.
 
-    Any number of processes may do so at once. The counts of a run that has changed meanwhile are of no use and do no harm.
+    Any number of processes may do so at once. The counts of a run that has changed meanwhile are of no use and do no
+    harm.
     """
     rows = HistoryCount.objects.using(conf.DATABASE)
     until = time.monotonic() + _SECONDS

@@ -68,7 +68,8 @@ class TimeAxis:
 def time_axis(begins_at: datetime, ends_at: datetime, work: Iterable[Work], *, is_folded: bool) -> TimeAxis:
     """Return the axis from `begins_at` to `ends_at`, with the stretches without work folded if that is asked for.
 
-    A stretch is folded if it is longer than all work together, and if the folded ones are most of the axis. A moment of work is a span of length 0.
+    A stretch is folded if it is longer than all work together, and if the folded ones are most of the axis. A moment of
+    work is a span of length 0.
     """
     ends_at = max(ends_at, begins_at + timedelta(microseconds=1))
     gaps = _gaps(begins_at, ends_at, work) if is_folded else []

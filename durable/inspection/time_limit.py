@@ -4,8 +4,8 @@ Operators' queries must not occupy the database for minutes, whatever its tables
 ends a statement after `DURABLE["STATEMENT_TIMEOUT"]`. The limit is set for one transaction (`SET LOCAL`), so it works
 behind a pooler in transaction mode and never affects a statement of a run. Other databases have no limit here.
 
-Neither does PostgreSQL compile these statements (`jit`): it decides by estimates that are far off for them, and a page would
-wait a quarter of a second for the compilation of a statement that takes milliseconds.
+Neither does PostgreSQL compile these statements (`jit`): it decides by estimates that are far off for them, and a page
+would wait a quarter of a second for the compilation of a statement that takes milliseconds.
 """
 
 from __future__ import annotations

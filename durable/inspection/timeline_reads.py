@@ -37,7 +37,10 @@ _FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 
 
 class FailedAttempt(NamedTuple):
-    """When a failed attempt began and ended. Its `number` counts from 1, and again from 1 after a recovery of its step."""
+    """When a failed attempt began and ended.
+
+    Its `number` counts from 1, and again from 1 after a recovery of its step.
+    """
 
     begins_at: datetime
     ends_at: datetime

@@ -1,9 +1,9 @@
 """A run's history as a tree: scopes, loops with their iterations, branches with their winner, and pruned entries.
 
-A history is read as a skeleton (locations and statuses, no payloads), and only the nodes of one page are read in full. Of
-a long one the skeleton of the page alone is read (`durable.inspection.tree_window`). A note at the loop or race says which of
-its entries were deleted. A step is recorded at the end of its first attempt; before that, its node comes from the steps that
-run now. A join or loop that is not recorded yet is a block.
+A history is read as a skeleton (locations and statuses, no payloads), and only the nodes of one page are read in full.
+Of a long one the skeleton of the page alone is read (`durable.inspection.tree_window`). A note at the loop or race says
+which of its entries were deleted. A step is recorded at the end of its first attempt; before that, its node comes from
+the steps that run now. A join or loop that is not recorded yet is a block.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def history_tree(
     nodes, or those from the run's current node on if that is further back. With `only_failed`: only nodes with failed
     attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
     and the scopes around those of a page are not among its nodes (`durable.inspection.tree_window`). `entries` and
-    `open_keys` are those of `progress_of`, for a caller that has them. What is looked for in a long history is remembered
-    while its run rests, for a caller that gives the run and not its id alone (`durable.inspection.resting`). A constant number
-    of statements, at most ten.
+    `open_keys` are those of `progress_of`, for a caller that has them. What is looked for in a long history is
+    remembered while its run rests, for a caller that gives the run and not its id alone (`durable.inspection.resting`).
+    A constant number of statements, at most ten.
     """
     run_id = run if isinstance(run, str) else run.id
     rows, running = read_rows(run, entries), list(running)

@@ -1,8 +1,8 @@
 """The entries that a page of the tree of a long history is made of: those of the page, and what tells of them.
 
-A short history is read whole, and its positions count places. In a long one positions count entries in the order in which
-they began, and the database finds those of the page. So a page costs the same wherever it begins. What is found is remembered
-while the run rests (`durable.inspection.resting`), with the entries of the pages beside.
+A short history is read whole, and its positions count places. In a long one positions count entries in the order in
+which they began, and the database finds those of the page. So a page costs the same wherever it begins. What is found
+is remembered while the run rests (`durable.inspection.resting`), with the entries of the pages beside.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Row = tuple[int, str, str, str, bool]
 class Window:
     """A page of a long history.
 
-    `rows` are the entries of the page, the ones around them, and the newest that are not completed, as they began. `keys`
-    are those of the page. Of `total` entries the page begins at `start`. `is_cut`: some entries are on no page.
+    `rows` are the entries of the page, the ones around them, and the newest that are not completed, as they began.
+    `keys` are those of the page. Of `total` entries the page begins at `start`. `is_cut`: some entries are on no page.
     """
 
     rows: Sequence[Row]
@@ -69,10 +69,12 @@ class Window:
 
 
 def read_rows(run: Run | str, entries: int | None) -> list[Row] | None:
-    """Return the entries of a history as they began; None if it is long. `entries` is their number, None if it is not known.
+    """Return the entries of a history as they began; None if it is long.
 
-    One statement, none for a long history. If the number is not known, and this process has not counted the history: one, and
-    two for a long or empty one.
+    `entries` is their number, None if it is not known.
+
+    One statement, none for a long history. If the number is not known, and this process has not counted the history:
+    one, and two for a long or empty one.
     """
     run_id = _id_of(run)
     if entries is None and isinstance(run, Run):
@@ -145,8 +147,8 @@ def _within(start: int, total: int) -> int:
 class _Order:
     """The entries of a run as they began. No index has that order, so each look reads the ordinals of all of them.
 
-    Therefore a look reads `_BLOCK` entries, which are remembered: the next pages have nothing to look for. `total` is the
-    number of all entries; without it they are counted.
+    Therefore a look reads `_BLOCK` entries, which are remembered: the next pages have nothing to look for. `total` is
+    the number of all entries; without it they are counted.
     """
 
     def __init__(self, run: Run | str, total: int | None) -> None:

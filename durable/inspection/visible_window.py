@@ -16,9 +16,10 @@ __all__ = ["are_few", "end_of_window"]
 def end_of_window(index: QuerySet[Any], within: RunQuerySet, order: RunOrder, size: int, moment: str) -> Cursor | None:
     """Return the key up to which runs are looked for, None for no end; at most two statements.
 
-    `index` are everybody's runs along the index, or rows that stand for runs, in the order of the list, which is not the one by
-    id; their column `moment` has the moment of the order. Up to `size` of them are looked through. There is no end where the
-    runs `within` are no more than that, and have an index of their own (`durable.inspection.visibility`).
+    `index` are everybody's runs along the index, or rows that stand for runs, in the order of the list, which is not
+    the one by id; their column `moment` has the moment of the order. Up to `size` of them are looked through. There is
+    no end where the runs `within` are no more than that, and have an index of their own
+    (`durable.inspection.visibility`).
     """
     last = index.values_list(moment)[size - 1 : size].first()
     if last is None or (has_own_index(within) and are_few(within, size)):

@@ -67,8 +67,8 @@ class WorkerState:
     `state`: "busy" or "idle"; "stopping" (it hands over its runs, and ends when their steps allow it); "dead" (it has
     given no sign for `DEAD_AFTER`); another word of RQ's; "unknown" for a process that holds runs and is known in no
     other way. `slots`, `memory` (bytes) and `build` are None, None and "" where the worker has not reported them.
-    `passes` is how many passes it has executed since its start, `recent_passes` in about the last five minutes; None where
-    it has not reported them. With `serves_all` it also serves queues that `queues` does not name.
+    `passes` is how many passes it has executed since its start, `recent_passes` in about the last five minutes; None
+    where it has not reported them. With `serves_all` it also serves queues that `queues` does not name.
     """
 
     name: str

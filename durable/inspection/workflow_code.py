@@ -67,7 +67,10 @@ def _is_installed(path: Path) -> bool:
 
 
 def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> WorkflowCode:
-    """Return what is known of the workflow's code. Without `may_see_payloads` defaults are hidden: one may be a secret."""
+    """Return what is known of the workflow's code.
+
+    Without `may_see_payloads` defaults are hidden: one may be a secret.
+    """
     _context, *parameters = (_written(each) for each in inspect.signature(workflow.function).parameters.values())
     if not may_see_payloads:
         parameters = [_without_default(each) for each in parameters]

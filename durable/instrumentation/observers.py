@@ -47,8 +47,8 @@ class Observer(Protocol):
 
     The function that a method returns is called at the end, in the same context. An observer may also have a method
     `event_happened(run, event)`. It is called with the engine's events of the pass (`durable.core.journal.Event`), once
-    the changes they are about are committed. If it has a method `start_refused(limit)`, that is called for each start that
-    the rate of a limit has refused.
+    the changes they are about are committed. If it has a method `start_refused(limit)`, that is called for each start
+    that the rate of a limit has refused.
     """
 
     def pass_begins(self, run: RunRecord, now: datetime) -> PassEnds | None:

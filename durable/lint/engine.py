@@ -40,7 +40,8 @@ class _Found:
 def lint(paths: Iterable[Path], *, rules: Sequence[Rule] = RULES) -> list[Finding]:
     """Return the findings of all workflows in the files at `paths`, by path and line.
 
-    Directories are searched for files of Python. A finding in a helper is told once, with the first workflow that calls it.
+    Directories are searched for files of Python. A finding in a helper is told once, with the first workflow that calls
+    it.
     """
     files = list(python_files(paths))
     project = Project({os.path.realpath(path): path for path in files})

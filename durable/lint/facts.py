@@ -52,7 +52,10 @@ class Frame:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Operation:
-    """A call of an operation. `context` is whose it is, `scope` whose code runs; `sites` are the calls that led here."""
+    """A call of an operation.
+
+    `context` is whose it is, `scope` whose code runs; `sites` are the calls that led here.
+    """
 
     kind: str
     node: ast.Call
@@ -92,8 +95,8 @@ class Call:
 class Mutation:
     """A change of something that a name holds. `env` are the names it is one of, None for a global of `module`.
 
-    `value` is what the name was known to hold; `how`: "changed" or "rebound". `attribute`: which attribute of it, "" for
-    all of it.
+    `value` is what the name was known to hold; `how`: "changed" or "rebound". `attribute`: which attribute of it, ""
+    for all of it.
     """
 
     name: str

@@ -15,7 +15,8 @@ LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "hint")
 class Finding:
     """One finding. `line` counts from 1; `workflow` is the name of the workflow it was found in, "" for a whole file.
 
-    "error": the code fails, or does other things when it is replayed. "warning": it may. "hint": it works, and could be better.
+    "error": the code fails, or does other things when it is replayed. "warning": it may. "hint": it works, and could be
+    better.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """The counts of a process: passes, calls, failures, the lateness of wake-ups, lost leases, and slots and units asked for.
 
-Labels are names of the code (workflows, queues, limits) and durable's own words, never ids, locations or texts of errors: each
-value of a label is a permanent series.
+Labels are names of the code (workflows, queues, limits) and durable's own words, never ids, locations or texts of
+errors: each value of a label is a permanent series.
 """
 
 from __future__ import annotations

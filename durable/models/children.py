@@ -71,8 +71,8 @@ class Child(models.Model):
 class ChildReader(models.Model):
     """A replay that may read or compensate a child of its original: the child is kept as long as it may.
 
-    A replay as a new run makes the rows, for the ended children that its history has started and not read, and for those
-    that are compensated with their parent.
+    A replay as a new run makes the rows, for the ended children that its history has started and not read, and for
+    those that are compensated with their parent.
     """
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="children_to_read", db_constraint=False)

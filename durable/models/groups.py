@@ -21,7 +21,8 @@ class ChildGroup(models.Model):
     """The children of one operation of a run (`durable.core.records.GroupRecord`), as the parent has decided.
 
     Written under the lock of the parent's row. `position` is that of the first child; the others follow. `is_over`: the
-    parent has read the results, or has taken the operation back (`is_dropped`): no child begins any more, except by hand.
+    parent has read the results, or has taken the operation back (`is_dropped`): no child begins any more, except by
+    hand.
     """
 
     id = NameField[str, str](max_length=MAX_ID, primary_key=True)
@@ -59,9 +60,10 @@ class ChildGroup(models.Model):
 class GroupTally(models.Model):
     """How many children of a group there are, by what they do. Written under its own lock, by the end of each child.
 
-    `created` are those that have been made so far; each of them is in exactly one of the other counts. `waiting` are those
-    that have a `Turn`, `running` the others that have not ended. `is_stopped`: a child has failed and the others are not
-    to go on. No turn has a position before `turns_from`, so that none looks through the index of those that are deleted.
+    `created` are those that have been made so far; each of them is in exactly one of the other counts. `waiting` are
+    those that have a `Turn`, `running` the others that have not ended. `is_stopped`: a child has failed and the others
+    are not to go on. No turn has a position before `turns_from`, so that none looks through the index of those that are
+    deleted.
     """
 
     group = models.OneToOneField(

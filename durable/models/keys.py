@@ -19,8 +19,8 @@ __all__ = ["RunKey"]
 class RunKey(models.Model):
     """The key with which a run was started (`durable.core.records.KeyRecord`).
 
-    The end of the run closes the row in the same commit, a recovery opens it again. Two starts meet at the unique index,
-    in which closed rows (NULL) do not count. Not a partial index, because not every database has these.
+    The end of the run closes the row in the same commit, a recovery opens it again. Two starts meet at the unique
+    index, in which closed rows (NULL) do not count. Not a partial index, because not every database has these.
     """
 
     # no constraint in the database: the key is taken before its run is inserted, in one statement

@@ -1,6 +1,7 @@
 """Moved classes and rollback handlers: what migrations have said of import paths that are recorded.
 
-A side table with a row for each move. A process reads it when a recorded name leads to nothing, and no run refers to it.
+A side table with a row for each move. A process reads it when a recorded name leads to nothing, and no run refers to
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["MovedName", "recorded_moves"]
 class MovedName(models.Model):
     """A class or function that has two names, "module:qualname": `old` and `new`.
 
-    The rows count in the order of their ids. None is deleted while there are runs, because their records have both names.
+    The rows count in the order of their ids. None is deleted while there are runs, because their records have both
+    names.
     """
 
     old = NameField[str, str](max_length=500)

@@ -20,8 +20,8 @@ __all__ = ["RateKey", "RateLimit", "Reservation"]
 class RateLimit(models.Model):
     """A limit's rate: a unit every `spacing` nanoseconds, for each of its keys, and `burst` at once after a pause.
 
-    Code and settings define it, and the first attempt that wants units inserts it. The columns of the override are what an
-    operator has set instead, "" and 0 for nothing.
+    Code and settings define it, and the first attempt that wants units inserts it. The columns of the override are what
+    an operator has set instead, "" and 0 for nothing.
     """
 
     name = NameField[str, str](max_length=MAX_ID, primary_key=True)
@@ -56,9 +56,10 @@ class RateLimit(models.Model):
 class RateKey(models.Model):
     """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
 
-    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`). Nothing
-    begins before `closed_until`; the row of the key "" closes all keys. `refused` counts the starts that found no room;
-    the other columns about them are of the last one. `recent` has the units of the last minute (`durable.core.rate_counts`).
+    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`).
+    Nothing begins before `closed_until`; the row of the key "" closes all keys. `refused` counts the starts that found
+    no room; the other columns about them are of the last one. `recent` has the units of the last minute
+    (`durable.core.rate_counts`).
     """
 
     limit = NameField[str, str](max_length=MAX_ID)

@@ -20,8 +20,8 @@ __all__ = ["RenamedName", "RenamedStep", "know_names", "learn_names", "learn_que
 class RenamedStep(models.Model):
     """An operation of a workflow that has two names: `old` and `new` are locations, "~" stands for any iteration.
 
-    The rows of a workflow count in the order of their ids. None is deleted, because idempotency keys are made of the oldest
-    name.
+    The rows of a workflow count in the order of their ids. None is deleted, because idempotency keys are made of the
+    oldest name.
     """
 
     workflow = NameField[str, str](max_length=200)
@@ -39,8 +39,8 @@ class RenamedStep(models.Model):
 class RenamedName(models.Model):
     """A workflow or a queue that has two names: `old` and `new`.
 
-    The rows count in the order of their ids. None is deleted: keys of runs are kept under the oldest name of a workflow, and
-    runs may have any name of a queue.
+    The rows count in the order of their ids. None is deleted: keys of runs are kept under the oldest name of a
+    workflow, and runs may have any name of a queue.
     """
 
     kind = NameField[str, str](max_length=16, choices=choices(AliasKind))

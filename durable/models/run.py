@@ -232,7 +232,8 @@ class Run(models.Model):
                 condition=Q(wake_at__isnull=False) & ~Q(state=RunState.PAUSED.value),
                 name="durable_run_due",
             ),
-            # the same for runs with a priority or a share: by head start, tagged ones first, by tag, others by `wake_at`
+            # the same for runs with a priority or a share: by head start, tagged ones first, by tag, others by
+            # `wake_at`
             models.Index(
                 fields=["queue", "head_start", "start_tag", "wake_at", "id"],
                 condition=Q(head_start__isnull=False, wake_at__isnull=False) & ~Q(state=RunState.PAUSED.value),

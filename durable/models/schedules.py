@@ -1,7 +1,7 @@
 """Schedules, and the ticks of each: what was started, skipped, missed, merged or refused, and why.
 
-Side tables: no run has a column for them. `durable.operations.schedules` fills in what follows from the rule before a row
-is written (`pre_save`), and is the one place that changes rows.
+Side tables: no run has a column for them. `durable.operations.schedules` fills in what follows from the rule before a
+row is written (`pre_save`), and is the one place that changes rows.
 """
 
 from __future__ import annotations
@@ -71,12 +71,14 @@ class ScheduleManager(models.Manager["Schedule"]):
 class Schedule(models.Model):
     """When which workflow is started: `Schedule.objects.create(name=..., workflow=..., rule=every("6 hours"))`.
 
-    `rule` is `cron(...)`, `every(...)`, a list of them or their text; as an attribute it is the text. `args` and `kwargs`
-    are the workflow's. `window` and `jitter` are durations ("12 hours"). `next_at` follows from the rule and the clock.
+    `rule` is `cron(...)`, `every(...)`, a list of them or their text; as an attribute it is the text. `args` and
+    `kwargs` are the workflow's. `window` and `jitter` are durations ("12 hours"). `next_at` follows from the rule and
+    the clock.
 
-    `overlap` says what happens while the run of an earlier tick has not ended: "skip", "queue" (one tick waits), "allow",
-    or "replace" (that run is cancelled). `catch_up` says which of the moments without a timer are made up for, if they are
-    not longer ago than `window`: the "last", "none" or "all". `jitter` puts each tick off by a time below it.
+    `overlap` says what happens while the run of an earlier tick has not ended: "skip", "queue" (one tick waits),
+    "allow", or "replace" (that run is cancelled). `catch_up` says which of the moments without a timer are made up for,
+    if they are not longer ago than `window`: the "last", "none" or "all". `jitter` puts each tick off by a time below
+    it.
 
     Raises TypeError and ValueError for what cannot be a schedule.
     """
@@ -203,7 +205,8 @@ class Schedule(models.Model):
 class Tick(models.Model):
     """What became of one moment of a schedule. `number` counts the ticks of a schedule from 1; the newest 200 are kept.
 
-    `run_id` is "" if there is no run; the run may have been pruned. `kind` is "tick", "catch_up", "run_now" or "backfill".
+    `run_id` is "" if there is no run; the run may have been pruned. `kind` is "tick", "catch_up", "run_now" or
+    "backfill".
     """
 
     class Outcome(models.TextChoices):

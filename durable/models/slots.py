@@ -51,9 +51,9 @@ class LimitKey(models.Model):
 class Slot(models.Model):
     """A slot that a run holds or waits for, for the operation at `location`, "" for the workflow itself.
 
-    The row goes with the commit that ends the run, parks it, or records the step. Waiting rows of a key are a line in the
-    order of `place`; a row that is held has place 0. `wants` are all slots that an operation in a line takes together, as
-    (limit, key, kind).
+    The row goes with the commit that ends the run, parks it, or records the step. Waiting rows of a key are a line in
+    the order of `place`; a row that is held has place 0. `wants` are all slots that an operation in a line takes
+    together, as (limit, key, kind).
     """
 
     # no constraint in the database: the run's row is locked by every statement that inserts one
@@ -95,8 +95,8 @@ class Slot(models.Model):
 class SlotNote(models.Model):
     """What the sweep has to do if the process that noted it cannot: look at the line of a key, and wake the run.
 
-    The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction has locked. So
-    does a verb that moves the moment of a run's attempt (`durable.store.rates`).
+    The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction
+    has locked. So does a verb that moves the moment of a run's attempt (`durable.store.rates`).
     """
 
     limit = NameField[str, str](max_length=MAX_ID)

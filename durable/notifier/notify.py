@@ -21,8 +21,8 @@ query the database, and nothing more is needed. The job deletes the key *before*
 - Redis is flushed, or evicts the key: the next notification enqueues a job. If Redis loses the job alone, see above.
 - Redis refuses (its user lacks a permission, it is full, it is a replica): the notification is dropped, and the log
   says what to do.
-- The end of a pass makes a run of the same queue due: its worker claims the run itself and notifies no other worker, unless it has
-  no room, is to stop, or cannot (`durable.worker.loop`). If it is killed between, the sweep notifies.
+- The end of a pass makes a run of the same queue due: its worker claims the run itself and notifies no other worker,
+  unless it has no room, is to stop, or cannot (`durable.worker.loop`). If it is killed between, the sweep notifies.
 - The queue has another name by now: each of its names that RQ_QUEUES has is notified, and a job finds the runs of all
   names. So a job that was enqueued before the rename finds them too.
 - There is no Redis (`DURABLE["REDIS"] = False`): listeners in this process are notified (`durable.notifier.wakeups`),

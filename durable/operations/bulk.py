@@ -242,7 +242,10 @@ async def aapply(
     rate: float | None = None,
     **options: Any,
 ) -> BulkReport:
-    """`apply`, from async code. At most AT_ONCE runs block the loop's other synchronous code; more go to the background."""
+    """`apply`, from async code.
+
+    At most AT_ONCE runs block the loop's other synchronous code; more go to the background.
+    """
     return await run_sync(
         apply,
         verb,
@@ -263,7 +266,8 @@ def grouped(
     """Log a bulk, and record the actions inside the block as its parts; yield its id.
 
     `total` is the number of its runs, None if it is not known. `check` is called before anything is logged and may
-    refuse the bulk. Raises OperationDeniedError: an actor without the permission gets one refusal, not one for each run.
+    refuse the bulk. Raises OperationDeniedError: an actor without the permission gets one refusal, not one for each
+    run.
     """
     at, bulk_id = runtime.current(), new_id() if as_id is None else check_id(as_id)
     with audited(at, verb, "") as attribution:

@@ -79,8 +79,8 @@ class StartsCounter:
     def add(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of children by the ids of the runs that were examined; of others nothing is known.
 
-        Once a run was left out, so are all that follow. A run that is not failed starts nothing. Four statements and two to
-        eight for each run that starts children again.
+        Once a run was left out, so are all that follow. A run that is not failed starts nothing. Four statements and
+        two to eight for each run that starts children again.
         """
         if self.is_over or not ids:
             return {}

@@ -70,7 +70,9 @@ class CanaryLook:
 
 
 def look(run_ids: Sequence[str], until: datetime) -> CanaryLook:
-    """Look at the runs of a canary that is given time until `until`. A run that does not exist any more counts as ended.
+    """Look at the runs of a canary that is given time until `until`.
+
+    A run that does not exist any more counts as ended.
 
     One query.
     """

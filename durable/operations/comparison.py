@@ -16,8 +16,8 @@ __all__ = ["HistoryDifference", "differences"]
 class HistoryDifference:
     """A place at which two runs differ. A side is None if its run has nothing there.
 
-    `differs` names what is not the same: "place" if only one run has it, else "status", "attempts", "error" (its type or
-    message), "output" and "given by hand" (the output of one of them).
+    `differs` names what is not the same: "place" if only one run has it, else "status", "attempts", "error" (its type
+    or message), "output" and "given by hand" (the output of one of them).
     """
 
     location: str

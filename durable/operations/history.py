@@ -22,9 +22,10 @@ class HistoryEntry:
     """The record of one operation, decoded for reading.
 
     `data` depends on the kind: a step has "output" and "args"; a loop "iteration", "state" and "output"; a sleep
-    "state" and "deadline"; a message "names", "deadline" and "received", of which a refused message has "refused", the reason; a join and a race "branches", a race also
-    "winner"; a send "queue", "to" and "body"; a version check "resolved" and "latest"; a removed entry "original".
-    `error` is the error of the last failed attempt. Times are aware.
+    "state" and "deadline"; a message "names", "deadline" and "received", of which a refused message has "refused", the
+    reason; a join and a race "branches", a race also "winner"; a send "queue", "to" and "body"; a version check
+    "resolved" and "latest"; a removed entry "original". `error` is the error of the last failed attempt. Times are
+    aware.
     """
 
     location: str

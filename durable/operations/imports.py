@@ -42,12 +42,12 @@ def import_run(
 ) -> Started:
     """Store a recorded run under its id, with its history and its inbox. Return the run, and whether it is new.
 
-    An open run is paused, so that no worker takes it up. It has no parent, no key, no deadline and no slot of a limit, and
-    nothing is announced. `origin` says where it comes from, for the audit log; `digest` names the content. With
+    An open run is paused, so that no worker takes it up. It has no parent, no key, no deadline and no slot of a limit,
+    and nothing is announced. `origin` says where it comes from, for the audit log; `digest` names the content. With
     `is_trial` everything is checked and nothing is stored.
 
-    Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records that
-    cannot be stored, BulkOrderError for a run that performs a bulk, OperationDeniedError.
+    Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records
+    that cannot be stored, BulkOrderError for a run that performs a bulk, OperationDeniedError.
     """
     require_step("importing a run", "import it in a step")
     at = runtime.current()

@@ -97,7 +97,8 @@ def resume(run_id: str) -> None:
 def cancel(run_id: str, *, reason: str = "", rollback: bool = False, interrupt: bool = False) -> None:
     """Cancel the run for good: a parked run at once, a running one at its next operation; with `rollback`, compensate.
 
-    With `interrupt`, the attempts of steps that run are abandoned, so that the next operation comes soon. Without a `reason` argument, the acting operator's reason is recorded with the run.
+    With `interrupt`, the attempts of steps that run are abandoned, so that the next operation comes soon. Without a
+    `reason` argument, the acting operator's reason is recorded with the run.
     """
     check_reason(reason)
 
@@ -174,8 +175,8 @@ def _ask(run_id: str, action: str, location: str, *, stack: bool = False, abando
 def recover(run_id: str) -> None:
     """Continue a failed run: the failed operation is tried again, and compensated steps are executed again.
 
-    Children whose failures made it fail are recovered with it, in the same transaction; cancelled ones are started anew.
-    Of a map with more than a hundred failed children, the run's next pass recovers the others, in batches.
+    Children whose failures made it fail are recovered with it, in the same transaction; cancelled ones are started
+    anew. Of a map with more than a hundred failed children, the run's next pass recovers the others, in batches.
     """
     at = runtime.current()
 

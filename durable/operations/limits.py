@@ -1,7 +1,7 @@
 """Limits: set how many slots one allows while runs hold some and wait for others, and take that back.
 
-Code and settings own a number, operators may set another. The code's is written after `migrate`, and at the first use of
-a limit: in a rolling deploy, an old worker does not take back what the new code says.
+Code and settings own a number, operators may set another. The code's is written after `migrate`, and at the first use
+of a limit: in a rolling deploy, an old worker does not take back what the new code says.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ __all__ = [
 def set_limit(name: str, at_once: int) -> None:
     """Let the limit allow `at_once` slots of each of its keys, whatever code and settings say, deploys included.
 
-    A higher number lets runs that wait go on within about a second. With a lower one, runs that hold a slot keep it. Raises
-    OperationDeniedError, UnknownLimitError, StaleLimitError, and ValueError for another number than 0 to 999,999.
+    A higher number lets runs that wait go on within about a second. With a lower one, runs that hold a slot keep it.
+    Raises OperationDeniedError, UnknownLimitError, StaleLimitError, and ValueError for another number than 0 to
+    999,999.
     """
     _set("set_limit", name, check_at_once(at_once))
 

@@ -32,8 +32,8 @@ def take_back_rate(name: str) -> None:
 def close_limit(name: str, until: datetime, *, key: str = "") -> None:
     """Let no attempt of the limit's rate begin before `until`; with `key`, none of this key.
 
-    Attempts that have begun go on. A closing replaces the one before. Raises OperationDeniedError, UnknownLimitError, and
-    ValueError for a moment that has passed.
+    Attempts that have begun go on. A closing replaces the one before. Raises OperationDeniedError, UnknownLimitError,
+    and ValueError for a moment that has passed.
     """
     at = runtime.current()
     check_limit(name)

@@ -80,8 +80,8 @@ def give_output(
 
     The step's entry keeps who gave the output, why and when. The actor needs the permissions to replay and to give
     outputs, and a reason. Refused for a step with a rollback handler and for a failed atomic step, of which the output
-    would say what is not so, and for a step in a loop or a race that starts again. Raises as `replay` does, PayloadError,
-    and ValueError without a reason.
+    would say what is not so, and for a step in a loop or a race that starts again. Raises as `replay` does,
+    PayloadError, and ValueError without a reason.
     """
     require_step("giving an output", "give it in a step")
     if in_place and as_id is not None:

@@ -65,8 +65,8 @@ class Family:
 
     `open`: what stays in the history has started them, and they have not ended. `lost`: the same, and they were
     cancelled, so that new ones are started. `dropped`: what is deleted has started them, and they have not ended.
-    `unread_maps` are the locations of maps that stay and whose results the run has not read. `open_maps` are those of them
-    that have children which have not ended, with how many; `dropped_maps` are the same of maps that are deleted.
+    `unread_maps` are the locations of maps that stay and whose results the run has not read. `open_maps` are those of
+    them that have children which have not ended, with how many; `dropped_maps` are the same of maps that are deleted.
     """
 
     open: tuple[str, ...] = ()
@@ -98,9 +98,9 @@ class PlanCounts:
 class Outlook:
     """What a plan is made of: a run gone back, and what that means for its history, its inbox and its children.
 
-    `running` are the steps that stay and run now; `returned` the first messages that return to the queue, of `messages`.
-    `starts` are the children that are started again.
-    `not_given` says why the output of the target cannot be given by hand.
+    `running` are the steps that stay and run now; `returned` the first messages that return to the queue, of
+    `messages`. `starts` are the children that are started again. `not_given` says why the output of the target cannot
+    be given by hand.
     """
 
     replay: Replay
@@ -135,7 +135,8 @@ class ReplayPlan:
       possible.
     - `notes` are sentences that an operator should read. `starts_note` is that of them which says how many children are
       started again, "" for none.
-    - `hash` differs for each history, and after each verb and each pass. Pass it to `replay`, which refuses a stale one.
+    - `hash` differs for each history, and after each verb and each pass. Pass it to `replay`, which refuses a stale
+      one.
     """
 
     run_id: str
@@ -303,7 +304,10 @@ def of_unread_maps(family: Family) -> Iterable[str]:
 
 
 def _of_starts(starts: Iterable[StartsAgain]) -> str:
-    """Return how many children are started again, "" for none. It is the first note: they do all of their steps again."""
+    """Return how many children are started again, "" for none.
+
+    It is the first note: they do all of their steps again.
+    """
     numbers: Counter[str] = Counter()
     for each in starts:
         numbers[each.workflow] += each.number
@@ -339,9 +343,9 @@ def _notes(replay: Replay, not_compensated: Listed, family: Family) -> Iterable[
 def hash_of(run: RunRecord, target: str, mark: Mark | None) -> str:
     """Return 32 hexadecimal digits for what an operator saw: the location, and the history behind the plan.
 
-    A history changes in two ways. A pass writes it, and a pass begins with a claim, which raises the run's fence. A verb
-    or a message from outside raises `change_seq`. So these two stand for the history of a run that no worker has. While
-    one has it, its commits change neither: then the `mark` of the history is needed.
+    A history changes in two ways. A pass writes it, and a pass begins with a claim, which raises the run's fence. A
+    verb or a message from outside raises `change_seq`. So these two stand for the history of a run that no worker has.
+    While one has it, its commits change neither: then the `mark` of the history is needed.
     """
     if run.lease_expires_at is None:
         mark = None

@@ -1,8 +1,8 @@
 """Preview a replay: the plan, from as much of the history as it takes.
 
-In a database most of a history is counted there and not read (`durable.store.surveys`). `durable.core.replay` decides here
-as well: it goes back in a history of the few entries that matter, and notes the regions that it deletes. A store in memory
-has all entries at hand, and so has a replay itself.
+In a database most of a history is counted there and not read (`durable.store.surveys`). `durable.core.replay` decides
+here as well: it goes back in a history of the few entries that matter, and notes the regions that it deletes. A store
+in memory has all entries at hand, and so has a replay itself.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class RunInfo:
     def of(cls, row: Run | RunRecord, *, summary: str | None = None) -> Self:
         """Return the view of a row that was already read, a `durable.models.Run`; no query.
 
-        `summary` is the text to show, None for that of the row, which does not have the number of children that are left.
+        `summary` is the text to show, None for that of the row, which does not have the number of children that are
+        left.
         """
         return cls(
             id=row.id,

@@ -20,8 +20,8 @@ _MAX_QUERY: Final = 4_000  # characters
 def save_view(actor: Actor, name: str, query: str, *, is_shared: bool = False) -> SavedView:
     """Save the list's address under a name; a view of the same user and name is replaced.
 
-    Sharing it needs `durable.share_savedview`. Raises OperationDeniedError, and ValueError for a name or an address that
-    is too long, and for one view too many.
+    Sharing it needs `durable.share_savedview`. Raises OperationDeniedError, and ValueError for a name or an address
+    that is too long, and for one view too many.
     """
     at, key = runtime.current(), _key(actor)
     views = SavedView.objects.using(conf.DATABASE)

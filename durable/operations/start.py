@@ -255,10 +255,10 @@ def _input_of(at: Runtime, run: RunRecord) -> Any:
 def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any] | None = None) -> Started:
     """Start a new run of the same workflow with the same input, from the very start.
 
-    With `as_id`, the new run has that id; if this run was already restarted with that id and the same input, the earlier
-    run is returned.
-    `changes` are arguments by name that replace those of the input; the actor needs the permission to edit inputs too.
-    Raises RunConflictError if another run has the id, or the earlier one another input, and ValueError or PayloadError for changes that do not fit.
+    With `as_id`, the new run has that id; if this run was already restarted with that id and the same input, the
+    earlier run is returned. `changes` are arguments by name that replace those of the input; the actor needs the
+    permission to edit inputs too. Raises RunConflictError if another run has the id, or the earlier one another input,
+    and ValueError or PayloadError for changes that do not fit.
     """
     require_step("restarting a run", "restart it in a step")
     at = runtime.current()

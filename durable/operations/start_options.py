@@ -23,7 +23,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """The arguments of `Workflow.using`. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment."""
+    """The arguments of `Workflow.using`.
+
+    `delay` and `work_limit` are in seconds; `deadline` is a length or a moment.
+    """
 
     run_id: str | None = None
     queue: str | None = None

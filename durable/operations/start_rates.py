@@ -1,8 +1,8 @@
 """Starts that a rate may refuse: `using(when_full="drop")`.
 
 A start that makes a run takes a unit of the rate, in the transaction that creates the run. If the rate has no room now,
-the start is refused and nothing is created. What is rolled back gives its unit back. A start that finds a run, by its id
-or by its key, takes nothing and is never refused.
+the start is refused and nothing is created. What is rolled back gives its unit back. A start that finds a run, by its
+id or by its key, takes nothing and is never refused.
 
 A workflow's own rate limits the starts of passes too: there the start reserves the moment of the first pass, which
 begins with that unit. So one run costs one unit.

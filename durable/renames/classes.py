@@ -1,7 +1,7 @@
 """The operations of migrations that say where recorded classes and rollback handlers are now.
 
-Owns what is checked before a move is recorded. Rewrites no row: `durable.core.moved_names` says what the fact means to a
-reader, docs/design/history-migrations.md why that is enough. Migration files import this module through
+Owns what is checked before a move is recorded. Rewrites no row: `durable.core.moved_names` says what the fact means to
+a reader, docs/design/history-migrations.md why that is enough. Migration files import this module through
 `durable.migrations`: what needs models is imported when an operation is applied.
 """
 
@@ -136,16 +136,16 @@ class _Moved(Operation):
 class MoveClass(_Moved):
     """Say that a recorded class is somewhere else now: `MoveClass("shop.models.Order", "shop.orders.Order")`.
 
-    The class is one that values or errors of recorded runs have: a dataclass, an enum, a named tuple, a pydantic model, or an
-    error that steps raise. Its nested classes move with it. For a class that is nested itself, write a colon behind the
-    module: `MoveClass("shop.models:Order.Line", "shop.orders:Line")`.
+    The class is one that values or errors of recorded runs have: a dataclass, an enum, a named tuple, a pydantic model,
+    or an error that steps raise. Its nested classes move with it. For a class that is nested itself, write a colon
+    behind the module: `MoveClass("shop.models:Order.Line", "shop.orders:Line")`.
 
     From then on both paths are of one class: each process reads records of both as the class that its code has, so that
-    workers with the old code and with the new one may run beside each other. No record is rewritten. Migrate before the new
-    code runs. The migration depends on ("durable", "0034_moved_names"). It can be reversed.
+    workers with the old code and with the new one may run beside each other. No record is rewritten. Migrate before the
+    new code runs. The migration depends on ("durable", "0034_moved_names"). It can be reversed.
 
-    Raises TypeError and ValueError for what are no such paths; `RenameRefused` when it is applied to a database with runs, if
-    the code has no such class, or another one that is recorded under the old path.
+    Raises TypeError and ValueError for what are no such paths; `RenameRefused` when it is applied to a database with
+    runs, if the code has no such class, or another one that is recorded under the old path.
     """
 
     __module__ = "durable.migrations"
@@ -171,8 +171,8 @@ class MoveClass(_Moved):
 class MoveHandler(_Moved):
     """Say that a rollback handler is somewhere else now: `MoveHandler("shop.models.refund", "shop.refunds.refund")`.
 
-    What runs have recorded to be undone by `shop.models.refund` is undone by `shop.refunds.refund`, or by the first one where
-    the code still has it. Otherwise as `MoveClass`.
+    What runs have recorded to be undone by `shop.models.refund` is undone by `shop.refunds.refund`, or by the first one
+    where the code still has it. Otherwise as `MoveClass`.
     """
 
     __module__ = "durable.migrations"

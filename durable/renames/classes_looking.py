@@ -1,7 +1,7 @@
 """The look of a process for what has moved, when a recorded name leads to nothing in it.
 
-Owns how the table is read: in a thread and on a connection of its own, because a name is met anywhere, in a transaction that
-has failed, on an event loop or between two operations of a workflow.
+Owns how the table is read: in a thread and on a connection of its own, because a name is met anywhere, in a transaction
+that has failed, on an event loop or between two operations of a workflow.
 """
 
 from __future__ import annotations

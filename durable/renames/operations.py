@@ -95,18 +95,19 @@ class _Renaming(Operation):
 class RenameStep(_Renaming):
     """Rename a recorded operation of a workflow, in all its runs: `RenameStep("shop.fulfil", "charge", "charge card")`.
 
-    `old` and `new` are locations as `handle.history()` shows them, which differ in the last name; "~" is any iteration of
-    a loop: `RenameStep("shop.crawl", "pages/~/get", "pages/~/fetch")`. Any operation with a name may be renamed, with all
-    below it, and no branch of a join or race.
+    `old` and `new` are locations as `handle.history()` shows them, which differ in the last name; "~" is any iteration
+    of a loop: `RenameStep("shop.crawl", "pages/~/get", "pages/~/fetch")`. Any operation with a name may be renamed,
+    with all below it, and no branch of a join or race.
 
-    From then on both names are of one operation in this workflow, so that workers with the old code and with the new one
-    may run beside each other. Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"),
-    and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied again, and reversed.
+    From then on both names are of one operation in this workflow, so that workers with the old code and with the new
+    one may run beside each other. Migrate before the new code runs. The migration depends on ("durable",
+    "0033_renamed_names"), and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied
+    again, and reversed.
 
     Runs that workers have are tried again for `wait` seconds, then they keep the old name, which goes on to fit.
 
-    Raises TypeError and ValueError for what are no such locations; `RenameRefused` when it is applied, with the run's id,
-    if a history has the new name already.
+    Raises TypeError and ValueError for what are no such locations; `RenameRefused` when it is applied, with the run's
+    id, if a history has the new name already.
     """
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
@@ -169,18 +170,19 @@ class _RenamingOfName(_Renaming):
 class RenameWorkflow(_RenamingOfName):
     """Rename a workflow, in all its runs: `RenameWorkflow("shop.fulfil", "shop.fulfil_order")`.
 
-    From then on both are names of one workflow, so that workers with the old code and with the new one may run beside each
-    other. Its schedules, holds and saved views refer to the new name too. The old name cannot be given to another workflow.
+    From then on both are names of one workflow, so that workers with the old code and with the new one may run beside
+    each other. Its schedules, holds and saved views refer to the new name too. The old name cannot be given to another
+    workflow.
 
-    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has `atomic = False`
-    if there are more than 500 runs. It can be interrupted and applied again, and reversed. Runs that old code starts
-    afterwards keep the old name; the same operation in a later migration rewrites them.
+    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has
+    `atomic = False` if there are more than 500 runs. It can be interrupted and applied again, and reversed. Runs that
+    old code starts afterwards keep the old name; the same operation in a later migration rewrites them.
 
-    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes on
-    to fit.
+    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes
+    on to fit.
 
-    Raises TypeError and ValueError for what are no two names; `RenameRefused` when it is applied, if a run or a schedule
-    has the new name already.
+    Raises TypeError and ValueError for what are no two names; `RenameRefused` when it is applied, if a run or a
+    schedule has the new name already.
     """
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it
@@ -203,18 +205,19 @@ class RenameQueue(_RenamingOfName):
     """Rename a queue, with its open runs: `RenameQueue("default", "orders")`.
 
     From then on both are names of one queue: a worker that serves one of them serves both, so that workers with the old
-    settings and with the new ones may run beside each other. Its pause, schedules and saved views refer to the new name too.
-    The old name cannot be given to another queue.
+    settings and with the new ones may run beside each other. Its pause, schedules and saved views refer to the new name
+    too. The old name cannot be given to another queue.
 
-    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has `atomic = False`
-    if there are more than 500 open runs. It can be interrupted and applied again, and reversed. Running workers learn of
-    the rename within 15 seconds. Runs that old code starts afterwards are in the old queue, and ended runs stay in it.
+    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has
+    `atomic = False` if there are more than 500 open runs. It can be interrupted and applied again, and reversed.
+    Running workers learn of the rename within 15 seconds. Runs that old code starts afterwards are in the old queue,
+    and ended runs stay in it.
 
-    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes on
-    to fit.
+    Runs that other transactions have locked are tried again for `wait` seconds, then they keep the old name, which goes
+    on to fit.
 
-    Raises TypeError and ValueError for what are no two names of queues; `RenameRefused` when it is applied, if a run that
-    will wake or a schedule has the new name already.
+    Raises TypeError and ValueError for what are no two names of queues; `RenameRefused` when it is applied, if a run
+    that will wake or a schedule has the new name already.
     """
 
     __module__ = "durable.migrations"  # from where migration files that Django writes import it

@@ -1,7 +1,7 @@
 """The rewriting of a queue's name: what refers to it at once, then its open runs in batches.
 
-A batch can be repeated: a rewritten run is in another queue. No lease is looked at, because no worker writes the queue of a
-run that it has. Ended runs are left as they are: no worker serves them, and lists find them by either name.
+A batch can be repeated: a rewritten run is in another queue. No lease is looked at, because no worker writes the queue
+of a run that it has. Ended runs are left as they are: no worker serves them, and lists find them by either name.
 """
 
 from __future__ import annotations

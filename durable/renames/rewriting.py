@@ -1,7 +1,7 @@
 """The rewriting of recorded locations: batches of whole runs, each in a transaction under the locks of its runs.
 
-Owns which runs a batch takes, which it passes by, and what follows from a lease. A batch can be repeated: a rewritten run
-has nothing under the old name.
+Owns which runs a batch takes, which it passes by, and what follows from a lease. A batch can be repeated: a rewritten
+run has nothing under the old name.
 """
 
 from __future__ import annotations

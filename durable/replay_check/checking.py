@@ -27,7 +27,10 @@ __all__ = ["Facts", "check_history", "check_recorded", "check_stored"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What migrations of the project rename and move. It takes a while to find, and is the same for all runs of a check."""
+    """What migrations of the project rename and move.
+
+    It takes a while to find, and is the same for all runs of a check.
+    """
 
     renames: Sequence[Rename | Alias]
     moves: Sequence[Move]
@@ -56,9 +59,9 @@ def _checking(facts: Facts) -> Iterator[None]:
 def check_history(recorded: RecordedRun, facts: Facts | None = None, *, with_decision: bool = False) -> Verdict:
     """Replay a recorded run with the code at hand; return what that has come to.
 
-    No step, no rollback handler and no child is started, nothing is sent, and nothing is written. Code between operations
-    can read databases. What migrations of the project rename or move fits under both names: `facts` is that, None to find
-    it. With `with_decision`, the verdict says what the code decides otherwise.
+    No step, no rollback handler and no child is started, nothing is sent, and nothing is written. Code between
+    operations can read databases. What migrations of the project rename or move fits under both names: `facts` is that,
+    None to find it. With `with_decision`, the verdict says what the code decides otherwise.
     """
     with _checking(facts or Facts.of_project()):
         return replayed(recorded, runtime.current(), with_decision=with_decision)
@@ -69,8 +72,8 @@ def check_stored(
 ) -> Iterator[Verdict | None]:
     """Yield the verdict on each run of the database; None for one that is gone.
 
-    Each run is read and replayed in a read-only transaction of its own. What migrations rename or move that are still to be
-    applied is taken for renamed or moved: `facts`, None to find it.
+    Each run is read and replayed in a read-only transaction of its own. What migrations rename or move that are still
+    to be applied is taken for renamed or moved: `facts`, None to find it.
     """
     facts = facts or Facts.of_database()
     for run_id in run_ids:

@@ -36,8 +36,8 @@ class FindingKind(StrEnum):
 class Finding:
     """What is wrong with one run, and what to do about it.
 
-    `location` is where, "" for the workflow's own code or input. `history` is what the history has there and `code` what
-    the code does, as words. `mend` is a sentence, and `add` has the lines of code that it speaks of.
+    `location` is where, "" for the workflow's own code or input. `history` is what the history has there and `code`
+    what the code does, as words. `mend` is a sentence, and `add` has the lines of code that it speaks of.
     """
 
     run_id: str

@@ -1,6 +1,7 @@
 """Several processes that check runs beside each other.
 
-Each is a new interpreter with this process's settings: none is forked, because this one may have threads and connections.
+Each is a new interpreter with this process's settings: none is forked, because this one may have threads and
+connections.
 """
 
 from __future__ import annotations

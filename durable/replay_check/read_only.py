@@ -1,8 +1,8 @@
 """Read-only transactions: within them the database itself refuses every write.
 
-On PostgreSQL a transaction is made read-only before its first statement, and cannot be made writable again. On SQLite it is
-the connection (`PRAGMA query_only`). Statements of workflow code on other connections get the same, one by one; on other
-databases, which have no such transaction here, they are refused.
+On PostgreSQL a transaction is made read-only before its first statement, and cannot be made writable again. On SQLite
+it is the connection (`PRAGMA query_only`). Statements of workflow code on other connections get the same, one by one;
+on other databases, which have no such transaction here, they are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which runs of the database are checked, in which order: ids only, so that any number of runs fits into memory.
 
-Open runs: all, beginning with one of each path through the code. Ended runs: a sample in which each sequence of kinds of
-operations has its run, so that the many that took the usual way hide no other.
+Open runs: all, beginning with one of each path through the code. Ended runs: a sample in which each sequence of kinds
+of operations has its run, so that the many that took the usual way hide no other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The replay of one recorded run with the code at hand, and what it has come to.
 
-Owns the judgement: what is a finding, and of which kind. Calls no step, no rollback handler and nothing of a store; what it
-needs of the database has been read before.
+Owns the judgement: what is a finding, and of which kind. Calls no step, no rollback handler and nothing of a store;
+what it needs of the database has been read before.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ _SHOWN: Final = 2  # operations of the history that a finding names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A run as it is recorded: its row, and its entries in any order. `codec` reads its values; None for the project's."""
+    """A run as it is recorded: its row, and its entries in any order.
+
+    `codec` reads its values; None for the project's.
+    """
 
     run: RunRecord
     entries: Iterable[EntryRecord]

@@ -168,8 +168,8 @@ class Pruner:
         """Clear the references of runs that came from these; return the ids whose references could all be locked.
 
         A child stays too while its parent, or a replay of that, may still read its output: until that run has ended and
-        cannot be recovered. A parent stays while children of a group of its own, which go on after its end, wait for their
-        turns: the group gives them.
+        cannot be recovered. A parent stays while children of a group of its own, which go on after its end, wait for
+        their turns: the group gives them.
         """
         children = Child.objects.using(self.alias).filter(_may_read("parent"), run_id__in=ids)
         readers = ChildReader.objects.using(self.alias).filter(_may_read("run"), child_id__in=ids)

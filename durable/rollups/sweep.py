@@ -7,8 +7,8 @@ look's transaction is compared with the oldest transaction in progress at a late
 therefore holds the figures back, and they say where they end. SQLite has one writer at a time, which is this one. On
 other databases the watermark stays `WITHOUT_SNAPSHOTS` behind.
 
-`finished_at` is the time of the process that wrote it. `MARGIN` is what the clocks may differ, and what may pass between
-that reading of the clock and the write. What becomes visible later than all this is in no chart.
+`finished_at` is the time of the process that wrote it. `MARGIN` is what the clocks may differ, and what may pass
+between that reading of the clock and the write. What becomes visible later than all this is in no chart.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ GROUP BY 1, 2, 3, 4
 """  # noqa: S608 - constants
 
 
-# This transaction, which is newer than all that had written before, and the oldest beside it that is in progress. Of those
-# that are newer than the newest that has ended the snapshot knows nothing: none of them is older than an earlier look.
+# This transaction, which is newer than all that had written before, and the oldest beside it that is in progress. Of
+# those that are newer than the newest that has ended the snapshot knows nothing: none of them is older than an earlier
+# look.
 _SNAPSHOT: Final = """
 SELECT pg_current_xact_id()::text::bigint, COALESCE(
   (SELECT min(other::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS other),

@@ -37,8 +37,8 @@ class Missed:
 class Due:
     """What a schedule has to do at one look: `tick` now, if it is not None, and record `missed`.
 
-    `next_at` is the moment after `tick`, or after the missed ones: None if the rules have none. `is_catching_up`: the tick
-    is one of those that were missed. `is_incomplete`: there were more missed moments, older than those listed.
+    `next_at` is the moment after `tick`, or after the missed ones: None if the rules have none. `is_catching_up`: the
+    tick is one of those that were missed. `is_incomplete`: there were more missed moments, older than those listed.
     """
 
     tick: datetime | None

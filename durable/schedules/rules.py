@@ -96,8 +96,8 @@ def cron(
 
     Fields have names (`MON`, `JAN`), ranges, lists, steps, `L` and `LW` (the last day, the last weekday of the month),
     `5L` (the last Friday) and `MON#1` (the first Monday). Local times are those of `zone`, by default UTC. A local time
-    that a change of the zone's offset leaves out counts at the first instant after the gap, one that occurs twice counts
-    the first time; hours with `*` or steps follow the time that passes.
+    that a change of the zone's offset leaves out counts at the first instant after the gap, one that occurs twice
+    counts the first time; hours with `*` or steps follow the time that passes.
 
     The other arguments are options of the schedule: see `Schedule`. `args` and `kwargs` are the workflow's. Raises
     TypeError and ValueError.

@@ -2,8 +2,8 @@
 
 - `base.Store` is the contract; every method is atomic.
 - `postgres` is the store for PostgreSQL: one statement for each thing that the engine does (`sql`, `sql_functions`,
-  `libpq`, `rows`, `parameters`). `routines` has the texts of the database's functions and triggers, the migration operations that
-  create them, and their check.
+  `libpq`, `rows`, `parameters`). `routines` has the texts of the database's functions and triggers, the migration
+  operations that create them, and their check.
 - `orm` is the portable store. `database` is the base class of both: what is the same on every database.
 - `memory` is the store in memory, with `transactional_memory` for tests that use Django's transactions. `row_rules` has
   what it and `orm` compute in Python.

@@ -70,9 +70,10 @@ class Claimed(list[RunRecord]):
     """Claimed runs in the order of rank.
 
     `passed_over` counts what else the database searched to find them: entries of the index of due runs whose runs could
-    not be claimed. It is 0 where a store does not know. `is_paused`: the queue is paused, so nothing was searched; False
-    where a store does not know. In a queue whose runs have ranks, `left` is the first point of runs without a rank that
-    the search has left, and `left_ranked` that of the others; None otherwise, and where a store does not know.
+    not be claimed. It is 0 where a store does not know. `is_paused`: the queue is paused, so nothing was searched;
+    False where a store does not know. In a queue whose runs have ranks, `left` is the first point of runs without a
+    rank that the search has left, and `left_ranked` that of the others; None otherwise, and where a store does not
+    know.
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class Renewed(NamedTuple):
     """What became of the leases of a renewal.
 
     `kept`: the pending request of each run whose lease was extended, by id. `busy`: the ids of runs whose fence and
-    lease still hold, and whose rows another transaction has locked: their leases are not extended. A run in neither was lost
-    or released.
+    lease still hold, and whose rows another transaction has locked: their leases are not extended. A run in neither was
+    lost or released.
     """
 
     kept: dict[str, str]
@@ -219,9 +220,10 @@ class Store(Protocol):
 
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
-        raised unless the change sets it. A change that ends the run's state "failed" closes its failure, and one that lets
-        an ended run continue gives it its limits anew and its key back. Raises RunNotFoundError, and KeyConflictError if
-        another open run has that key. Without `wait`, raises `RowsLocked` if another transaction has locked the row.
+        raised unless the change sets it. A change that ends the run's state "failed" closes its failure, and one that
+        lets an ended run continue gives it its limits anew and its key back. Raises RunNotFoundError, and
+        KeyConflictError if another open run has that key. Without `wait`, raises `RowsLocked` if another transaction
+        has locked the row.
         """
 
     def import_history(
@@ -254,7 +256,8 @@ class Store(Protocol):
 
         A run is due at once, or when its start asked for. Runs that an operator has resumed, cancelled or paused
         meanwhile are left as they are, and not counted. So fewer than `most` are the last ones, but for runs whose rows
-        another transaction has locked: the sweep resumes these. Another process may do the same: each run is resumed once.
+        another transaction has locked: the sweep resumes these. Another process may do the same: each run is resumed
+        once.
         """
 
     # -- children
@@ -350,9 +353,9 @@ class Store(Protocol):
         claiming.
 
         A run with a head start counts as due for that much longer, and one of a share as due since its start tag
-        (`durable.core.ranks`), until a claim takes it. With `since`, claim of the runs without a rank only those at this
-        point of the order by `wake_at` or behind it. With `since_ranked` too, which a store may ignore, claim of the
-        others only those that became due, or were started, at this moment or later.
+        (`durable.core.ranks`), until a claim takes it. With `since`, claim of the runs without a rank only those at
+        this point of the order by `wake_at` or behind it. With `since_ranked` too, which a store may ignore, claim of
+        the others only those that became due, or were started, at this moment or later.
 
         Due means: `wake_at <= now`, not paused or ended, no live lease (`lease_expires_at` None or <= now). A claimed
         run has `fence` + 1, the lease, the worker, `started_at` if it had none, state `running` (`rolling_back` stays),
@@ -367,7 +370,10 @@ class Store(Protocol):
         """
 
     def load(self, run_id: str) -> History:
-        """Return the whole history and the limits, for a pass; on PostgreSQL one query. Like `history`, in any order."""
+        """Return the whole history and the limits, for a pass; on PostgreSQL one query.
+
+        Like `history`, in any order.
+        """
 
     def load_short(self, run_ids: Sequence[str], most: int, size: int) -> dict[str, History]:
         """Return short histories by run: at most `most` entries, and `size` bytes of outputs and arguments together.
@@ -381,21 +387,22 @@ class Store(Protocol):
     def commit(self, batch: Batch) -> Committed:
         """Write the batch if the run's fence is the batch's; on PostgreSQL one statement, one round trip, one commit.
 
-        Rows of runs are locked in one order, the youngest first, a parent that the commit wakes included: so two runs that send to each other cannot deadlock, nor a parent that sends to a child which ends. Deleting an
-        entry deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier
-        one of the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises LeaseLost, and writes
-        nothing, if the run has a newer fence. Its children are started as `create` starts runs; one that was started
-        before stays as it is. Raises ChildKeyTaken, and writes nothing, if another open run has a child's
-        key; ChildIdTaken if a child's id is taken by a run that is not
-        this run's child. The changes of groups come last, with statements of their own; their tallies are locked first.
+        Rows of runs are locked in one order, the youngest first, a parent that the commit wakes included: so two runs
+        that send to each other cannot deadlock, nor a parent that sends to a child which ends. Deleting an entry
+        deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier one of
+        the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises
+        LeaseLost, and writes nothing, if the run has a newer fence. Its children are started as `create` starts runs;
+        one that was started before stays as it is. Raises ChildKeyTaken, and writes nothing, if another open run has a
+        child's key; ChildIdTaken if a child's id is taken by a run that is not this run's child. The changes of groups
+        come last, with statements of their own; their tallies are locked first.
         """
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         """Take slots of limits for an operation of a claimed run: all of them, or a place in the line of one that is full.
 
-        What the operation holds already stays its own, and its place in a line stays its place. `wants` are in the order
-        of limits and keys. The rows of the keys are locked, after the row of the run. Raises LeaseLost if the run has a
-        newer fence, and UnknownLimitError for a limit that has no row and no `at_once`.
+        What the operation holds already stays its own, and its place in a line stays its place. `wants` are in the
+        order of limits and keys. The rows of the keys are locked, after the row of the run. Raises LeaseLost if the run
+        has a newer fence, and UnknownLimitError for a limit that has no row and no `at_once`.
         """
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
@@ -407,8 +414,8 @@ class Store(Protocol):
     def set_limit(self, name: str, override: int | None) -> int | None:
         """Let a limit allow another number of slots than its code says, or the code's again (None).
 
-        Return the number that it allowed before; None, and change nothing, if there is no such limit. The sweep hands on
-        what has become free; runs that hold a slot keep it.
+        Return the number that it allowed before; None, and change nothing, if there is no such limit. The sweep hands
+        on what has become free; runs that hold a slot keep it.
         """
 
     def at_once(self, limit: str) -> int | None:
@@ -433,11 +440,11 @@ class Store(Protocol):
     ) -> Reservation:
         """Give an attempt of a claimed run its moment in a limit's rate, or let it begin; on PostgreSQL one statement.
 
-        An attempt that does not begin keeps a reservation, which the next call for its run and location finds. It begins if
-        its moment is at most `patience` seconds from `now`, and if what has begun until then leaves room for it. Without
-        `may_begin` it takes the reservation alone, and is told to begin where that is due. The row of the key is locked, no
-        row of a run. Raises LeaseLost if the run has a newer fence, UnknownLimitError for a limit without a rate, and
-        RateUnitsError for units that take more than a year.
+        An attempt that does not begin keeps a reservation, which the next call for its run and location finds. It
+        begins if its moment is at most `patience` seconds from `now`, and if what has begun until then leaves room for
+        it. Without `may_begin` it takes the reservation alone, and is told to begin where that is due. The row of the
+        key is locked, no row of a run. Raises LeaseLost if the run has a newer fence, UnknownLimitError for a limit
+        without a rate, and RateUnitsError for units that take more than a year.
         """
 
     def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
@@ -452,7 +459,9 @@ class Store(Protocol):
     def close_rate(
         self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
     ) -> LimitClosing | None:
-        """Let nothing of a limit's key begin before a moment; of the key "", nothing of all keys. Return the closing before.
+        """Let nothing of a limit's key begin before a moment; of the key "", nothing of all keys.
+
+        Return the closing before.
 
         With `is_longer`, change nothing if the key is closed for as long already.
         """
@@ -511,7 +520,8 @@ class Store(Protocol):
     ) -> list[str]:
         """Ask the run's worker for the stacks of its activities, or to abandon them; return their locations.
 
-        With a `location`, ask about the activity there alone. Activities of another fence than the run's are left alone.
+        With a `location`, ask about the activity there alone. Activities of another fence than the run's are left
+        alone.
         """
 
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:

@@ -500,8 +500,8 @@ class DatabaseStore(ABC):
     def _rank(self, runs: Sequence[RunRecord], ranking: Ranking, now: datetime) -> None:
         """Give new runs of one queue, in this order, a head start and a share, in the transaction of their creation.
 
-        A run of a share that is due and was not started by another run has its start tag from now on. Others get it from
-        the claim that finds them due, so that a worker's commit does not wait for a start.
+        A run of a share that is due and was not started by another run has its start tag from now on. Others get it
+        from the claim that finds them due, so that a worker's commit does not wait for a start.
         """
         ranks.put(self.alias, [run.id for run in runs], runs[0].queue, ranking, now)
 

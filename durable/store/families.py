@@ -1,7 +1,8 @@
 """Children of a run as the verbs see them, and the recovery of a run after those that made it fail.
 
-Shared by the verbs, which an operator calls, and by a pass, which recovers the children of a map. Each gives the function
-that changes a run's row: one writes the audit log for its actor, the other for the actor who has recovered the parent.
+Shared by the verbs, which an operator calls, and by a pass, which recovers the children of a map. Each gives the
+function that changes a run's row: one writes the audit log for its actor, the other for the actor who has recovered the
+parent.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def recover_family(
 ) -> None:
     """Recover a failed run, and before it the children whose failures made it fail, in the same transaction.
 
-    Of the children of maps the first hundred; the next pass of the run recovers the others in batches, and `by` is what it
-    notes of the actor. Raises what `change` raises.
+    Of the children of maps the first hundred; the next pass of the run recovers the others in batches, and `by` is what
+    it notes of the actor. Raises what `change` raises.
     """
     family = _Family(store, now, by, change)
     try:

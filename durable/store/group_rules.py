@@ -1,7 +1,7 @@
 """Rules of a group of children, as functions of its counts. Shared by the stores that count in Python.
 
-The functions of PostgreSQL have the same rules in SQL; `tests/store/test_groups.py` compares both. Must not use a database
-or keep anything.
+The functions of PostgreSQL have the same rules in SQL; `tests/store/test_groups.py` compares both. Must not use a
+database or keep anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keys on any database: who holds one, and what becomes of it.
 
-`durable.store.database` calls it for both kinds of stores. A run's row is locked before the row of its key: the end of a
-run holds the one and closes the other.
+`durable.store.database` calls it for both kinds of stores. A run's row is locked before the row of its key: the end of
+a run holds the one and closes the other.
 
 The key of a workflow that a migration has renamed is kept under the oldest name, so that code of any name finds it.
 """

@@ -61,8 +61,8 @@ class SQLFunction:
     def followed_by(self, then: SQLFunction) -> SQLFunction:
         """Return the statement that calls this function, and then, unless its first column is NULL, the other one.
 
-        Its parameters are those of both. Its row is that of this function, and as one more column the value that the other
-        one returns.
+        Its parameters are those of both. Its row is that of this function, and as one more column the value that the
+        other one returns.
         """
 
         def statement(parameters: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Lines of limits: who takes a slot, who waits for one, and who is next.
 
-What the functions in `durable.store.routines.slots` do on PostgreSQL, for stores that compute in Python. Such a store has
-a `SlotTable`; nothing here reads or writes a row by itself.
+What the functions in `durable.store.routines.slots` do on PostgreSQL, for stores that compute in Python. Such a store
+has a `SlotTable`; nothing here reads or writes a row by itself.
 """
 
 from __future__ import annotations
@@ -165,7 +165,10 @@ def _full(table: SlotTable, place: Place) -> SlotWant | None:
 
 
 def change(table: SlotTable, run_id: str, slots: SlotChange, at: datetime) -> tuple[set[str], bool]:
-    """Do what a commit does to the slots of its run. Return the queues to notify, and whether the run is due at once."""
+    """Do what a commit does to the slots of its run.
+
+    Return the queues to notify, and whether the run is due at once.
+    """
     gone = table.give_up(run_id, locations=slots.released) if slots.released else set()
     if slots.is_left:
         gone |= table.leave_all(run_id, keeping=slots.awaited)

@@ -1,7 +1,7 @@
 """The children of runs in `durable.store.memory`, and what the end of a parent does to them.
 
-What `durable.store.endings` is for databases. The store holds its lock around each call, and passes its runs, whose rows
-are replaced here where a child or a parent changes.
+What `durable.store.endings` is for databases. The store holds its lock around each call, and passes its runs, whose
+rows are replaced here where a child or a parent changes.
 """
 
 from __future__ import annotations

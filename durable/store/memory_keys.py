@@ -1,4 +1,6 @@
-"""The keys of `durable.store.memory`: who holds one, and what becomes of it. What `durable.store.keys` is for databases.
+"""The keys of `durable.store.memory`: who holds one, and what becomes of it.
+
+What `durable.store.keys` is for databases.
 
 The store holds its lock around each call, and passes its runs.
 """

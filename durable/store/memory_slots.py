@@ -1,7 +1,7 @@
 """Slots of limits in `durable.store.memory`: the rows for `durable.store.lines`.
 
-The store holds its lock around each call, and passes its runs. The end of a run writes nothing here: a slot whose run has
-ended is none.
+The store holds its lock around each call, and passes its runs. The end of a run writes nothing here: a slot whose run
+has ended is none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long a statement waits for a lock where waiting would do more harm than trying again later.
 
 Owns that limit and the error which says that it was reached. The thread that keeps a worker's leases must not wait for
-what one transaction has locked: all runs of the worker would lose their leases. Has an effect on PostgreSQL only: SQLite
-has one lock, whose wait the database's own settings limit.
+what one transaction has locked: all runs of the worker would lose their leases. Has an effect on PostgreSQL only:
+SQLite has one lock, whose wait the database's own settings limit.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ __all__ = [
     "restored_by",
 ]
 
-#: The statements that restore a PostgreSQL session: the user, all settings, advisory locks, cursors, channels, and temporary
-#: tables, which would take the writes of later runs. They do what DISCARD ALL does, which is not allowed in a transaction and
-#: drops prepared statements.
+#: The statements that restore a PostgreSQL session: the user, all settings, advisory locks, cursors, channels, and
+#: temporary tables, which would take the writes of later runs. They do what DISCARD ALL does, which is not allowed in a
+#: transaction and drops prepared statements.
 _RESTORE: Final = (
     "SET SESSION AUTHORIZATION DEFAULT",
     "RESET ROLE",
@@ -286,7 +286,10 @@ def is_observed(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _has_other_cursors(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if `cursor` was replaced on the object. Django's test cases put the class's own there when they end."""
+    """Return True if `cursor` was replaced on the object.
+
+    Django's test cases put the class's own there when they end.
+    """
     replaced = vars(connection).get("cursor")
     return replaced is not None and getattr(replaced, "__func__", None) is not type(connection).cursor
 

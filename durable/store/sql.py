@@ -95,8 +95,8 @@ UPDATE {RUN.table} AS r SET {_TAKEN} FROM due WHERE r.id = due.id RETURNING due.
 
 #: The same for one queue, by a function that keeps its plan. Only then does the index of due runs give them in order,
 #: and the first few are found without sorting all due runs. Parameters: queue, now, lease_until, worker, limit, since,
-#: since_id, since_ranked. Rows of `visited`, rank, the points that the search has left and RUN: one for each run with its
-#: rank, and one that has `visited` and the points alone, all NULL for a paused queue.
+#: since_id, since_ranked. Rows of `visited`, rank, the points that the search has left and RUN: one for each run with
+#: its rank, and one that has `visited` and the points alone, all NULL for a paused queue.
 CLAIM_OF_ONE: Final = f"""SELECT visited, rank, next_at, next_id, next_ranked, {RUN.sql("(run).")} FROM durable_claim_4(
   %(queue)s::text, %(now)s::timestamptz, %(lease_until)s::timestamptz, %(worker)s::text, %(limit)s::integer,
   %(since)s::timestamptz, %(since_id)s::text, %(since_ranked)s::timestamptz)"""
@@ -110,8 +110,8 @@ CLAIM_RUN: Final = f"""UPDATE {RUN.table} AS r SET {_TAKEN}
 WHERE id = %(run)s AND {_FREE} AND state IN ({_CLAIMABLE}) AND {_NOT_PAUSED.format("r.queue")}
 RETURNING {RUN.sql("r.")}"""
 
-# The thread that keeps a worker's leases waits for no lock: one locked row would cost all other runs their leases. A row
-# that is locked is "busy", as far as the snapshot tells: read without a lock, it still has the fence and a lease.
+# The thread that keeps a worker's leases waits for no lock: one locked row would cost all other runs their leases. A
+# row that is locked is "busy", as far as the snapshot tells: read without a lock, it still has the fence and a lease.
 _OURS = f"""SELECT r.id FROM {RUN.table} AS r JOIN unnest(%(runs)s::text[], %(fences)s::bigint[]) AS h(id, fence)
   ON r.id = h.id AND r.fence = h.fence WHERE r.lease_expires_at IS NOT NULL"""
 _LEASED = f"leased AS MATERIALIZED ({_OURS} ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED)"
@@ -136,7 +136,8 @@ SELECT run_id, '', location, attempt, fence, wants_stack, abandon_asked_at IS NO
 FROM {ACTIVITY.table} CROSS JOIN LATERAL (SELECT stack_asked_at IS NOT NULL AND stack_taken_at IS NULL) AS w(wants_stack)
 WHERE run_id = ANY(%(runs)s) AND (wants_stack OR abandon_asked_at IS NOT NULL)"""
 
-#: Parameters: runs. Rows of run, pending request, location, attempt, fence, whether the stack is asked for, whether to abandon.
+#: Parameters: runs. Rows of run, pending request, location, attempt, fence, whether the stack is asked for, whether to
+#: abandon.
 ASKED: Final = _ASKED
 
 _NOTED = [name for name in ACTIVITY.names if name not in ("run_id", "location")]
@@ -242,7 +243,8 @@ _SAVED = f"SELECT {', '.join(SAVED_AS_ENTRY)} FROM {SAVED.table} AS s WHERE s.ru
 _LOAD = f"""SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s
 UNION ALL {_LIMITS} = %(run)s UNION ALL {_SAVED} = %(run)s"""
 
-#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS; and rows of LIMITS_AS_ENTRY and SAVED_AS_ENTRY, if there are any.
+#: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS; and rows of LIMITS_AS_ENTRY and SAVED_AS_ENTRY, if there
+#: are any.
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
 LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
 

@@ -49,7 +49,8 @@ START: Final = SQLFunction(
     "durable_start_2", ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text"]
 )
 
-#: Parameters: those of START, and a key. Returns what START returns of a new run; or the run that has the id or the key.
+#: Parameters: those of START, and a key. Returns what START returns of a new run; or the run that has the id or the
+#: key.
 START_KEYED: Final = SQLFunction(
     "durable_start_keyed_1",
     ["text", "text", "text", "text", "timestamptz", "timestamptz", "text", "text", "text"],
@@ -111,20 +112,21 @@ CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_
 #: The columns of a run that a patch may have; the function of COMMIT names each.
 PATCHED: Final = frozenset(RunPatch.__annotations__) - {"message_count"}
 
-#: Parameters: run, fence, location, slots (JSON), now, whether the transaction is about nothing else. Returns whether the
-#: fence is the run's, a limit that is not defined, the line in which the run waits (JSON) or None, and the queues to notify
-#: (JSON).
+#: Parameters: run, fence, location, slots (JSON), now, whether the transaction is about nothing else. Returns whether
+#: the fence is the run's, a limit that is not defined, the line in which the run waits (JSON) or None, and the queues
+#: to notify (JSON).
 ACQUIRE: Final = SQLFunction(
     "durable_acquire_1",
     ["text", "bigint", "text", "json", "timestamptz", "boolean"],
     ["is_ours", "undefined", "line", "queues_to_notify"],
 )
 
-#: Parameters: run, now, released locations (JSON), whether the run is left, awaited locations (JSON). Returns the queues
-#: to notify, as JSON.
+#: Parameters: run, now, released locations (JSON), whether the run is left, awaited locations (JSON). Returns the
+#: queues to notify, as JSON.
 CHANGE_SLOTS: Final = SQLFunction("durable_change_slots_1", ["text", "timestamptz", "json", "boolean", "json"])
 
-#: Each function of a commit with CHANGE_SLOTS behind it, as one statement. What CHANGE_SLOTS returns is the last column.
+#: Each function of a commit with CHANGE_SLOTS behind it, as one statement. What CHANGE_SLOTS returns is the last
+#: column.
 WITH_SLOTS: Final = {
     each: each.followed_by(CHANGE_SLOTS)
     for each in (RECORD, FLUSH, COMPLETE, COMPLETE_CHILD, COMMIT, FAIL, COMMIT_WITH_CHILDREN)
@@ -134,8 +136,8 @@ WITH_SLOTS: Final = {
 SWEEP_SLOTS: Final = SQLFunction("durable_sweep_slots_1", ["timestamptz", "integer"], ["queues_to_notify", "number"])
 
 #: Parameters: run, fence, location; limit, key, units; text, spacing and burst of a rate that has no row yet, or None;
-#: whether the attempt may begin, its patience in nanoseconds, now. Returns whether the fence is the run's, why not, whether
-#: the attempt begins, its moment in nanoseconds since 1970, and how many units go before it.
+#: whether the attempt may begin, its patience in nanoseconds, now. Returns whether the fence is the run's, why not,
+#: whether the attempt begins, its moment in nanoseconds since 1970, and how many units go before it.
 RESERVE: Final = SQLFunction(
     "durable_reserve_1",
     ["text", "bigint", *["text"] * 3, "bigint", "text", "bigint", "integer", "boolean", "bigint", "timestamptz"],

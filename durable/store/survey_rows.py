@@ -1,7 +1,8 @@
 """Survey a run's history in a database (`durable.store.surveys`): regions become conditions, and the database counts.
 
-Statements return about as many rows as a page shows, but for the entries of children. The numbers come from one scan of the
-run's entries, the lists from another, without their metadata: only that of steps and children with a rollback is looked up.
+Statements return about as many rows as a page shows, but for the entries of children. The numbers come from one scan of
+the run's entries, the lists from another, without their metadata: only that of steps and children with a rollback is
+looked up.
 """
 
 from __future__ import annotations

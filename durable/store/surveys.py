@@ -28,11 +28,11 @@ class Listed:
 class Survey:
     """The entries that are deleted and the ones that stay.
 
-    Of those deleted, `steps` and `sends` are what their names say, and `compensable` are completed steps with a rollback
-    handler, and starts of children that are compensated with their parent. `races` are the deleted races, and
+    Of those deleted, `steps` and `sends` are what their names say, and `compensable` are completed steps with a
+    rollback handler, and starts of children that are compensated with their parent. `races` are the deleted races, and
     `has_receipts` is False if no deleted entry is of messages or of a loop. `has_loops`: a loop is deleted.
-    `has_handlers`: a step that stays has a rollback handler, or a start of children a rollback. `has_children`: some entry
-    of the history is of a child.
+    `has_handlers`: a step that stays has a rollback handler, or a start of children a rollback. `has_children`: some
+    entry of the history is of a child.
     """
 
     deleted: Listed = field(default_factory=Listed)
@@ -54,7 +54,10 @@ class Mark(tuple[int, ...]):
 
 
 class Surveyor(Protocol):
-    """Asks for parts of one run's history, without values (`durable.store.outline`). Each method is one statement or two."""
+    """Asks for parts of one run's history, without values (`durable.store.outline`).
+
+    Each method is one statement or two.
+    """
 
     def short_history(self, most: int) -> list[EntryRecord]:
         """Return all entries in the order in which they began if they are at most so many, and none if they are more."""

@@ -1,6 +1,7 @@
 """Tasks as durable runs: a backend for Django's tasks framework (`django.tasks`), or its backport `django-tasks`.
 
-    TASKS = {"default": {"BACKEND": "durable.tasks.DurableBackend", "QUEUES": ["default"], "OPTIONS": {"max_retries": 3}}}
+    TASKS = {"default": {"BACKEND": "durable.tasks.DurableBackend", "QUEUES": ["default"], "OPTIONS": {"max_retries":
+    3}}}
 
 An enqueued `@task` is a run of the workflow "durable.task", which calls the task in one step. `durable.tasks.backend`
 says how what a task has is mapped to what a run has.

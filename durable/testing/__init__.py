@@ -74,11 +74,11 @@ class Pass:
 class Harness(AsyncTwins):
     """Runs in memory, passed by hand under a virtual clock.
 
-    `now` is where the clock starts (aware; the real moment by default); `short_sleep`, in seconds, below which sleeps do not park (0: every sleep
-    yields; the setting by default); `divergence_grace` in seconds, none by default. With `quiet=False` what durable logs
-    during passes is printed. Each pass is replayed once more from its records, with another clock, other random numbers
-    and sets in another order, and NotDeterministicError says where the code does something else; `strict=False` turns
-    that off.
+    `now` is where the clock starts (aware; the real moment by default); `short_sleep`, in seconds, below which sleeps
+    do not park (0: every sleep yields; the setting by default); `divergence_grace` in seconds, none by default. With
+    `quiet=False` what durable logs during passes is printed. Each pass is replayed once more from its records, with
+    another clock, other random numbers and sets in another order, and NotDeterministicError says where the code does
+    something else; `strict=False` turns that off.
 
     Methods that pass runs cannot be called while the thread's event loop runs; async tests await their twins, such as
     `asettle()`.
@@ -348,9 +348,9 @@ class Harness(AsyncTwins):
     ) -> int:
         """Run the workflow, and replay it after each commit of each pass as `strict` does after each pass.
 
-        Returns the number of replays. Raises NotDeterministicError at the first difference. `drive(harness, handle)` sends
-        what the workflow waits for; by default the run is finished by its deadlines. The run has a harness of its own,
-        and inside a test's transaction its rows are rolled back after it.
+        Returns the number of replays. Raises NotDeterministicError at the first difference. `drive(harness, handle)`
+        sends what the workflow waits for; by default the run is finished by its deadlines. The run has a harness of its
+        own, and inside a test's transaction its rows are rolled back after it.
         """
         require_no_loop("assert_deterministic")
         trial = self._another(strict=True)
@@ -399,13 +399,13 @@ class Harness(AsyncTwins):
     ) -> int:
         """Run the workflow twice for each commit it makes: once with a crash before that commit, once with one after it.
 
-        Returns the number of these runs. After each crash a new pass continues the run. Asserts that the outcome is that
-        of an undisturbed run, that no step's function was called again after its result was recorded, and, if `check` is
-        given, that it returns what it returned after the undisturbed run (it may also assert by itself).
+        Returns the number of these runs. After each crash a new pass continues the run. Asserts that the outcome is
+        that of an undisturbed run, that no step's function was called again after its result was recorded, and, if
+        `check` is given, that it returns what it returned after the undisturbed run (it may also assert by itself).
         `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash. By default the run
-        is finished by its deadlines. Each run has a harness of its own. Inside a test's transaction, its rows are rolled
-        back after it. Log records of the runs that crash are neither printed nor captured, unless the harness has
-        `quiet=False`.
+        is finished by its deadlines. Each run has a harness of its own. Inside a test's transaction, its rows are
+        rolled back after it. Log records of the runs that crash are neither printed nor captured, unless the harness
+        has `quiet=False`.
         """
         require_no_loop("crash_everywhere")
         drive = drive or _finish

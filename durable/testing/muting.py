@@ -1,8 +1,8 @@
 """Keep what durable logs of a test's own doing off the terminal.
 
-The expected failures of a test are warnings and errors of the engine. Handlers of Python's, Django's and rich that print
-them, write them to a file or send them are muted. Those that collect records for assertions get them all the same: pytest's
-`caplog`, unittest's `assertLogs`, a stream in memory, a class of the test's own.
+The expected failures of a test are warnings and errors of the engine. Handlers of Python's, Django's and rich that
+print them, write them to a file or send them are muted. Those that collect records for assertions get them all the
+same: pytest's `caplog`, unittest's `assertLogs`, a stream in memory, a class of the test's own.
 """
 
 from __future__ import annotations

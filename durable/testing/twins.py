@@ -1,7 +1,7 @@
 """The harness from async tests: each method that passes or steers runs has a twin to be awaited.
 
-Passes run in the thread in which Django runs all synchronous code of the test, and async workflows beside the test on its
-own event loop.
+Passes run in the thread in which Django runs all synchronous code of the test, and async workflows beside the test on
+its own event loop.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 - `pools.InlinePool` executes one pass at a time in the main thread, `pools.ThreadPool` several at once.
 - `executor.RunExecutor` claims runs, executes one pass of each (`durable.execution`), and notifies of its outcome.
 - `leases.LeaseManager` owns the claimed runs: it renews their leases, evicts passes, releases and defers runs.
-- `rq` and the other `rq_*` modules adapt RQ, and only they and `durable.notifier` import it: signals in, heartbeats out. `rq_entry.work` is
-  what an RQ job does. Without Redis, `polling` reads the due queues from the parent's pipe.
+- `rq` and the other `rq_*` modules adapt RQ, and only they and `durable.notifier` import it: signals in, heartbeats
+  out. `rq_entry.work` is what an RQ job does. Without Redis, `polling` reads the due queues from the parent's pipe.
 
 `health` answers probes. Must not know what a workflow does.
 """

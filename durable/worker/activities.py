@@ -42,8 +42,8 @@ Held = tuple[timed_step, int]
 class Activities:
     """Notes the running steps of a LeaseManager's runs in `store`.
 
-    `give_up` is called with a step that an operator has abandoned and that cannot be interrupted. It returns False if it
-    has to be tried again.
+    `give_up` is called with a step that an operator has abandoned and that cannot be interrupted. It returns False if
+    it has to be tried again.
     """
 
     def __init__(self, store: Store, give_up: Callable[[timed_step, int], bool]) -> None:

@@ -154,8 +154,8 @@ class RunExecutor:
     def execute(self, record: RunRecord) -> bool:
         """Execute the pass of a run, unless a stop is requested or this worker no longer has the run's lease.
 
-        Return True if the end of the pass has made runs of the same queue due, which no worker has been notified of. Raises
-        only what is not an Exception, KeyboardInterrupt for example.
+        Return True if the end of the pass has made runs of the same queue due, which no worker has been notified of.
+        Raises only what is not an Exception, KeyboardInterrupt for example.
         """
         if self.stop.requested:
             return False

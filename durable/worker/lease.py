@@ -17,8 +17,8 @@ __all__ = ["Lease"]
 class Lease:
     """The lease of a claimed run: since when it is held, and when it was last renewed (both monotonic).
 
-    `eviction` is None until the pass of the run begins. A pass may raise the fence of the record. `is_busy`: at the last
-    renewal, another transaction had locked the run's row.
+    `eviction` is None until the pass of the run begins. A pass may raise the fence of the record. `is_busy`: at the
+    last renewal, another transaction had locked the run's row.
     """
 
     record: RunRecord

@@ -1,8 +1,8 @@
 """The LeaseManager: the owner of the runs that a worker has claimed, from the claim to the end of their passes.
 
 Its thread renews their leases, gives up those that are lost, releases the runs that wait too long behind passes, and
-turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened when
-it is first needed and closed when there are no leases.
+turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened
+when it is first needed and closed when there are no leases.
 
 Must not wait for a row's lock either: all runs of the worker would lose their leases because of one that a transaction
 keeps locked, one that has sent to it for example. Such a run is *busy*: its lease is not renewed now, and is asked for
@@ -164,8 +164,8 @@ class LeaseManager:
     def release(self, records: Sequence[RunRecord], to_defer: Sequence[RunRecord] = ()) -> None:
         """Release runs that are not to begin here, so that other workers may claim them, and defer `to_defer`.
 
-        Runs whose leases this worker has lost or whose passes have begun are left alone. What cannot be released now, the
-        thread tries to release later.
+        Runs whose leases this worker has lost or whose passes have begun are left alone. What cannot be released now,
+        the thread tries to release later.
         """
         mine, off = self.drop(records), self.drop(to_defer)
         if mine or off:

@@ -1,7 +1,7 @@
 """Note the runs whose histories are long, so that they are counted before an operator looks at them.
 
-Owns the note alone. `durable.inspection.stored_counts` counts, in the process of the sweep. A note that is lost costs the
-first look at the run's page some tenths of a second.
+Owns the note alone. `durable.inspection.stored_counts` counts, in the process of the sweep. A note that is lost costs
+the first look at the run's page some tenths of a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ logger = logging.getLogger("durable.worker")
 
 
 def note(run_id: str) -> None:
-    """Note that a pass of the run has ended and that its history is long; one statement. Raises nothing of the database."""
+    """Note that a pass of the run has ended and that its history is long; one statement.
+
+    Raises nothing of the database.
+    """
     row = HistoryCount(run_id=run_id, noted_at=clock.now())
     try:
         HistoryCount.objects.using(conf.DATABASE).bulk_create(

@@ -1,14 +1,14 @@
 """WorkerLoop: claim due runs, schedule them, and have a pool execute them.
 
 Owns how claims, the Scheduler and a pool fit together, for one run at a time (InlinePool) and for several (ThreadPool).
-Must not know what notifies it of due queues (RQ, `durable.worker.rq`, or the parent, `durable.worker.polling`), what a pass
-does (`durable.execution.passes`), nor which runs are due (the store).
+Must not know what notifies it of due queues (RQ, `durable.worker.rq`, or the parent, `durable.worker.polling`), what a
+pass does (`durable.execution.passes`), nor which runs are due (the store).
 
 A job names a queue. It ends after a few seconds, so that a worker which serves other queues too gets to them; if more
 runs may be due, the job notifies the queue before it ends. With threads a job does not wait for the passes it begins:
-the worker receives the next notification while they are under way, and takes no job while no thread is free. What the end
-of a pass makes due in the same queue, its own thread claims. No work is lost here: on any failure the runs stay in the
-database, due or leased for a while, and the sweep finds them.
+the worker receives the next notification while they are under way, and takes no job while no thread is free. What the
+end of a pass makes due in the same queue, its own thread claims. No work is lost here: on any failure the runs stay in
+the database, due or leased for a while, and the sweep finds them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ TICK: Final = 0.25
 class WorkerLoop:
     """Executes due runs, up to `pool.size` at once, while its `with` block lasts.
 
-    `execute` executes the pass of one run. `pulse` is called twice a second in the thread of the LeaseManager.
-    A process that serves `queues` (with `serves_all`, others too) has a row in the table of workers. With `learns_names` it
-    reads before its first claim which operations migrations have renamed.
+    `execute` executes the pass of one run. `pulse` is called twice a second in the thread of the LeaseManager. A
+    process that serves `queues` (with `serves_all`, others too) has a row in the table of workers. With `learns_names`
+    it reads before its first claim which operations migrations have renamed.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class WorkerLoop:
     def work(self, queue: str, seconds: float = JOB_TIME_LIMIT) -> None:
         """Begin the due runs of `queue` until none is due, `seconds` are over or a stop is requested.
 
-        A queue that a migration has renamed has due runs under each of its names. Each has its part of the time, so that
-        none waits for another. An unreachable database or Redis raises nothing here.
+        A queue that a migration has renamed has due runs under each of its names. Each has its part of the time, so
+        that none waits for another. An unreachable database or Redis raises nothing here.
         """
         if notify.acknowledge(queue):  # before the first claim; see durable.notifier.notify
             for name in names_of_queue(queue):

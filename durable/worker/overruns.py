@@ -1,8 +1,8 @@
 """Detect steps that go on after their timeout or their heartbeat because they swallow the interruption or prevent it.
 
 Owns the last resort. `HARD_TIMEOUT` seconds after the step's timeout, or after the end of its heartbeat without a sign,
-the worker process releases its other runs and exits, as if the step had killed it. The attempt counts as a crash. The parent process or service manager starts the
-worker process again.
+the worker process releases its other runs and exits, as if the step had killed it. The attempt counts as a crash. The
+parent process or service manager starts the worker process again.
 
 The worker knows here which run costs it its life. So no crash is counted for the others, those whose steps do not end
 in time included: their leases are released in the process's last moment. Their attempts are made again, as after any

@@ -1,9 +1,9 @@
 """Pools: where the passes of a worker are executed.
 
-`InlinePool` executes one pass at a time in the thread that fills it, which is a process's main thread: there the timeout
-of a step can interrupt a function that never returns from a library (`durable.drivers.timeouts`), and no run is handed
-from one thread to another. `ThreadPool` executes several at once, in threads with database connections of their own. It
-keeps the connections of idle threads for a moment, and then as Django keeps connections between two requests
+`InlinePool` executes one pass at a time in the thread that fills it, which is a process's main thread: there the
+timeout of a step can interrupt a function that never returns from a library (`durable.drivers.timeouts`), and no run is
+handed from one thread to another. `ThreadPool` executes several at once, in threads with database connections of their
+own. It keeps the connections of idle threads for a moment, and then as Django keeps connections between two requests
 (`CONN_MAX_AGE`, health checks). Both execute what the Scheduler says. Must not know where the runs come from.
 """
 
@@ -58,7 +58,10 @@ class Pool(Protocol):
 
 
 class InlinePool:
-    """Executes the waiting runs one after the other, in the calling thread. No pass begins after `until` (monotonic)."""
+    """Executes the waiting runs one after the other, in the calling thread.
+
+    No pass begins after `until` (monotonic).
+    """
 
     size = 1
     is_inline = True

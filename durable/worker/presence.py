@@ -1,9 +1,9 @@
 """The presence of a worker process: its row in the table of workers, which it writes itself.
 
 Owns that row (`durable.models.WorkerProcess`) and the row of its build. The thread of the LeaseManager calls `sign`
-twice a second; about every 15 seconds, and when the worker begins to stop, the row is written. With it the process reads
-which queues migrations have renamed: nothing else tells a worker that runs of its queue have another name by now. Decides
-nothing: runs are held by leases. Whatever goes wrong here is logged and has no other effect.
+twice a second; about every 15 seconds, and when the worker begins to stop, the row is written. With it the process
+reads which queues migrations have renamed: nothing else tells a worker that runs of its queue have another name by now.
+Decides nothing: runs are held by leases. Whatever goes wrong here is logged and has no other effect.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _log_this = redis_clients.LogThrottle()
 class Presence:
     """The row of this process while the `with` block lasts: `queues` in their order, and the number of `slots`.
 
-    `passes` returns how many passes have ended since the start. With `serves_all` the process also serves queues that are
-    not named. Use it in one thread.
+    `passes` returns how many passes have ended since the start. With `serves_all` the process also serves queues that
+    are not named. Use it in one thread.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The claimed runs that a worker gives back: they stay here until the database has taken them.
 
-Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at each
-tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire, and a
-crash is counted. Safe to use from several threads.
+Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at
+each tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire,
+and a crash is counted. Safe to use from several threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = ["Returns", "announce"]
 
 logger = logging.getLogger("durable.worker")
 
-# Seconds for which a worker that ends goes on trying, and between two tries: what a transaction locks a row for, mostly.
+# Seconds for which a worker that ends goes on trying, and between two tries: what a transaction locks a row for,
+# mostly.
 LAST_TRIES: Final = 5.0
 PAUSE: Final = 0.05
 

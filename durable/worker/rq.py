@@ -7,8 +7,8 @@ They run other jobs if `DURABLE["OTHER_JOBS"]` names them (`durable.worker.rq_jo
 `--worker-class`. Stock RQ workers run durable's jobs as well, if they are started with `--serializer
 rq.serializers.JSONSerializer`; they learn of a shutdown half a second later.
 
-Owns how a job runs in the worker's own process and in a work horse, and how each is asked to stop. `durable.worker.rq_mixin`
-has what both have in common. Must not know what a job of durable does.
+Owns how a job runs in the worker's own process and in a work horse, and how each is asked to stop.
+`durable.worker.rq_mixin` has what both have in common. Must not know what a job of durable does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a durable RQ job does, in whatever RQ worker runs it.
 
 Owns how the job finds its WorkerLoop. Durable's own `SimpleWorker` has one, which the job carries. In other workers (a
-work horse, a stock RQ worker) each job has a loop of its own, which asks Redis whether RQ's worker was asked to stop: no
-signal of RQ's reaches it.
+work horse, a stock RQ worker) each job has a loop of its own, which asks Redis whether RQ's worker was asked to stop:
+no signal of RQ's reaches it.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
 """The Scheduler: decide how many runs to claim, which of them begins next, and which ones have waited too long.
 
-Owns these decisions and nothing else: no thread, no database. Safe to use from several threads. Its clock is injected. A
-*suspect* is a run that may have killed its worker (its `crashes` is not 0, and no attempt of its pass has ended well). A
-suspect is executed alone: if it kills this worker too, no run beside it is counted as having crashed. Waiting runs would
-be counted as well, so a suspect comes last of those that wait, and further suspects are sent away.
+Owns these decisions and nothing else: no thread, no database. Safe to use from several threads. Its clock is injected.
+A *suspect* is a run that may have killed its worker (its `crashes` is not 0, and no attempt of its pass has ended
+well). A suspect is executed alone: if it kills this worker too, no run beside it is counted as having crashed. Waiting
+runs would be counted as well, so a suspect comes last of those that wait, and further suspects are sent away.
 
 A suspect waits, and so does what is due behind it, but not for ever:
 
 1. It waits for `MAX_WAIT`. Then it is left to other workers for `DEFERRAL`, again and again, while others begin here.
-2. After `MAX_DEFERRAL` no other worker seems to be there for it. It keeps its place at the head, and nothing else begins,
-   so that the short passes come to their end.
-3. What has lasted for `DRAIN` by then is long, for minutes or hours, and the suspect begins beside it. So nothing stands
-   still for longer than `DRAIN` before a suspect and `QUARANTINE` after it. After such a pass, the next suspect waits for
-   as long as that one kept others from beginning: they have half of the time at least.
+2. After `MAX_DEFERRAL` no other worker seems to be there for it. It keeps its place at the head, and nothing else
+   begins, so that the short passes come to their end.
+3. What has lasted for `DRAIN` by then is long, for minutes or hours, and the suspect begins beside it. So nothing
+   stands still for longer than `DRAIN` before a suspect and `QUARANTINE` after it. After such a pass, the next suspect
+   waits for as long as that one kept others from beginning: they have half of the time at least.
 
-No suspect begins beside another one, however long that takes: it is left to others until the pass of the other one ends,
-and new runs begin meanwhile. This bounds what a killer does to a run beside it. The first time costs that run no attempt.
-From then on it is a suspect itself, and no suspect is begun beside it before it has made progress. A second time would
-cost it an attempt, because the attempts of suspects are recorded before they run. Two ways were rejected. To wait for
-long passes too is a standstill of the whole installation if it has one worker. To leave a suspect to others until it
-can be alone is a wait without an end where long passes overlap.
+No suspect begins beside another one, however long that takes: it is left to others until the pass of the other one
+ends, and new runs begin meanwhile. This bounds what a killer does to a run beside it. The first time costs that run no
+attempt. From then on it is a suspect itself, and no suspect is begun beside it before it has made progress. A second
+time would cost it an attempt, because the attempts of suspects are recorded before they run. Two ways were rejected. To
+wait for long passes too is a standstill of the whole installation if it has one worker. To leave a suspect to others
+until it can be alone is a wait without an end where long passes overlap.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class Scheduler:
     def claim_limit(self, most: int) -> int:
         """Return how many runs to claim now.
 
-        In batches, that is `most`. Otherwise these are the runs that could begin at once and, ahead of them, up to `most`
-        that begin soon at the recent rate of passes. The next runs are claimed ahead only when half of the previous
-        ones have begun.
+        In batches, that is `most`. Otherwise these are the runs that could begin at once and, ahead of them, up to
+        `most` that begin soon at the recent rate of passes. The next runs are claimed ahead only when half of the
+        previous ones have begun.
         """
         with self._lock:
             if self._is_closed() or any(each.record.crashes for each in self._waiting):
@@ -184,8 +184,8 @@ class Scheduler:
         """Remove the runs that have waited longer than `MAX_WAIT`. Return those to release and those to defer.
 
         A suspect is deferred so that this worker does not claim it again at once. In batches it is released: this
-        worker claims nothing meanwhile. A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`, unless it could
-        not begin soon: another suspect is under way, or no slot is free.
+        worker claims nothing meanwhile. A suspect that was deferred repeatedly stays after `MAX_DEFERRAL`, unless it
+        could not begin soon: another suspect is under way, or no slot is free.
         """
         now = self._clock()
         with self._lock:

@@ -27,7 +27,8 @@ MAX_STACK: Final = 20_000  # characters
 _MAX_FRAMES: Final = 100  # the innermost ones
 
 _DURABLE: Final = Path(__file__).parents[1]
-#: What is between a driver and the function that the user has written: of a task, durable calls it in a step of its own.
+#: What is between a driver and the function that the user has written: of a task, durable calls it in a step of its
+#: own.
 _ENGINE: Final = tuple(f"{_DURABLE / each}{os.sep}" for each in ("core", "drivers", "execution", "tasks"))
 
 

@@ -1,9 +1,9 @@
 """The Supervisor: the parent process of `manage.py durable_worker`, and its N workers, each an interpreter of its own.
 
 Owns the worker processes. The parent runs the timer and the sweep, restarts workers that die, passes signals on, and
-must not execute workflows: its workers do (`durable.worker.process`). Each worker has the reading end of a pipe whose writing end only the parent has: when the
-parent is gone, for any reason, the worker hands over and exits. Without Redis the parent writes the names of queues
-with due runs to that pipe; its timer polls the database for them.
+must not execute workflows: its workers do (`durable.worker.process`). Each worker has the reading end of a pipe whose
+writing end only the parent has: when the parent is gone, for any reason, the worker hands over and exits. Without Redis
+the parent writes the names of queues with due runs to that pipe; its timer polls the database for them.
 
 No process is forked without exec: the parent has threads and connections.
 """
@@ -40,8 +40,8 @@ PARENTS: Final = (COMMAND, "durable_dev")  # the commands that start workers
 # environment variable of a worker: the file descriptor to write a byte to once it is ready
 READY_FD: Final = "DURABLE_READY_FD"
 CHILD_OPTION: Final = "--as-child"
-# Seconds before a worker that died starts again: at first, so that one crash costs little, and at most, so that a worker
-# that cannot start takes a small part of a processor.
+# Seconds before a worker that died starts again: at first, so that one crash costs little, and at most, so that a
+# worker that cannot start takes a small part of a processor.
 RESTART: Final = (0.2, 10.0)
 # Seconds after which the death of a worker counts as its first one again: longer than the pauses, and than a start.
 HEALTHY: Final = 30.0

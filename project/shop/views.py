@@ -1,4 +1,7 @@
-"""The shop's pages. Each view checks what it is given, calls one thing, and answers; anyone with an order's link may act."""
+"""The shop's pages.
+
+Each view checks what it is given, calls one thing, and answers; anyone with an order's link may act.
+"""
 
 from contextlib import suppress
 from typing import Any

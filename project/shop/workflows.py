@@ -112,8 +112,8 @@ def nightly(ctx: Context) -> dict[str, str]:
 def sync(ctx: Context, email: str) -> str:
     """Tell the newsletter's address book what is known of a customer.
 
-    The rule: one at a time is a limit, not luck. Of two runs that read and then write the same address, the one that read
-    first may write last. So each holds the slot of its customer to its end, and the next one waits in line.
+    The rule: one at a time is a limit, not luck. Of two runs that read and then write the same address, the one that
+    read first may write last. So each holds the slot of its customer to its end, and the next one waits in line.
     """
     customer: dict[str, str] = ctx.step("look up customer", steps.look_up_customer, email)
     ctx.sleep("collect changes", settings.SHOP["COOL_OFF"])

@@ -1,7 +1,7 @@
 """Runs by the million, as a busy site leaves them, for looking at how the pages bear it.
 
-Most runs are completed; the others are in every state that a run can be in, and the newest are still under way. One of them,
-`LONG`, has a history of many entries and as many messages. PostgreSQL only: the rows are made there.
+Most runs are completed; the others are in every state that a run can be in, and the newest are still under way. One of
+them, `LONG`, has a history of many entries and as many messages. PostgreSQL only: the rows are made there.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ SELECT %(long)s, 'big.long', 'default', 'sleeping', '{"args":[],"kwargs":{}}', '
 FROM (SELECT now() - %(runs)s * interval '0.1 second' AS at) AS oldest
 """
 
-#: The history of the long run, which ends with a sleep, and one step of every other run that has begun, in the order in which
-#: they were recorded: those of the long run lie scattered among the others. Parameters: long, entries.
+#: The history of the long run, which ends with a sleep, and one step of every other run that has begun, in the order in
+#: which they were recorded: those of the long run lie scattered among the others. Parameters: long, entries.
 _ENTRIES = """
 INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
 SELECT run_id, location, kind, ordinal, output, arguments, data FROM (
@@ -125,8 +125,8 @@ FROM (
 ORDER BY at
 """
 
-#: The long run was sent a message for each of its entries, every fourth of the others one, in the order in which they came.
-#: Of those all but the newest are answered; of a run that waits none is. Parameters: long, entries.
+#: The long run was sent a message for each of its entries, every fourth of the others one, in the order in which they
+#: came. Of those all but the newest are answered; of a run that waits none is. Parameters: long, entries.
 _MESSAGES = """
 INSERT INTO durable_queuemessage (id, run_id, queue, body, sent_at, "order", state, received_by, response, idempotency_id)
 SELECT id || ' ' || number, id, 'approved', '{"by": "ada"}', at, number, state,
@@ -189,9 +189,8 @@ def fill(*, runs: int, entries: int, causes: int = 5) -> None:
 def filled(*, runs: int, entries: int) -> Iterator[None]:
     """Fill the tables, commit and vacuum for the tests of a block, then empty the tables again.
 
-    The tables are emptied before, too: rows that other tests rolled back leave gaps, new rows go into the gaps, and the planner
-    then takes the tables to be in no order.
-    For a caller that may use the database, and is in no transaction.
+    The tables are emptied before, too: rows that other tests rolled back leave gaps, new rows go into the gaps, and the
+    planner then takes the tables to be in no order. For a caller that may use the database, and is in no transaction.
     """
     _empty()
     fill(runs=runs, entries=entries)
@@ -211,7 +210,8 @@ def _empty() -> None:
         cursor.execute(f"TRUNCATE {', '.join(GROWING)}, durable_cause CASCADE")
 
 
-#: A failed parent, and its children, the newest of all runs: every tenth completed, the others failed. Parameters: big, size.
+#: A failed parent, and its children, the newest of all runs: every tenth completed, the others failed. Parameters: big,
+#: size.
 _FAMILY = (
     """
     INSERT INTO durable_run (id, workflow, queue, state, input, error, origins, waiting_for, summary, fence, worker, crashes,

@@ -251,7 +251,8 @@ def test_a_family_is_read_along_indexes_and_no_further_than_its_cap(crowd: None,
             with CaptureQueriesContext(connection) as queries:
                 response = operator.get(address)
             assert response.status_code == 200, address
-            # the causes of 10,000 failed children are as well read from the whole of a table with a few hundred failures
+            # the causes of 10,000 failed children are as well read from the whole of a table with a few hundred
+            # failures
             tables = {*GROWING, "durable_child"} - {"durable_failure"}
             # the server expects as many as are looked through
             assert scans(queries, tables) + sorts(queries, tables, most=CAP + 1) == [], address

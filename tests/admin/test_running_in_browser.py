@@ -81,7 +81,10 @@ def worker() -> Iterator[None]:
 
 
 def check(page: Page) -> None:
-    """The page has no barriers in both themes, and fits a telephone. Looked at in a page of its own, which axe changes."""
+    """The page has no barriers in both themes, and fits a telephone.
+
+    Looked at in a page of its own, which axe changes.
+    """
     other = page.context.new_page()
     for scheme in ("light", "dark"):
         other.emulate_media(color_scheme=scheme)

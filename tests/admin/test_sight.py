@@ -86,7 +86,8 @@ def answered(client: Client, path: str, data: dict[str, Any] | None = None) -> t
 
 # -- the markers of all hidden runs in every answer
 
-#: What `fill` leaves behind of runs that the rule hides: ids, reasons, messages, errors, and workflows of hidden runs alone.
+#: What `fill` leaves behind of runs that the rule hides: ids, reasons, messages, errors, and workflows of hidden runs
+#: alone.
 MARKS: Final = re.compile(r"\brun-\d+\b|\bzq\b|no answer for|went wrong|the bank is closed|tests\.(?!quick\b)\w+")
 
 

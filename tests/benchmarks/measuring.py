@@ -1,7 +1,7 @@
 """What a measurement is: a function that yields figures, and what it is given.
 
-A measurement makes its own runs, on tables that are empty when it begins, and says in its docstring what it measures, in
-which unit, and what it does not show.
+A measurement makes its own runs, on tables that are empty when it begins, and says in its docstring what it measures,
+in which unit, and what it does not show.
 """
 
 from __future__ import annotations

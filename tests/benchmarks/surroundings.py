@@ -1,7 +1,7 @@
 """The servers of a run: one PostgreSQL with fsync on and one Redis, embedded unless the environment names others.
 
-Whatever the server, the databases are made for the run and dropped after it; nothing in Redis is flushed. Must not import
-Django before the environment is complete.
+Whatever the server, the databases are made for the run and dropped after it; nothing in Redis is flushed. Must not
+import Django before the environment is complete.
 """
 
 from __future__ import annotations

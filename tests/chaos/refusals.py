@@ -1,7 +1,7 @@
 """Refusals: the database says that its disk is full, or that a transaction has to be repeated, for a while.
 
-Triggers on durable's tables raise what PostgreSQL itself would raise, with its error codes, while a row says so. What was
-refused is counted by sequences, which no rollback takes back.
+Triggers on durable's tables raise what PostgreSQL itself would raise, with its error codes, while a row says so. What
+was refused is counted by sequences, which no rollback takes back.
 """
 
 from __future__ import annotations

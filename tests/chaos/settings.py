@@ -1,4 +1,7 @@
-"""The settings of the end-to-end tests, with the workflows of the chaos. Crashes are the workers' here, not the runs'."""
+"""The settings of the end-to-end tests, with the workflows of the chaos.
+
+Crashes are the workers' here, not the runs'.
+"""
 
 from tests.e2e.settings import *  # noqa: F403  # a settings module extends another one in this way
 from tests.e2e.settings import DURABLE as BASE_DURABLE

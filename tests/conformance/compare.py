@@ -1,13 +1,14 @@
 """Where two traces of a scenario differ, in sentences: ours from the reference's, ours from ours after a crash.
 
-With the reference's everything is compared, but for what two right engines may do differently. Each such liberty is a rule here:
+With the reference's everything is compared, but for what two right engines may do differently. Each such liberty is a
+rule here:
 
 - Calls in different branches of a join or race may interleave in any order; all others keep theirs.
 - A branch that loses a race may be stopped before calls that the reference still made in the pass that decided it.
 - How far the losers of a race and the branches of an undecided one are is only compared where they failed or completed,
   and a loser that was stopped before a call has not failed.
-- A step in a branch that the trace calls "running" has ended: the reference flushes branches concurrently and loses what
-  changed while it wrote. Whether the step succeeded follows from its last call.
+- A step in a branch that the trace calls "running" has ended: the reference flushes branches concurrently and loses
+  what changed while it wrote. Whether the step succeeded follows from its last call.
 - Which messages a run waits for is only compared in programs without branches: in a branch the reference forgets a wait
   for any message.
 """
@@ -43,7 +44,10 @@ def differences(program: Body, expected: Trace, got: Trace) -> list[str]:
 
 
 def changes(program: Body, undisturbed: Trace, crashed: Trace) -> list[str]:
-    """What a crash changed, one sentence each. Branches may interleave in another order; all else has to be the same."""
+    """What a crash changed, one sentence each.
+
+    Branches may interleave in another order; all else has to be the same.
+    """
     found = []
     for number, (one, other) in enumerate(zip_longest(undisturbed.passes, crashed.passes), start=1):
         if one is None or other is None:

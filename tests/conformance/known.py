@@ -1,7 +1,7 @@
 """Scenarios whose trace is wrong, because the reference engine has a fault there that this one repairs.
 
-Each has its reason, and the beginnings of all differences that the repair makes: whatever else differs is a failure, and
-so is a difference that is not there any more.
+Each has its reason, and the beginnings of all differences that the repair makes: whatever else differs is a failure,
+and so is a difference that is not there any more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Plays a scenario's actions on this engine through the public harness, and gives the trace.
 
-A `Player` may be set to crash once, at a given commit, before or after it; it resumes in a fresh pass at the same moment.
+A `Player` may be set to crash once, at a given commit, before or after it; it resumes in a fresh pass at the same
+moment.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Played:
 def play(scenario: Scenario, colour: Colour, crash: Crash | None = None) -> Played:
     """Run the scenario's program in a fresh harness and do to it what the scenario says.
 
-    The harness replays each pass a second time only in plays without a crash: a crash is resumed in a fresh pass anyway.
+    The harness replays each pass a second time only in plays without a crash: a crash is resumed in a fresh pass
+    anyway.
     """
     with Harness(now=START, short_sleep=0, strict=crash is None) as harness:
         first = harness.commits
@@ -73,7 +75,8 @@ class _Player:
     def perform(self, scenario: Scenario) -> tuple[PassTrace, ...]:
         """Do the actions until the run completes.
 
-        While it is failed nothing is done to it before it is recovered; where it would run without that, the traces end.
+        While it is failed nothing is done to it before it is recovered; where it would run without that, the traces
+        end.
         """
         passes: list[PassTrace] = []
         state = "pending"

@@ -1,7 +1,7 @@
 """Reads programs and actions from JSON, strictly.
 
-An unknown operation, a missing, unknown or ill-typed field is a `GrammarError`, so that no scenario passes because a part
-of it was overlooked.
+An unknown operation, a missing, unknown or ill-typed field is a `GrammarError`, so that no scenario passes because a
+part of it was overlooked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A crash at a commit, before it or after it, changes nothing but the time it takes.
 
-Every program is played once undisturbed, and again for some of its commits: the process dies there, and a fresh pass goes
-on at the same moment. Each pass, the history and the calls that were recorded are then those of the undisturbed play. So a
-function is called again only if the record of its call was never committed, and no recorded call is lost.
+Every program is played once undisturbed, and again for some of its commits: the process dies there, and a fresh pass
+goes on at the same moment. Each pass, the history and the calls that were recorded are then those of the undisturbed
+play. So a function is called again only if the record of its call was never committed, and no recorded call is lost.
 
 How a call fails depends on its number. A crash before a commit loses the record of the calls since the last commit;
 nothing will ever show them, so the recorder forgets them, and the calls that are made instead get their numbers.

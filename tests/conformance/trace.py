@@ -34,7 +34,10 @@ _ENGINE_ERRORS = frozenset(durable.core.errors.__all__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTrace:
-    """One pass. `waiting_for`: None if it waits for no message, () for a message of any queue, sorted names otherwise."""
+    """One pass.
+
+    `waiting_for`: None if it waits for no message, () for a message of any queue, sorted names otherwise.
+    """
 
     state: str
     output: Json = None

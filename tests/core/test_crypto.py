@@ -119,8 +119,8 @@ def test_arbitrary_text_is_a_payload_error(text: Any) -> None:
         FernetCodec(keys=[OLD]).decode(text)
 
 
-# The same text for all examples: what is drawn may depend on nothing else. Not its last characters: padding leaves bits of
-# them without a meaning.
+# The same text for all examples: what is drawn may depend on nothing else. Not its last characters: padding leaves bits
+# of them without a meaning.
 @settings(deadline=None)
 @given(st.integers(0, len(ENCRYPTED) - 5), st.sampled_from("ABCxyz019-_"))
 def test_altered_text_is_a_payload_error(at: int, other: str) -> None:

@@ -1,8 +1,9 @@
 """Blocks of Python, run for real: a page is one program, read from top to bottom.
 
-A block whose first line is a comment that names a file (`# shop/workflows.py`) is run as that module, and the blocks after it import
-from there. `settings.py` is put in force for the rest of the page, after durable's system checks have found nothing
-amiss; `urls.py` becomes the project's addresses; the tests in `tests.py` and `test_*.py` are run. Any other block runs in the page's own namespace.
+A block whose first line is a comment that names a file (`# shop/workflows.py`) is run as that module, and the blocks
+after it import from there. `settings.py` is put in force for the rest of the page, after durable's system checks have
+found nothing amiss; `urls.py` becomes the project's addresses; the tests in `tests.py` and `test_*.py` are run. Any
+other block runs in the page's own namespace.
 """
 
 from __future__ import annotations

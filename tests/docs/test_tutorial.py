@@ -1,8 +1,8 @@
 """The tutorial, followed to the letter: in an empty directory, with bash, Redis, workers, and `kill -9`.
 
-Blocks of Python are the files that their first line names; commands are typed one after the other into one shell. `cat` is
-repeated until it shows what the page says: that is how its reader watches a worker, too. The development server gets a port
-that is free, in place of Django's own.
+Blocks of Python are the files that their first line names; commands are typed one after the other into one shell. `cat`
+is repeated until it shows what the page says: that is how its reader watches a worker, too. The development server gets
+a port that is free, in place of Django's own.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ def collect(ctx: Context, expected: int) -> list[int]:
     return received
 
 
-#: How a step can take its process along: by leaving, by a fault of native code, and as the kernel does when memory is out.
+#: How a step can take its process along: by leaving, by a fault of native code, and as the kernel does when memory is
+#: out.
 WAYS = {
     "exit": lambda: os._exit(9),
     "segfault": lambda: ctypes.string_at(0),

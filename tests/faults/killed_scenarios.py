@@ -1,6 +1,7 @@
 """What `tests.faults.killed_commits` drives: keyed children, the compensation of a map, and the recovery of one in batches.
 
-A scenario is called again from its beginning by each process, so each of its acts changes nothing where it was done before.
+A scenario is called again from its beginning by each process, so each of its acts changes nothing where it was done
+before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Many of everything: what is bounded stays so, and no run starves. Rows, queries and bytes are counted, not seconds.
 
-With `FULL_LOAD=1` the sizes are those of the promises: 100,000 messages to one run, a loop of 100,000 iterations. What is
-asserted is the same.
+With `FULL_LOAD=1` the sizes are those of the promises: 100,000 messages to one run, a loop of 100,000 iterations. What
+is asserted is the same.
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ _calls: list[str] = []
 
 
 class Interrupted:
-    """The production store. The first commit is interrupted before it, as by a signal handler of RQ's or of Python's."""
+    """The production store.
+
+    The first commit is interrupted before it, as by a signal handler of RQ's or of Python's.
+    """
 
     def __init__(self, store: Store, error: BaseException) -> None:
         self._store = store

@@ -156,9 +156,9 @@ FIRST, BOTH, ALL = ["first"], ["first", "second"], ["first", "second", "third"]
 class Verb:
     """What is called, and what is to come of it.
 
-    `early` is done by the run, in all, if the verb comes before its pass begins, and `late` if the pass learns of it only by
-    its first commit. `refused` are the errors while a worker holds the run, and when its lease has run out. `new` is done
-    by the run that the verb makes.
+    `early` is done by the run, in all, if the verb comes before its pass begins, and `late` if the pass learns of it
+    only by its first commit. `refused` are the errors while a worker holds the run, and when its lease has run out.
+    `new` is done by the run that the verb makes.
     """
 
     call: Callable[[Handle], object]

@@ -1,7 +1,7 @@
 """Histories of every shape, as the engine could have written them: loops, forks, scopes, compensations, children.
 
-Branches of a fork take turns, so that the ordinals of one are among those of the others. Names are such that the locations
-of neighbours sort around those of what is inside them.
+Branches of a fork take turns, so that the ordinals of one are among those of the others. Names are such that the
+locations of neighbours sort around those of what is inside them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The second engine: a session of its own that runs tests which use the database on SQLite.
 
-Owns what such a session leaves out and how it is reported. The tests of this directory are the two halves of the round; both
-are one test for pytest-xdist, and begin first.
+Owns what such a session leaves out and how it is reported. The tests of this directory are the two halves of the round;
+both are one test for pytest-xdist, and begin first.
 """
 
 import faulthandler

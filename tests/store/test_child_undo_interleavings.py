@@ -1,7 +1,7 @@
 """The compensation of a child and whatever else happens to the child, on two connections at READ COMMITTED.
 
-Whatever the order, the question of the parent, repeated as its next pass repeats it, leaves a child that compensates, is
-asked to, or has nothing left to undo; no order is a deadlock.
+Whatever the order, the question of the parent, repeated as its next pass repeats it, leaves a child that compensates,
+is asked to, or has nothing left to undo; no order is a deadlock.
 """
 
 from __future__ import annotations

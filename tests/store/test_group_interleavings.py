@@ -1,7 +1,7 @@
 """The children of a group and their parent on two connections at READ COMMITTED: every order of two transactions.
 
-Each transaction is a statement and an end, as in `test_child_interleavings`. No order may lose a wake-up, leave a place free
-while a child waits, miscount, or deadlock.
+Each transaction is a statement and an end, as in `test_child_interleavings`. No order may lose a wake-up, leave a place
+free while a child waits, miscount, or deadlock.
 """
 
 from __future__ import annotations

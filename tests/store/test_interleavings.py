@@ -1,8 +1,8 @@
 """A stale commit and a claim never both stand: all interleavings of the two, on real connections at READ COMMITTED.
 
-A commit F of the worker whose lease has run out and a claim C of another one are two transactions each of a statement and
-an end, COMMIT or ROLLBACK. Each order of the four is tried, with each kind of commit and of claim. `pytest -s` prints
-what happened, `-v` the orders.
+A commit F of the worker whose lease has run out and a claim C of another one are two transactions each of a statement
+and an end, COMMIT or ROLLBACK. Each order of the four is tried, with each kind of commit and of claim. `pytest -s`
+prints what happened, `-v` the orders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Two transactions about one key on two connections at READ COMMITTED, in every order, on real locks.
 
-Each transaction is a statement and an end, as in `test_interleavings`. No order may give a key to two open runs, refuse it
-although it is free, lose a message or a move, or deadlock.
+Each transaction is a statement and an end, as in `test_interleavings`. No order may give a key to two open runs, refuse
+it although it is free, lose a message or a move, or deadlock.
 """
 
 from __future__ import annotations

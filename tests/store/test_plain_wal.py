@@ -1,7 +1,8 @@
 """The write-ahead log of a plain run: as many records and bytes as before there were children, keys and limits.
 
-PostgreSQL counts the log of each session, so that nothing else on the server is measured. One run in two has a split page or
-a page that is tidied up in it. The least of many runs has none: it is the same number each time, on any machine.
+PostgreSQL counts the log of each session, so that nothing else on the server is measured. One run in two has a split
+page or a page that is tidied up in it. The least of many runs has none: it is the same number each time, on any
+machine.
 """
 
 from __future__ import annotations

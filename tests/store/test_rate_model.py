@@ -21,7 +21,8 @@ RUNS = 5
 SECOND = 1_000_000_000
 
 _numbers = count()
-#: What happens: an attempt asks, the time that passes before it, its units, whether it takes its moment alone; a closing.
+#: What happens: an attempt asks, the time that passes before it, its units, whether it takes its moment alone; a
+#: closing.
 ASKS = st.tuples(
     st.just("ask"),
     st.integers(0, RUNS - 1),

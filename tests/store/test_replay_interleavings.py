@@ -1,7 +1,7 @@
 """The replay in place of a parent beside the ends of its children and a cancel, on two connections at READ COMMITTED.
 
-Each transaction is a statement and an end, as in `test_child_interleavings`. No order may leave a child open that the replay
-has taken back, lose the wake-up of a parent that waits again, miscount a group, or deadlock.
+Each transaction is a statement and an end, as in `test_child_interleavings`. No order may leave a child open that the
+replay has taken back, lose the wake-up of a parent that waits again, miscount a group, or deadlock.
 """
 
 from __future__ import annotations

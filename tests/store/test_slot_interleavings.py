@@ -1,7 +1,7 @@
 """Two transactions about the slots of a limit on two connections at READ COMMITTED, in every order, on real locks.
 
-Each transaction is a statement and an end, as in `test_interleavings`. Afterwards comes one sweep. No order may hold more
-slots than allowed, leave one free while a run waits for it, lose a wake-up, or deadlock.
+Each transaction is a statement and an end, as in `test_interleavings`. Afterwards comes one sweep. No order may hold
+more slots than allowed, leave one free while a run waits for it, lose a wake-up, or deadlock.
 """
 
 from __future__ import annotations

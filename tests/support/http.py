@@ -10,8 +10,8 @@ import httpx
 
 __all__ = ["get", "head", "request"]
 
-# Each function of httpx makes a client, and each client reads the certificates of all authorities: 25 ms of CPU, ten times
-# a request's. A test that asks until a server answers would take the CPU from that server.
+# Each function of httpx makes a client, and each client reads the certificates of all authorities: 25 ms of CPU, ten
+# times a request's. A test that asks until a server answers would take the CPU from that server.
 _NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 PATIENCE: Final = 60.0  # seconds
 

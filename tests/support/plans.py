@@ -1,7 +1,7 @@
 """What PostgreSQL makes of statements, and which of them read more the larger a table is.
 
-To read the whole of a small table is right where a page needs two hundred of its rows. What is asked for here is the plan for
-a larger one: whole tables are priced higher than the server would.
+To read the whole of a small table is right where a page needs two hundred of its rows. What is asked for here is the
+plan for a larger one: whole tables are priced higher than the server would.
 """
 
 from __future__ import annotations

@@ -93,7 +93,10 @@ def outcome_of(
     finds: bool = False,
     options: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """Run the project's tests. Unless pytest `finds` its plugins, it has those that are needed: other imports take as long."""
+    """Run the project's tests.
+
+    Unless pytest `finds` its plugins, it has those that are needed: other imports take as long.
+    """
     (project / "test_order.py").write_text(TESTS.format(step=step, name=name), encoding="utf-8")
     plugins = [] if finds else ["-ppytest_django.plugin", "-pdurable.pytest_plugin"]
     done = subprocess.run(

@@ -90,8 +90,9 @@ class BulkPlanView(View):
     def post(self, request: Request) -> HttpResponse:
         """Return how many runs a verb would act on, and how many children their replays start again. Nothing is done.
 
-        Needs `durable.view_run`, and the permission of the verb. Where a user may see some runs only, the runs have to be
-        given by ids. At most 10,000 runs are counted. For a replay at most 500 are examined, and 20 of those with children: `is_partial` says so.
+        Needs `durable.view_run`, and the permission of the verb. Where a user may see some runs only, the runs have to
+        be given by ids. At most 10,000 runs are counted. For a replay at most 500 are examined, and 20 of those with
+        children: `is_partial` says so.
         """
         given = self.form(BulkPlanForm, request)
         verb = given["verb"]

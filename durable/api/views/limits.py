@@ -71,7 +71,8 @@ class SetLimitView(_SettingView):
     def post(self, request: Request, name: str) -> Response:
         """Let a limit allow so many slots of each key, whatever the code says. Needs `durable.change_limit`.
 
-        With a higher number, runs that wait go on within about a second. With a lower one, runs that hold a slot keep it.
+        With a higher number, runs that wait go on within about a second. With a lower one, runs that hold a slot keep
+        it.
         """
         return self.perform(request, name)
 

@@ -17,7 +17,10 @@ _LONGEST_SHARE: Final = 200
 
 
 def problems_of_rank(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
-    """Yield what is refused of the rank, and the mend. A text of a priority may be a name of the settings: it is not judged."""
+    """Yield what is refused of the rank, and the mend.
+
+    A text of a priority may be a name of the settings: it is not judged.
+    """
     priority, share, weight = (_constant(workflow, each) for each in ("priority", "share", "weight"))
     if priority == "":
         yield "`priority` is an empty text.", 'Write a length, such as "10 min", or leave it out.'

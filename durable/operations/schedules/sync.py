@@ -1,7 +1,7 @@
 """The rows of the schedules that the code declares: `@workflow(schedule=cron(...))`.
 
-Synchronised after `migrate` and by `durable schedules --sync`, by a person or a deploy that runs the newest code. A worker
-does not do it when it starts: in a rolling deploy an old one would take back what the new code says.
+Synchronised after `migrate` and by `durable schedules --sync`, by a person or a deploy that runs the newest code. A
+worker does not do it when it starts: in a rolling deploy an old one would take back what the new code says.
 
 The code owns the rule, the arguments and the options; the operator owns `paused` and may override the rule. A schedule
 that the code no longer has is paused and kept.
@@ -75,8 +75,8 @@ def declared(*, discovered_only: bool = False) -> dict[str, tuple[str, Rules]]:
 def synchronise(*, discovered_only: bool = False) -> list[Difference]:
     """Make the rows as the code declares them, in one transaction; return what was different.
 
-    `migrate` does it, and so does a test that wants the schedules of the code. `discovered_only` leaves out schedules of
-    workflows that no module `workflows` of an installed app has.
+    `migrate` does it, and so does a test that wants the schedules of the code. `discovered_only` leaves out schedules
+    of workflows that no module `workflows` of an installed app has.
     """
     at = runtime.current()
     with atomic(at):

@@ -1,7 +1,7 @@
 """The tick: what is due is started, in one transaction with the next moments.
 
-Any number of processes may do it at once, without a leader: each locks the rows of the schedules that it takes, and skips
-those that others have locked.
+Any number of processes may do it at once, without a leader: each locks the rows of the schedules that it takes, and
+skips those that others have locked.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def next_due(names: Collection[str]) -> datetime | None:
 def tick_due(now: datetime, *, most: int = AT_ONCE, only: Collection[str] | None = None) -> int:
     """Tick up to `most` schedules that are due, those due longest first; return how many were looked at.
 
-    `only`: these schedules alone, by name. If one raises an error, each is ticked alone, and that one is refused. Raises
-    errors of the connection.
+    `only`: these schedules alone, by name. If one raises an error, each is ticked alone, and that one is refused.
+    Raises errors of the connection.
     """
     at = runtime.current()
     try:

@@ -58,7 +58,10 @@ class Backfill:
 
 
 def revision_of(schedule: Schedule) -> str:
-    """Return an opaque text for the schedule that an operator saw, for `acting_as(expected=)`. Ticks do not change it."""
+    """Return an opaque text for the schedule that an operator saw, for `acting_as(expected=)`.
+
+    Ticks do not change it.
+    """
     return f"schedule {schedule.pk} {schedule.changes}"
 
 
@@ -78,8 +81,8 @@ def create(
 ) -> Schedule:
     """Create a schedule, as `Schedule.objects.create` does, and log it.
 
-    Raises OperationDeniedError, UnknownWorkflowError, TypeError and ValueError for what cannot be one, and ScheduleError
-    for a name that is taken.
+    Raises OperationDeniedError, UnknownWorkflowError, TypeError and ValueError for what cannot be one, and
+    ScheduleError for a name that is taken.
     """
     require_step("creating a schedule", "create it in a step")
     at = runtime.current()
@@ -129,8 +132,8 @@ def pause(name: str) -> Schedule:
 def resume(name: str) -> Schedule:
     """Let the schedule tick again, from its next moment on: the moments of the pause are not made up for.
 
-    Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, and ScheduleError if it is not paused, or the
-    code no longer has it.
+    Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, and ScheduleError if it is not paused, or
+    the code no longer has it.
     """
     with _changing("resume_schedule", name) as change:
         schedule = change.schedule
@@ -200,8 +203,8 @@ def edit(
 ) -> Schedule:
     """Change a schedule that operators own; what is left out stays. Its next moment follows from the new rule.
 
-    Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, ScheduleError for a schedule of the code, and
-    TypeError and ValueError for what it cannot have.
+    Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, ScheduleError for a schedule of the code,
+    and TypeError and ValueError for what it cannot have.
     """
     given: dict[str, Any] = {
         "rule": rule,
@@ -275,8 +278,8 @@ def take_back(name: str) -> Schedule:
 def delete(name: str) -> None:
     """Delete the schedule and its ticks. Its runs stay.
 
-    Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, and ScheduleError for a schedule that the code
-    has.
+    Raises OperationDeniedError, ScheduleNotFoundError, StaleScheduleError, and ScheduleError for a schedule that the
+    code has.
     """
     with _changing("delete_schedule", name) as change:
         schedule = change.schedule

@@ -1,8 +1,8 @@
 """Check on PostgreSQL that the database's functions and triggers are those of the migrations, and restore them.
 
 The operations of the applied migrations define which ones are expected. A function's text, settings and names of
-parameters are compared, and a trigger's definition and whether it is enabled. What an operator may change without changing their effect (owner,
-grants, further settings, schema) is not compared.
+parameters are compared, and a trigger's definition and whether it is enabled. What an operator may change without
+changing their effect (owner, grants, further settings, schema) is not compared.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
 
-What must happen with every end happens here: the key of the run is free again, its slots and reservations of limits are given up, the
-parent that waits for the run is woken, or the run's group counts it (`durable.store.routines.groups`), and the run's open
-children are cancelled. For a run without a key that is no child and has none it is one look at
-an index for each, and nothing is written.
+What must happen with every end happens here: the key of the run is free again, its slots and reservations of limits are
+given up, the parent that waits for the run is woken, or the run's group counts it (`durable.store.routines.groups`),
+and the run's open children are cancelled. For a run without a key that is no child and has none it is one look at an
+index for each, and nothing is written.
 
 A child's end holds the child's row and then locks the parent's, which may wait. The end of a parent holds the parent's
 row and never waits for a child's: what is locked is left to the sweep (`durable_cascade`).
@@ -40,8 +40,8 @@ _SUMMARY: Final = f"""CASE WHEN parent_state = ''
     ELSE format('{{{{"kind":"{SummaryKind.PARENT_ENDED.value}","parent":%s,"state":%s}}}}', to_json(of_parent),
       to_json(parent_state)) END""".replace("{{", "{").replace("}}", "}")
 
-#: The queues to notify after the end of a child: that of the parent if it is due, and those of the children of its group
-#: whose turn has come, other than its own.
+#: The queues to notify after the end of a child: that of the parent if it is due, and those of the children of its
+#: group whose turn has come, other than its own.
 _TO_NOTIFY: Final = f"""ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
       AND state NOT IN ({_ENDED}, '{RunState.PAUSED}') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
       || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}')"""
@@ -62,11 +62,10 @@ BEGIN
   END IF;
 END $$
 """),
-    # Cancel the open children of a run that has ended, and the dropped ones of a run that has not (then `parent_state` is
-    # ""), as `transitions.cancelled_at_once` does it, or
-    # `transitions.cancel_requested` for one that a worker has. Each end fires the trigger again, which cancels the
-    # children's children. One transaction ends a bounded number; what is left is noted for the sweep. Returns how many
-    # were cancelled or asked to end.
+    # Cancel the open children of a run that has ended, and the dropped ones of a run that has not (then `parent_state`
+    # is ""), as `transitions.cancelled_at_once` does it, or `transitions.cancel_requested` for one that a worker has.
+    # Each end fires the trigger again, which cancels the children's children. One transaction ends a bounded number;
+    # what is left is noted for the sweep. Returns how many were cancelled or asked to end.
     Function.of(f"""
 CREATE FUNCTION durable_end_children_1(of_parent text, at timestamptz, parent_state text) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
@@ -136,8 +135,8 @@ BEGIN
 END $$
 """),
     # Go on with the children of the first parent behind this one whose end has left some. Returns that parent and how
-    # many were cancelled or asked to end; NULL if there is none. Others lock the parent's row first and this row then, so
-    # this does not wait for the parent's. The tallies of the groups come before both, as in a commit.
+    # many were cancelled or asked to end; NULL if there is none. Others lock the parent's row first and this row then,
+    # so this does not wait for the parent's. The tallies of the groups come before both, as in a commit.
     Function.of("""
 CREATE FUNCTION durable_cascade_1(after text, at timestamptz, OUT of_parent text, OUT number integer)
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
@@ -164,8 +163,8 @@ BEGIN
 END $$
 """),
     # Write a commit that starts children, that parks for the end of some, or that ends the run of a parent: what
-    # durable_commit_1, or durable_fail_2 with a failure, writes, and then the rest. NULL for a part means that it is absent.
-    # Returns what durable_commit_1 returns. A child's id that another run has raises a unique violation.
+    # durable_commit_1, or durable_fail_2 with a failure, writes, and then the rest. NULL for a part means that it is
+    # absent. Returns what durable_commit_1 returns. A child's id that another run has raises a unique violation.
     Function.of(f"""
 CREATE FUNCTION durable_commit_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
@@ -267,8 +266,8 @@ BEGIN
   END IF;
 END $$
 """),
-    # Write the end of a completed child where nothing else is to be written, as durable_complete_1 does. Returns the same as
-    # durable_commit_1.
+    # Write the end of a completed child where nothing else is to be written, as durable_complete_1 does. Returns the
+    # same as durable_commit_1.
     Function.of(f"""
 CREATE FUNCTION durable_complete_2(
   of_run text, with_fence bigint, at timestamptz, with_output text, of_parent text,

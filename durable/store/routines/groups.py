@@ -15,10 +15,11 @@ from durable.store.routines.definitions import Function, Trigger
 __all__ = ["GROUPS", "GROUP_TRIGGERS"]
 
 GROUPS: Final = (
-    # Count the end of a child in its group, and let the next children begin, unless a failure has stopped them, or their
-    # parent has ended. Returns the group if its parent is to be woken: all have ended, or the first one has failed. The
-    # caller has the child's row locked; the rows of others that another transaction has locked are passed over. Where the next one
-    # is of another queue, whose workers may be idle, a setting local to the transaction tells it the commit.
+    # Count the end of a child in its group, and let the next children begin, unless a failure has stopped them, or
+    # their parent has ended. Returns the group if its parent is to be woken: all have ended, or the first one has
+    # failed. The caller has the child's row locked; the rows of others that another transaction has locked are passed
+    # over. Where the next one is of another queue, whose workers may be idle, a setting local to the transaction tells
+    # it the commit.
     Function.of(f"""
 CREATE FUNCTION durable_member_ended_1(of_child text, of_group text, how text, at timestamptz) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$

@@ -10,8 +10,8 @@ __all__ = ["RANKS"]
 
 RANKS: Final = (
     # Move a share by this number of runs of this weight. Returns the start tag of the first of them
-    # (`durable.core.ranks.tagged`). A start waits for another start of the share. A claim, which does not wait, leaves a
-    # share that another transaction has locked where it is.
+    # (`durable.core.ranks.tagged`). A start waits for another start of the share. A claim, which does not wait, leaves
+    # a share that another transaction has locked where it is.
     Function.of("""
 CREATE FUNCTION durable_tag_1(
   on_queue text, of_share text, of_weight float8, number integer, at timestamptz, waits boolean
@@ -66,8 +66,8 @@ BEGIN
 END $$
 """),
     # Give new runs of one queue, in this order, a head start and a share. Those that are due have their start tags from
-    # now on. Others get them from the claim that finds them due, and so do runs that another run has started: a commit of
-    # that one's worker does not wait for a start.
+    # now on. Others get them from the claim that finds them due, and so do runs that another run has started: a commit
+    # of that one's worker does not wait for a start.
     Function.of("""
 CREATE FUNCTION durable_rank_1(
   runs text[], on_queue text, of_priority text, seconds integer, of_share text, of_weight float8,
@@ -122,9 +122,9 @@ BEGIN
   PERFORM durable_rank_1(ARRAY[of_run], on_queue, g.priority, g.head_start, g.share, g.weight, at);
 END $$
 """),
-    # Claim due runs of a queue in which a run has had a priority or a share, in the order of rank. Each part is read in the
-    # order of its index: a plan that is made while few runs are due would sort all that is in an index, and under an old
-    # snapshot what ended runs have left there. The function
+    # Claim due runs of a queue in which a run has had a priority or a share, in the order of rank. Each part is read in
+    # the order of its index: a plan that is made while few runs are due would sort all that is in an index, and under
+    # an old snapshot what ended runs have left there. The function
     #
     # 1. gives start tags to runs of shares that have become due;
     # 2. reads the first due runs without a lock: those without a rank, and of each lane those with a tag and the others;

@@ -18,7 +18,8 @@ __all__ = ["RATES"]
 
 RATES: Final = (
     # Give an attempt its moment, or let it begin. `given_spacing` is that of a limit that has no row yet, NULL if it is
-    # not defined. `is_ours` is NULL for an older fence. `refusal` is 'undefined', or 'units' for units that take too long.
+    # not defined. `is_ours` is NULL for an older fence. `refusal` is 'undefined', or 'units' for units that take too
+    # long.
     Function.of(f"""
 CREATE FUNCTION durable_reserve_1(
   of_run text, with_fence bigint, at_location text, of_limit text, of_key text, of_units bigint, given_rate text,

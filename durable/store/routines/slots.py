@@ -1,9 +1,9 @@
 """Slots of limits on PostgreSQL: taking them, waiting in line, handing them on.
 
 Every function that counts or changes the slots of a key has the key's row in durable_limitkey locked. Rows of runs are
-locked before rows of keys: the one function that touches another run's row while it has a key's locks it only if no other
-transaction has, and leaves a note for the sweep otherwise. Several keys are locked in their order. So no two of them wait for
-each other.
+locked before rows of keys: the one function that touches another run's row while it has a key's locks it only if no
+other transaction has, and leaves a note for the sweep otherwise. Several keys are locked in their order. So no two of
+them wait for each other.
 """
 
 # ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
@@ -20,7 +20,8 @@ from durable.store.row_rules import MOST_IN_LINE
 __all__ = ["SLOTS"]
 
 SLOTS: Final = (
-    # Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if another transaction has it locked.
+    # Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if another transaction has it
+    # locked.
     Function.of("""
 CREATE FUNCTION durable_lock_limit_1(of_limit text, of_key text, may_wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
@@ -41,8 +42,8 @@ BEGIN
   END LOOP;
 END $$
 """),
-    # Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. Returns the queue to
-    # notify, NULL for none.
+    # Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. Returns the
+    # queue to notify, NULL for none.
     Function.of(f"""
 CREATE FUNCTION durable_tell_of_slot_1(of_run text, of_limit text, of_key text, at timestamptz) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
@@ -68,8 +69,9 @@ BEGIN
   RETURN CASE WHEN r.lease_expires_at IS NULL OR r.lease_expires_at <= at THEN r.queue END;
 END $$
 """),
-    # Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if another transaction has the
-    # key locked. A run that is paused keeps its place and is passed by. Returns the queues to notify.
+    # Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if another
+    # transaction has the key locked. A run that is paused keeps its place and is passed by. Returns the queues to
+    # notify.
     Function.of(f"""
 CREATE FUNCTION durable_hand_on_1(of_limit text, of_key text, at timestamptz, may_wait boolean) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan TO off AS $$
@@ -135,9 +137,9 @@ BEGIN
   RETURN array_remove(queues, NULL);
 END $$
 """),
-    # Return the line in which a run has a place. A transaction that is about nothing else (`is_alone`) does not wait for the
-    # disk while it has the key locked: the commit that parks the run is behind it in the log, and waits for both. If the
-    # server dies before, the run has neither its place nor parked, and asks again.
+    # Return the line in which a run has a place. A transaction that is about nothing else (`is_alone`) does not wait
+    # for the disk while it has the key locked: the commit that parks the run is behind it in the log, and waits for
+    # both. If the server dies before, the run has neither its place nor parked, and asks again.
     Function.of(f"""
 CREATE FUNCTION durable_line_1(
   of_limit text, of_key text, own_place bigint, held bigint, most integer, is_alone boolean
@@ -156,9 +158,9 @@ END $$
 """),
     # Take slots for an operation of a run: all of them, or a place in the line of the first that is full. `slots` is a
     # JSON array of limit, key, kind and the number of a limit that is not defined yet, in the order of limits and keys.
-    # `is_ours` is NULL for an older fence. `undefined` is a limit that is not defined. Otherwise `line` is NULL where the
-    # run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits. `is_alone`:
-    # the transaction is about nothing else.
+    # `is_ours` is NULL for an older fence. `undefined` is a limit that is not defined. Otherwise `line` is NULL where
+    # the run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits.
+    # `is_alone`: the transaction is about nothing else.
     Function.of(f"""
 CREATE FUNCTION durable_acquire_1(
   of_run text, with_fence bigint, at_location text, slots json, at timestamptz, is_alone boolean,
@@ -275,9 +277,9 @@ BEGIN
     WHERE s.run_id = of_run AND s.location = at_location AND s."limit" = x ->> 0 AND s.key = x ->> 1);
 END $$
 """),
-    # Write what a commit does to the slots of its run, after everything else: give some up, hand them on, and make the run
-    # due if it parks for slots that are its own by now. The end of the run has noted what it gave up. Returns the queues
-    # to notify, as JSON.
+    # Write what a commit does to the slots of its run, after everything else: give some up, hand them on, and make the
+    # run due if it parks for slots that are its own by now. The end of the run has noted what it gave up. Returns the
+    # queues to notify, as JSON.
     Function.of(f"""
 CREATE FUNCTION durable_change_slots_1(
   of_run text, at timestamptz, released json, is_left boolean, awaited json

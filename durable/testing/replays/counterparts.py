@@ -1,8 +1,8 @@
 """Functions as another process would run them at another time: with another clock and sets in another order.
 
 A counterpart is made of the function's own code. Its global names and the variables around it are copies, so that a
-replay neither changes what the test counts in them nor prints. Nothing of the function itself, its module or the process
-is changed. Owns which names are replaced by what. Code in classes and installed packages stays as it is.
+replay neither changes what the test counts in them nor prints. Nothing of the function itself, its module or the
+process is changed. Owns which names are replaced by what. Code in classes and installed packages stays as it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sets in another order, as in a process with another seed for the hashes of texts.
 
-The order of a set follows from the hashes of its values and from the size of its table. The seed cannot be changed in
-a running process, the size can: a set with a larger table has the same values in another order. Owns code that makes such sets
-of what its source makes. Sets of numbers alone have the same order in each process, and keep it.
+The order of a set follows from the hashes of its values and from the size of its table. The seed cannot be changed in a
+running process, the size can: a set with a larger table has the same values in another order. Owns code that makes such
+sets of what its source makes. Sets of numbers alone have the same order in each process, and keep it.
 """
 
 from __future__ import annotations

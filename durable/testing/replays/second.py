@@ -38,7 +38,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Replay:
-    """What a replay has come to. `error` is what the code has raised; `has_ended` is False if the records ended first."""
+    """What a replay has come to.
+
+    `error` is what the code has raised; `has_ended` is False if the records ended first.
+    """
 
     trace: Trace
     has_ended: bool = False

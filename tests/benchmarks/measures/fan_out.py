@@ -49,9 +49,9 @@ def mapped(bench: Bench) -> Iterator[Figure]:
     """10,000 children of one step of one map by two workers, beside as many runs of one step that nobody waits for: runs
     per second, and the milliseconds of CPU that workers and PostgreSQL take for each.
 
-    Both from the start to the end of the last run; that of a map is the end of the parent, which has read all outputs. Once
-    all at once, once 50 at once. Then how often the row of the parent was written, by a trigger, and what the server takes for
-    the pages that show the children.
+    Both from the start to the end of the last run; that of a map is the end of the parent, which has read all outputs.
+    Once all at once, once 50 at once. Then how often the row of the parent was written, by a trigger, and what the
+    server takes for the pages that show the children.
     """
     count = bench.size(_COUNT, 600)
     maps = {"a map": None, f"a map, {_AT_ONCE} at once": _AT_ONCE}
@@ -90,8 +90,8 @@ def memory(bench: Bench) -> Iterator[Figure]:
 @measure("map, killed")
 def killed(bench: Bench) -> Iterator[Figure]:
     """The same map while one of the two workers is killed with SIGKILL every second, and another one is started in its place:
-    children per second. None is killed before a child has ended since the last one was. What it takes is mostly the start of
-    Python, and at the end the lease of what was killed last.
+    children per second. None is killed before a child has ended since the last one was. What it takes is mostly the
+    start of Python, and at the end the lease of what was killed last.
     """
     count = bench.size(_COUNT, 300)
     dice = random.Random(3)  # not for secrets

@@ -22,8 +22,8 @@ def limits(bench: Bench) -> Iterator[Figure]:
     """One-step runs that each take a slot, beside as many without a limit, by two workers with four runs at once each:
     admissions per second from the first start to the last end, and the milliseconds of CPU of workers and PostgreSQL.
 
-    One key: eight runs at once want four slots, so that there is always a line. 1,000 keys: of each key one run at a time. At
-    last how many runs of the one key were in their steps at once, by the clock of the steps.
+    One key: eight runs at once want four slots, so that there is always a line. 1,000 keys: of each key one run at a
+    time. At last how many runs of the one key were in their steps at once, by the clock of the steps.
     """
     count = bench.size(5_000, 100)
     with workers(2, concurrency=4) as command:

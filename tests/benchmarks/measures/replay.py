@@ -20,10 +20,10 @@ from tests.benchmarks.workflows import asteps, steps
 def replay(bench: Bench) -> Iterator[Figure]:
     """A pass over a recorded history, its load and the commit that parks it again included: µs and bytes per entry.
 
-    The time is the middle one of three passes: about every third has a full collection of the garbage in it, which takes
-    as long again. With --short it is that of one pass.
-    Bytes are the peak of what Python allocates during a pass, counted by tracemalloc in a pass of its own; libpq's
-    copy of the result is not in it. The values are 30 bytes; larger ones cost their decoding.
+    The time is the middle one of three passes: about every third has a full collection of the garbage in it, which
+    takes as long again. With --short it is that of one pass. Bytes are the peak of what Python allocates during a pass,
+    counted by tracemalloc in a pass of its own; libpq's copy of the result is not in it. The values are 30 bytes;
+    larger ones cost their decoding.
     """
     passes = bench.size(3, 1)
     for count in (1000, 10_000, 50_000)[: bench.size(3, 2)]:

@@ -25,9 +25,9 @@ _MANY = 10_000
 def schedules(bench: Bench) -> Iterator[Figure]:
     """From the moment of a tick to its transaction, and to the code of its run, by one worker: milliseconds.
 
-    Idle: five schedules, each with a moment a second, put off by jitter so that no two are due together. Then what a look
-    costs that finds nothing due among 10,000 schedules, and how long one ticker takes to start the runs of all of them
-    when they are due at once; no worker runs meanwhile.
+    Idle: five schedules, each with a moment a second, put off by jitter so that no two are due together. Then what a
+    look costs that finds nothing due among 10,000 schedules, and how long one ticker takes to start the runs of all of
+    them when they are due at once; no worker runs meanwhile.
     """
     with workers(1):
         late = _lateness(bench.size(300, 25))

@@ -17,11 +17,11 @@ _BEGUN = 50  # runs of the backlog that have ended when the other tenant begins
 @measure("shares")
 def shares(bench: Bench) -> Iterator[Figure]:
     """How long a single one-step run of one share waits for its start while another share has a backlog, by two workers
-    with four runs at once each: milliseconds from its creation to its claim, the middle and the longest of 20, one after
-    the other. The backlog is started by one call.
+    with four runs at once each: milliseconds from its creation to its claim, the middle and the longest of 20, one
+    after the other. The backlog is started by one call.
 
-    Beside it runs per second of a backlog with a share and of one without, which is what the order costs, and how long the
-    last run of the backlog without a share waited: a single run behind it waits for so long.
+    Beside it runs per second of a backlog with a share and of one without, which is what the order costs, and how long
+    the last run of the backlog without a share waited: a single run behind it waits for so long.
     """
     count = bench.size(15_000, 300)
     with workers(2, concurrency=4):

@@ -16,8 +16,8 @@ from tests.benchmarks.workflows import asteps, steps
 def one_run(bench: Bench) -> Iterator[Figure]:
     """1,500 steps of one run, each returning 30 bytes, in one pass in this process: steps per second.
 
-    Claim and end of the run are not in it, the load of the empty history and the last commit are. The steps' functions do
-    nothing, so this is the engine and the database alone.
+    Claim and end of the run are not in it, the load of the empty history and the last commit are. The steps' functions
+    do nothing, so this is the engine and the database alone.
     """
     count = bench.size(1500, 500)
     record = claimed(steps.start(count))

@@ -36,7 +36,10 @@ def timers(bench: Bench) -> Iterator[Figure]:
 
 
 def _lateness(count: int, ahead: float, apart: float) -> list[float]:
-    """By run. Once more with twice the time ahead if a busy machine has not put all runs to sleep before the first is due."""
+    """By run.
+
+    Once more with twice the time ahead if a busy machine has not put all runs to sleep before the first is due.
+    """
     first = timezone.now() + timedelta(seconds=ahead)
     handles = sleeping.start_many([(_moment(first, number * apart),) for number in range(count)])
     _wait_until_asleep()

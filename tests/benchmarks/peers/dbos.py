@@ -24,12 +24,12 @@ AT_ONCE = 4
 @measure("dbos", is_peer=True)
 def dbos(bench: Bench) -> Iterator[Figure]:
     """Steps of one workflow, queued workflows of one step from the first enqueueing to the last result, and those that a
-    workflow enqueues and waits for, per second; and replayed steps, µs each: a fork of a workflow after its last step. Then
-    workflows of one step from a queue that allows four at once, and how many of them worked at once, by the clock of their
-    steps.
+    workflow enqueues and waits for, per second; and replayed steps, µs each: a fork of a workflow after its last step.
+    Then workflows of one step from a queue that allows four at once, and how many of them worked at once, by the clock
+    of their steps.
 
-    Workflows and queues live in one process, DBOS' recommendation for one machine, with the defaults for everything. A queue
-    is looked at once a second, unless it is told otherwise.
+    Workflows and queues live in one process, DBOS' recommendation for one machine, with the defaults for everything. A
+    queue is looked at once a second, unless it is told otherwise.
     """
     if importlib.util.find_spec("dbos") is None:
         raise Skipped("dbos is not installed: uv sync --group bench")

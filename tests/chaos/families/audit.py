@@ -1,7 +1,7 @@
 """The audit of families, keys and schedules, by SQL alone: of the rows, and of a log that triggers write.
 
-The triggers look at the end of each transaction that ends a run: is its key free, and its parent woken? They note what they
-find broken in the log; the rest is decided from the log's order.
+The triggers look at the end of each transaction that ends a run: is its key free, and its parent woken? They note what
+they find broken in the log; the rest is decided from the log's order.
 """
 
 from __future__ import annotations

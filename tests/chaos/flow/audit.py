@@ -1,7 +1,7 @@
 """The audit of flow, by SQL alone: of the rows, and of the log that triggers write beside that of the families.
 
-Each charge and each refund is a row of the log, written by the transaction that has made it. A trigger looks at the end of
-each transaction that starts a child: has it recorded the start too, and is the parent open?
+Each charge and each refund is a row of the log, written by the transaction that has made it. A trigger looks at the end
+of each transaction that starts a child: has it recorded the start too, and is the parent open?
 """
 
 from __future__ import annotations

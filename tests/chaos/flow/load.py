@@ -48,7 +48,10 @@ _REFUSALS: Final = (
 
 @dataclass
 class FlowLoad:
-    """Groups of parents, with families beside them. `ends` says how each parent ends, `struck` which ones a verb has changed."""
+    """Groups of parents, with families beside them.
+
+    `ends` says how each parent ends, `struck` which ones a verb has changed.
+    """
 
     chance: random.Random
     families: FamilyLoad

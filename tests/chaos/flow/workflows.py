@@ -1,4 +1,7 @@
-"""Parents that ask paid children, some of them under a key, and compensate them. Each charge is a row, and so is each refund."""
+"""Parents that ask paid children, some of them under a key, and compensate them.
+
+Each charge is a row, and so is each refund.
+"""
 
 from __future__ import annotations
 

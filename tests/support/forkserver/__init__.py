@@ -1,9 +1,9 @@
 """Child processes of tests that are forked from a prepared process, not started from nothing.
 
-A session starts hundreds of commands. Each would import Django, RQ and durable anew: half a second of CPU. Here a server
-imports them once and forks for each command, as `multiprocessing`'s forkserver does. What it forks is a process of its
-own and a child of the process that asked for it: its pid, its exit status, its signals and its files are those of an
-executed one, and `subprocess.Popen` treats it alike.
+A session starts hundreds of commands. Each would import Django, RQ and durable anew: half a second of CPU. Here a
+server imports them once and forks for each command, as `multiprocessing`'s forkserver does. What it forks is a process
+of its own and a child of the process that asked for it: its pid, its exit status, its signals and its files are those
+of an executed one, and `subprocess.Popen` treats it alike.
 
 * `client` takes the starts of `subprocess.Popen` that can be served, and leaves the others to Python.
 * `server` is the process that forks.

@@ -29,7 +29,10 @@ def is_possible() -> bool:
 
 
 def clone_as_sibling() -> int:
-    """Fork. Return 0 in the new process and its pid in this one, of which it is a sibling. This process has one thread."""
+    """Fork.
+
+    Return 0 in the new process and its pid in this one, of which it is a sibling. This process has one thread.
+    """
     address = _tid_address()
     assert address is not None
     flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD

@@ -1,8 +1,8 @@
 """The process that forks: `python server.py NUMBER`, where the number is that of its socket.
 
-Owns what is imported before a command begins. At its start that is what needs no settings. A copy of it, which is forked
-when a client asks for one, has also set Django up for one command with one environment: `prepare` says when it must
-not.
+Owns what is imported before a command begins. At its start that is what needs no settings. A copy of it, which is
+forked when a client asks for one, has also set Django up for one command with one environment: `prepare` says when it
+must not.
 
 It ends when the client does. It has one thread, and of files its socket alone.
 """
@@ -158,7 +158,10 @@ def _set_up(command: str) -> None:
 
 
 def _continue_set_up() -> None:
-    """Leave to the command what remains of `django.setup`: nothing. Called twice, it would configure logging once more."""
+    """Leave to the command what remains of `django.setup`: nothing.
+
+    Called twice, it would configure logging once more.
+    """
     import django
 
     original = django.setup

@@ -1,7 +1,7 @@
 """Bring the catalogues of translations up to date: `uv run python -m tests.tools.catalogue`.
 
-Adds the texts that the code has marked since, with an empty translation, takes out those that are gone, and compiles each
-catalogue. Prints what is left to translate. With `--add fr` it begins a catalogue for another language.
+Adds the texts that the code has marked since, with an empty translation, takes out those that are gone, and compiles
+each catalogue. Prints what is left to translate. With `--add fr` it begins a catalogue for another language.
 """
 
 from __future__ import annotations

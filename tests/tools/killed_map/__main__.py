@@ -1,8 +1,8 @@
 """`python -m tests.tools.killed_map [--children 10000] [--cancel-at N]`: one map while a worker is killed every second.
 
-With `--cancel-at`, the parent is cancelled once it has made so many of its children. Prints how long it took and how often
-the parent's row was written. Exits with 1, and says why, if a child ran twice or not at all, if the counts are not those
-of the rows, or if anything is left at the end.
+With `--cancel-at`, the parent is cancelled once it has made so many of its children. Prints how long it took and how
+often the parent's row was written. Exits with 1, and says why, if a child ran twice or not at all, if the counts are
+not those of the rows, or if anything is left at the end.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 once of each tenant, while their workers are killed. It takes two minutes and a half.
 
 Each run has a moment in the rate "490/min": requests reach an API sooner or later after their moments, and an API that
-counts a sliding minute counts that. Exits with 1, and says why, if the API has seen more, if a tenant was left behind, or
-if anything is left at the end.
+counts a sliding minute counts that. Exits with 1, and says why, if the API has seen more, if a tenant was left behind,
+or if anything is left at the end.
 """
 
 from __future__ import annotations

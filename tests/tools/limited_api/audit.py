@@ -1,8 +1,8 @@
 """What must hold after a trial, of what the API has seen and of a log that a trigger writes.
 
-The trigger notes each change of `begun` of a rate's key: the moment of each attempt that was let begin. It happens under
-the lock of the key's row, so the log has all of them in order. Between a moment and the arrival of its request anything
-may pass: a request is never early, and may be late.
+The trigger notes each change of `begun` of a rate's key: the moment of each attempt that was let begin. It happens
+under the lock of the key's row, so the log has all of them in order. Between a moment and the arrival of its request
+anything may pass: a request is never early, and may be late.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Ask every address among the runs of `tests.tools.scale.fill`: `python -m tests.tools.scale.ask`.
 
-For each request it prints medians of five, after one more that warms caches: milliseconds of this process's CPU, milliseconds
-of CPU of the session's process in the database (of the cursor's waiting, where that cannot be read), the number of statements,
-the size of the answer, and the most rows that one node of a plan has read. On a busy machine they are up to twice as
-large as on a quiet one. The first two together are what the server takes for a page. With `--first` the process forgets
-what it has counted of long histories before each request.
+For each request it prints medians of five, after one more that warms caches: milliseconds of this process's CPU,
+milliseconds of CPU of the session's process in the database (of the cursor's waiting, where that cannot be read), the
+number of statements, the size of the answer, and the most rows that one node of a plan has read. On a busy machine they
+are up to twice as large as on a quiet one. The first two together are what the server takes for a page. With `--first`
+the process forgets what it has counted of long histories before each request.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tests.tools.scale.requests import Asked, every_request  # noqa: E402
 LIMIT: Final = 150.0  # milliseconds
 _TIMES: Final = 5
 
-#: What a session is prepared with: no CPU time is spent in parallel workers, where it would not be seen, and the workers of the
-#: data live on.
+#: What a session is prepared with: no CPU time is spent in parallel workers, where it would not be seen, and the
+#: workers of the data live on.
 _PREPARED: Final = (
     "SET max_parallel_workers_per_gather = 0",
     "UPDATE durable_run SET lease_expires_at = now() + interval '1 hour' WHERE state = 'running' AND lease_expires_at IS NOT NULL",

@@ -1,9 +1,10 @@
 """Fill an empty database with 1,000,000 runs: `python -m tests.tools.scale.fill`.
 
-The runs of `tests.admin.bigdata`, one of them with 100,000 entries and as many messages. `DEEP` has 100,000 entries too, in
-joins of numbered branches with loops and joins inside: the engine makes them. Besides: workers, builds, activities, log lines,
-saved views, a bulk of 10,000 runs, related runs, holds, 100,000 keyed runs, 10,000 schedules with 200 ticks each, 1,000
-children of `PARENT`, a map of `MAPPER` with 10,000 children, a limit with 100,000 waiting slots and 100,000 waiting attempts, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
+The runs of `tests.admin.bigdata`, one of them with 100,000 entries and as many messages. `DEEP` has 100,000 entries
+too, in joins of numbered branches with loops and joins inside: the engine makes them. Besides: workers, builds,
+activities, log lines, saved views, a bulk of 10,000 runs, related runs, holds, 100,000 keyed runs, 10,000 schedules
+with 200 ticks each, 1,000 children of `PARENT`, a map of `MAPPER` with 10,000 children, a limit with 100,000 waiting
+slots and 100,000 waiting attempts, and the roll-ups, which the sweep's own code makes. PostgreSQL only.
 """
 
 from __future__ import annotations

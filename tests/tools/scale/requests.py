@@ -58,7 +58,8 @@ _FILTERS: Final[Mapping[str, list[str]]] = {
 class Asked:
     """A request: a GET, or a POST with `data`, which shows a confirmation or a plan and changes nothing.
 
-    `is_whole`: the answer has everything by its nature, as an export. `is_json`: the data is sent as JSON, not as a form's.
+    `is_whole`: the answer has everything by its nature, as an export. `is_json`: the data is sent as JSON, not as a
+    form's.
     """
 
     address: str
