@@ -41,6 +41,7 @@ _KEPT: Final = "_durable_runs"  # attribute of a request
 LIMITED: Final = frozenset(
     {
         *("changelist", "save_view", "delete_view", "running", "bulk", "bulk_result", "bulk_live", "causes", "cause"),
+        *("workflow", "workflow_start"),
         *("change", "lead", "live", "step", "running_step", "export", "payload", "raw", "compare"),
         *("act", "send", "replay", "give_output", "edit_input"),
     }

@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import access, pages
+from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.ended_charts import ended_charts
 from durable.admin.url_keys import as_id
@@ -30,7 +30,6 @@ from durable.inspection.workflows import (
     workflow_causes,
     workflow_stats,
 )
-from durable.models import Run
 
 __all__ = ["show", "show_all"]
 
@@ -59,15 +58,17 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     now, found = pages.now(), workflow_of(as_id(key))
     name, workflow = found.name, found.definition
     hold = find_hold(HoldKind.WORKFLOW, name)
-    runs = Run.objects.using(conf.DATABASE).filter(workflow__in=found.names)
-    if workflow is None and hold is None and not runs.exists():
+    within = sight.within(request)
+    runs = sight.visible_runs(request).filter(workflow__in=found.names)
+    if workflow is None and (hold is None or within is not None) and not runs.exists():
         raise Http404(
             gettext('There is no workflow "%(workflow)s": neither this process nor a run knows it.')
             % {"workflow": name}
         )
-    stats = workflow_stats(found.names)
+    stats = workflow_stats(found.names, within)
     queue = conf.QUEUE if workflow is None else workflow.queue
-    everyone = pages.with_children()
+    # Whether there are children at all would tell of runs out of sight.
+    everyone = pages.with_children(None if within is None else True)
     may_see_source = workflow is not None and access.may(request, "view_source")
     context: dict[str, Any] = {
         "title": name,
@@ -78,7 +79,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "source": source_of(workflow) if workflow is not None and may_see_source else "",
         "hold": hold,
         "stats": stats,
-        "charts": ended_charts(now, name, admin.admin_site.name, everyone=everyone),
+        "charts": ended_charts(now, name, admin.admin_site.name, everyone=everyone) if within is None else None,
         "open_window": OPEN if stats.is_windowed else None,
         "causes_window": SAMPLE if stats.failed.number > SAMPLE else None,
         "steps": [
@@ -87,9 +88,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         ],
         "places": [(each, _runs_url(admin, everyone, workflow=name, state=each.state)) for each in stats.places],
         "causes": [
-            (cause, number, admin.url("cause", cause.fingerprint)) for cause, number in workflow_causes(found.names)
+            (cause, number, admin.url("cause", cause.fingerprint))
+            for cause, number in workflow_causes(found.names, within)
         ],
-        "builds": builds_in_flight(worker_overview(), queue),
+        "builds": _builds(queue) if within is None else [],
         "queue_url": admin.url("queue", queue),
         "runs_url": _runs_url(admin, everyone, workflow=name),
         "failed_url": _runs_url(admin, everyone, workflow=name, state="failed"),
@@ -100,6 +102,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "p95": None if stats.p95 is None else span(stats.p95),
     }
     return admin.page(request, "workflow", context)
+
+
+def _builds(queue: str) -> list[tuple[str, int]]:
+    return builds_in_flight(worker_overview(), queue)
 
 
 def _runs_url(admin: AdminPages, everyone: Mapping[str, str], **wanted: str) -> str:

@@ -149,12 +149,12 @@ def workflow_stats(names: Sequence[str], within: RunQuerySet | None = None) -> W
     )
 
 
-def workflow_causes(names: Sequence[str]) -> list[tuple[Cause, int]]:
+def workflow_causes(names: Sequence[str], within: RunQuerySet | None = None) -> list[tuple[Cause, int]]:
     """Return the causes of the newest `SAMPLE` failed runs of the workflow that has these names; three statements.
 
-    The commonest first, with their numbers.
+    The commonest first, with their numbers. `within` limits the runs, for example to those a user sees.
     """
-    failed = newest_rows(_newest_ended(_runs(names), RunState.FAILED), ["finished_at", "id"], SAMPLE)
+    failed = newest_rows(_newest_ended(_runs(names, within), RunState.FAILED), ["finished_at", "id"], SAMPLE)
     of_runs = Failure.objects.using(conf.DATABASE).filter(run__in=[unpack(each) for _, each in failed], is_open=True)
     counted = Counter(of_runs.values_list("cause_id", flat=True)).most_common(CAUSES)
     causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in counted])

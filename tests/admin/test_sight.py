@@ -29,7 +29,7 @@ from durable.core.bulk_runs import BULK
 from durable.core.control_flow import Park
 from durable.core.slot_records import Admission
 from durable.core.summary import in_line, waiting
-from durable.models import Cause, Child, Failure, OperatorAction, Run, SavedView, Slot
+from durable.models import Cause, Child, Failure, Hold, OperatorAction, Run, SavedView, Slot
 from durable.operations import bulk
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
@@ -94,6 +94,7 @@ MARKS: Final = re.compile(r"\brun-\d+\b|\bzq\b|no answer for|went wrong|the bank
 def test_no_page_shows_anything_of_a_hidden_run(stage: Stage, ada: Client, make_user: Any) -> None:
     stage.start(flows.quick, id="mine-1")
     fill(stage, make_user(*EVERY, name="zq"))
+    Hold.objects.update(held_by="bob", reason="a deploy")  # of a workflow and a queue, and of no run
     every = [path for paths in addresses().values() for path in paths]
     every += [f"{url('change', 'mine-1')}?part={part}" for part in PART_NAMES]
     every += [url(name, "mine-1") for name in ("export", "live", "edit_input")]
@@ -303,6 +304,52 @@ def test_a_cause_of_hidden_runs_is_none(failures: str, ada: Client, limited: Non
     assert "GatewayTimeout" not in text_of(ada.get(url("changelist") + f"?cause={failures}"))
 
 
+# -- workflows
+
+
+def test_a_workflow_has_the_numbers_of_visible_runs(failures: str, ada: Client, limited: None) -> None:
+    path = url("workflow", "tests.switched")
+    text = text_of(ada.get(path))
+    assert "<strong>2</strong>" in text
+    assert not re.search(r"<strong[^>]*>[35]</strong>", text)
+    assert "hid-" not in text
+    assert "durable-chart" not in text
+    with override_settings(DURABLE={}):
+        assert "<strong>5</strong>" in text_of(ada.get(path))
+
+
+def test_a_workflow_without_code_here_and_with_hidden_runs_alone_is_none(
+    stage: Stage, ada: Client, limited: None
+) -> None:
+    stage.start(flows.quick, id="hid-1")
+    Run.objects.update(workflow="gone.secret")
+    Hold.objects.create(kind="workflow", name="gone.secret", held_at=timezone.now())
+    hidden, none = (answered(ada, url("workflow", each)) for each in ("gone.secret", "gone.nobody"))
+    assert hidden[0] == none[0] == 404
+    assert _without_tokens(hidden[1], "gone.secret") == _without_tokens(none[1], "gone.nobody")
+
+
+def test_a_start_is_of_a_run_that_its_user_would_see(stage: Stage, ada: Client, limited: None) -> None:
+    stage.start(flows.quick, id="hid-1")
+    path = url("workflow_start", "tests.quick")
+    given = {"arguments": "{}", "reason": "why", "token": str(uuid4())}
+    texts = [text_of(ada.post(path, {**given, "run_id": each}), 409) for each in ("hid-1", "hid-2", "")]
+    assert all("you would not see the run" in each for each in texts)
+    assert "hid-1" not in texts[0].replace('value="hid-1"', "")
+    assert Run.objects.count() == 1
+    assert ada.post(path, {**given, "run_id": "mine-7"})["Location"] == url("change", "mine-7")
+    assert Run.objects.get(pk="mine-7").workflow == "tests.quick"
+
+
+def test_the_key_of_a_hidden_run_names_no_run(stage: Stage, ada: Client, limited: None) -> None:
+    flows.nap.using(id="hid-1", key="order-7").start()
+    given = {"arguments": "{}", "reason": "why", "token": str(uuid4()), "run_id": "mine-1", "key": "order-7"}
+    response = ada.post(url("workflow_start", "tests.nap"), given)
+    assert response.status_code in (409, 422)
+    assert "hid-" not in response.content.decode()
+    assert Run.objects.count() == 1
+
+
 # -- bulks
 
 
@@ -502,12 +549,12 @@ OF_ALL: Final = {
     "queues_page",
     "rates_page",
     "workers_page",
-    "workflows_page",
 }
 #: Calls that read one run which the page has found within the rule, by module.
 OF_ONE_RUN: Final = {
     "run_parts": {"_payloads"},
     "payload_page": {"_find"},
+    "workflows_page": {"_builds", "show_all"},  # of all runs, where all are visible; a refused page
     "sight": {"find_run"},  # the run of a bulk that the user may see
     "bulk_page": {"_own_id", "_is_started", "_state_of", "_wanted"},  # of an id, for a yes or no; of refused selections
 }
