@@ -398,7 +398,7 @@ class Context(_Shared[SyncDriver]):
 
 
 class _SharedChild(Generic[R, D]):
-    """What both children have. `id` is the id of the child's run."""
+    """The base of both kinds of children. `id` is the id of the child's run."""
 
     def __init__(self, scope: Scope, driver: D, request: ChildRequest, location: str, child_id: str) -> None:
         self.id = child_id

@@ -1,4 +1,4 @@
-"""What code and settings say about a limit, for the first slot or units that are taken of it.
+"""Declarations of limits in code and settings, for the first slot or units that are taken of it.
 
 Later the row of the limit decides, which operators may change.
 """

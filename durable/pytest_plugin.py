@@ -78,7 +78,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def _durable_facts() -> Callable[[], Facts]:
-    """What migrations of the project rename and move, read when it is first asked for and kept for the session."""
+    """The renames and moves of the project's migrations, read when it is first asked for and kept for the session."""
     from durable.replay_check import Facts  # needs configured settings
 
     return cache(Facts.of_project)

@@ -1,4 +1,4 @@
-"""What needs a person, as rows: causes of failed runs and findings, each with its number, its list and its verb."""
+"""Rows of the overview: causes of failed runs and findings, each with its number, its list and its verb."""
 
 from __future__ import annotations
 

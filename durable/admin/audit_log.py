@@ -355,7 +355,7 @@ class OperatorActionAdmin(_ModelAdmin):
         return format_html('<a href="{}">{}</a>', address, action.run_id)
 
     def _subject(self, action: OperatorAction) -> str:
-        """What an action that is not about a run is about: a schedule, a queue, a workflow, a limit or a cause."""
+        """The subject of an action that is not about a run: a schedule, a queue, a workflow, a limit or a cause."""
         found = _SUBJECT.match(action.detail)
         if found is None:
             return shortened(action.detail, _MOST_OF_A_DETAIL) or "—"

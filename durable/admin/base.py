@@ -1,4 +1,4 @@
-"""What every page of a run shares: the frame in which it is rendered, and the URLs of the other pages.
+"""The base of the pages of a run: the frame in which they are rendered, and the URLs of the other pages.
 
 Views take `AdminPages`. They do not import `RunAdmin`, which routes requests to them.
 """

@@ -57,7 +57,7 @@ class ShownSlot:
 
 
 class SetForm(ActForm):
-    """How many slots of each key a limit allows."""
+    """The number of slots of each key of a limit."""
 
     at_once = forms.IntegerField(min_value=0, max_value=_MOST, label=_("Slots at once, of each key"))
 

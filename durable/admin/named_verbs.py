@@ -44,7 +44,7 @@ class NamedVerb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of a request: `done` in words, or a page with `form`, a `problem` or what is `planned`, and its status."""
+    """The outcome of a request: `done` in words, or a page with `form`, `problem` or `planned`, and its status."""
 
     form: forms.Form
     done: str = ""

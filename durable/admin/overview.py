@@ -34,7 +34,7 @@ _FROM_NOW: Final = re.compile(r"(?<=data-durable-relative=\"1\">)[^<]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """What needs a person: rows of causes and findings, and short rows of `further` causes, with `has_more` not of all."""
+    """Rows of causes and findings that need a person, and short ones of `further` causes, not of all if `has_more`."""
 
     rows: Sequence[attention.Row]
     further: Sequence[attention.Row]
@@ -48,7 +48,7 @@ class Attention:
 
     @property
     def number(self) -> str:
-        """How many need a person, "" for none."""
+        """The number of those that need a person, "" for none."""
         number = sum(row.is_urgent for row in self.rows) + len(self.further)
         return f"{number}{'+' if self.has_more else ''}" if number else ""
 

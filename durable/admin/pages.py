@@ -1,4 +1,4 @@
-"""What the pages share: finding the run of a URL, and cheap answers if nothing has changed."""
+"""Helpers of all pages: the run of a URL, and cheap answers if nothing has changed."""
 
 from __future__ import annotations
 

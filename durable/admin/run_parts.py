@@ -59,7 +59,7 @@ _STATES: Final = frozenset(each.value for each in RunState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a part is made of."""
+    """The data of which a part is made."""
 
     admin: AdminPages
     request: HttpRequest

@@ -1,4 +1,4 @@
-"""What runs now: a page of all running steps, the oldest first, and one of each step with its stack."""
+"""The pages of running steps: one of all, the oldest first, and one of each step with its stack."""
 
 from __future__ import annotations
 

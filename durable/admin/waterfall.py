@@ -104,7 +104,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnMark:
-    """What an operator did."""
+    """A mark of an operator's verb on the axis."""
 
     mark: Mark
     number: int

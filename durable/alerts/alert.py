@@ -1,4 +1,4 @@
-"""What is sent to a target."""
+"""An alert, as a target gets it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a look has found.
+    """The conditions that a look has found.
 
     `conditions` hold. Of those that hold no more, the keys in `unknown` could not be looked for, and those in `silent`
     end without a word.

@@ -43,7 +43,7 @@ class AlertSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where alerts go. `name` is the type and, from the second of a type on, its number: it is recorded with a run."""
+    """A target of alerts. `name` is the type and, from the second of a type on, its number; runs record it."""
 
     name: str
     type: str

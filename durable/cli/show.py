@@ -222,7 +222,7 @@ def _note(workflow: str, node: TreeNode) -> str:
 
 
 def _marks(node: TreeNode) -> list[str]:
-    """What is noted of the node, whether its failure was caught, and whether its step was undone or recovered."""
+    """The notes of the node: its note, whether its failure was caught, and whether its step was undone or recovered."""
     about = node.entry.metadata if node.entry is not None else None
     is_undone = about is not None and about.rollback_completed_at is not None
     is_recovered = about is not None and 0 < node.failed_attempts >= max(1, about.attempts) and not node.has_failed

@@ -13,14 +13,14 @@ __all__ = ["Alias", "AliasKind", "Aliases"]
 
 
 class AliasKind(StrEnum):
-    """What a name is of."""
+    """The kind of thing that a name is of."""
 
     WORKFLOW = "workflow"
     QUEUE = "queue"
 
 
 class Alias(NamedTuple):
-    """What was named `old` and is named `new`."""
+    """A thing that was named `old` and is named `new`."""
 
     kind: AliasKind
     old: str

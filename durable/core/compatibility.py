@@ -1,4 +1,4 @@
-"""What this release of durable can read of a history, and the errors for the rest.
+"""The formats of histories that this release of durable can read, and the errors for others.
 
 A release that records something which earlier ones would misread gives it a kind or a status of its own, or marks the
 entry's data with the `format` that is needed to read it. Here are the numbers and names of this release.

@@ -159,7 +159,7 @@ class timed_step:  # noqa: N801  # used like a function
 
     @property
     def info(self) -> StepInfo:
-        """What the function may know of the step."""
+        """The step, as its function may know it."""
         return self.call.info
 
     def is_of(self, run: RunRecord) -> bool:

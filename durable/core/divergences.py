@@ -1,4 +1,4 @@
-"""Where code and history part: as data, for what tells people and programs what to write in the code."""
+"""Places where code and history part, as data for what tells people and programs what to write in the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = "block"
 
 
 class DivergenceKind(StrEnum):
-    """How code and history part."""
+    """A way in which code and history part."""
 
     ADDED = "added"  # the code comes to an operation that is not in the history, which goes on with others
     REMOVED = "removed"  # the code has ended, and the history goes on
@@ -32,7 +32,7 @@ class OperationAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """Where the code of a scope and its history part.
+    """The place where the code of a scope and its history part.
 
     `code` is the operation that the code has come to, None for the end of its code. `recorded` are the first operations
     of the history that the code has not reached, or the one that it contradicts, in recorded order. `raised` is the

@@ -103,7 +103,7 @@ __all__ = [
 
 @dataclass(slots=True)  # not frozen, as Call
 class StepInfo:
-    """What a step's function may know about its step (`durable.current_step()`)."""
+    """The step, as its function may know it (`durable.current_step()`)."""
 
     _run: RunRecord = field(repr=False)
     location: str
@@ -137,7 +137,7 @@ class StepInfo:
 
     @property
     def saved(self) -> Any:
-        """What the attempt before has saved last; None if it has saved nothing, or if this is the first attempt."""
+        """The details that the attempt before has saved last; None if there are none, or for the first attempt."""
         return None if self._begin_progress is None else self.progress().before()
 
     def progress(self) -> StepProgress:

@@ -55,7 +55,7 @@ class Event:
 
 
 class Environment(Protocol):
-    """What a pass gets from outside."""
+    """The surroundings of a pass: clock, codec and settings."""
 
     worker: str
     #: The name of the worker's code; "" for none.

@@ -1,4 +1,4 @@
-"""How code names a slot: the limit, and its key if it has some."""
+"""Names of slots in code: the limit, and the key if the limit has keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ctx.map` hands to a workflow. Frozen data."""
+"""Results of `ctx.map`. Frozen data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T_co = TypeVar("T_co", covariant=True)
 @frozen
 @dataclass(frozen=True, slots=True)
 class MapChild(Generic[T_co]):
-    """How one child of a map has ended.
+    """The end of one child of a map.
 
     `number` is the place of its arguments among the inputs, from 0. `output` is that of a completed child, `error` that
     of a failed one, and `reason` is why one was cancelled, or "".

@@ -1,4 +1,4 @@
-"""Which errors of a workflow's own code are mistakes in that code, and how a mistake is described.
+"""The errors of a workflow's own code that are mistakes in that code, and the description of a mistake.
 
 A mistake is no failure of the run: the code is wrong, like code that does not fit the history. So nothing is undone
 because of one. What a step's function raises never counts: the failure of a step is recorded, and stays the step's

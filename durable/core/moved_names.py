@@ -24,7 +24,7 @@ class Move(NamedTuple):
 
 
 class Moves:
-    """What has moved, the oldest first."""
+    """The moves of recorded names, the oldest first."""
 
     __slots__ = ("_moves",)
 
@@ -96,7 +96,7 @@ _look: Callable[[], object] | None = None
 
 
 def put_in_force(moves: Iterable[Move]) -> None:
-    """Have this process take these moves, the oldest first, as in force, instead of those before."""
+    """Replace the moves that are in force in this process by these, the oldest first."""
     global _known  # one value, replaced whole, that threads read without a lock
     if _known.looks:
         _known = _InForce(Moves(moves), looks=True)
@@ -115,7 +115,7 @@ def in_force(moves: Iterable[Move]) -> Iterator[None]:
 
 
 def look_with(look: Callable[[], object]) -> None:
-    """Have this process call `look`, which puts in force what is recorded now, before it gives up a name."""
+    """Register `look` in this process, which puts in force what is recorded now, before it gives up a name."""
     global _look  # set once, when Django is set up
     _look = look
 

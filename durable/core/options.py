@@ -103,7 +103,7 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPolicy:
-    """How a step is tried: the value of each of its `StepOptions`, validated, durations in seconds."""
+    """The policy of a step: the value of each of its `StepOptions`, validated, durations in seconds."""
 
     max_retries: int = 3
     retry_backoff_base: Duration = 0.1

@@ -1,4 +1,4 @@
-"""Where a value is recorded: a codec that binds values to their places gets it.
+"""Places of recorded values, for codecs that bind values to their places.
 
 A place is a run, a field, and where in the run: nothing for the run's own input and output, a location for a value of
 an entry, the id and the queue for a message. A message keeps its place when a wait receives it or a send records it.

@@ -1,4 +1,4 @@
-"""What a start may say of a rank: priorities as lengths of time or by name, shares and their weights."""
+"""The options of a rank at a start: priorities as lengths of time or by name, shares and their weights."""
 
 from __future__ import annotations
 

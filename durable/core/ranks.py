@@ -34,7 +34,7 @@ UNTAGGED: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What a start says: `priority` as it was given ("" for none), its `head_start` in seconds, a share ("" for none)."""
+    """The rank that a start gives: `priority` as given ("" for none), its `head_start` in seconds, its share."""
 
     priority: str = ""
     head_start: int = 0
@@ -55,8 +55,9 @@ def inherited(given: Ranking | None, parent: Ranking | None) -> Ranking | None:
 
 @dataclass(frozen=True, slots=True)
 class ShareTag:
-    """Where a share goes on: `tag` is that of its next run, in this round. The entry of a queue itself has the tag that
-    was served last, None while no run of any share waits.
+    """The position of a share: `tag` is that of its next run, in this round.
+
+    The entry of a queue itself has the tag that was served last, None while no run of any share waits.
     """
 
     tag: datetime | None = None

@@ -1,4 +1,4 @@
-"""How many units of a key have begun in each five seconds of the last minute, as text in the key's row.
+"""Counts of the units of a key in each five seconds of the last minute, as text in the key's row.
 
 The text is the number of the newest five seconds since 1970, and behind it the counts, the newest first. It is bounded,
 and written by the statement that lets an attempt begin. The function in `durable.store.routines.rates` does what

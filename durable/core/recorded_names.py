@@ -44,7 +44,7 @@ def resolve_name(name: str) -> Callable[..., Any]:
 
 
 def resolve_used(name: str) -> Callable[..., Any]:
-    """What "module:qualname" names, without an import that a record alone asks for, and without code that runs at a look.
+    """Return the object that "module:qualname" names; import nothing for the record's sake, and run no code of it.
 
     A name of a package that is not in use counts by its source alone, without an import: then `NotInUse` is raised only
     if the source has no such name, and the answer is a function that stands for it. Raises ImportError or

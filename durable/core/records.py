@@ -123,7 +123,7 @@ class Request(StrEnum):
 
 
 class ActivityKind(StrEnum):
-    """What an activity calls: a step's function, or the rollback handler of a step."""
+    """The function that an activity calls: a step's own, or the rollback handler of a step."""
 
     STEP = "step"
     ROLLBACK = "rollback"
@@ -330,7 +330,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What failures of one kind have in common; `durable.core.causes` finds it.
+    """The cause that failures of one kind have in common; `durable.core.causes` finds it.
 
     `place` names the step that failed, "" for the workflow's own code; "~" stands for an iteration's number, and
     " (rollback)" follows it if the step's rollback handler failed. `error_type` is the name of the innermost error's
@@ -367,7 +367,7 @@ class FailureRecord:
 
 
 class WhenParentEnds(StrEnum):
-    """What becomes of an open child when its parent ends. The values are stored."""
+    """The fate of an open child when its parent ends. The values are stored."""
 
     CANCEL = "cancel"
     LEAVE = "leave"
@@ -375,7 +375,7 @@ class WhenParentEnds(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRecord:
-    """What makes the run `run_id` a child of `parent_id`: the operation at `location` of the parent has started it.
+    """The record that makes the run `run_id` a child of `parent_id`, which the operation at `location` has started.
 
     `generation` counts from 0 how often the operation has started a child anew. `position` orders the children of a
     parent. `group` is the location of the group that the child is one of, None for a child of its own. `member_of` is
@@ -417,7 +417,7 @@ class ChildStart(NamedTuple):
 
 
 class OnFailure(StrEnum):
-    """What the failure of a child means for the other children of its group. The values are stored."""
+    """The effect of a child's failure on the other children of its group. The values are stored."""
 
     STOP = "stop"
     FINISH = "finish"
@@ -490,7 +490,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:
-    """What a commit of the parent does to one of its groups.
+    """The changes that a commit of the parent makes to one of its groups.
 
     `new` makes it. `starts` are the next children, up to the number `created`. `renewed` are children that others of
     `starts` replace, which do not count as created. `taken_out` are children that are no longer of the group, although
@@ -512,7 +512,7 @@ class GroupChange:
 
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
-    """What one commit of a pass writes: all of it, or nothing if the run has a newer fence.
+    """The changes of one commit of a pass: it writes all of them, or nothing if the run has a newer fence.
 
     `run` patches the run's row. `park_change_seq` is the `change_seq` that the pass knew when it decided to park. If
     the row has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A
@@ -565,7 +565,7 @@ class Committed:
 
 
 class HoldKind(StrEnum):
-    """What an operator holds. The values are stored."""
+    """The kind of thing that an operator holds. The values are stored."""
 
     QUEUE = "queue"  # its runs are not claimed
     WORKFLOW = "workflow"  # its new runs wait, paused
@@ -601,7 +601,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDetails:
-    """What an attempt at `location` has saved, its `number`-th save. `details` is codec text.
+    """The `number`-th save of an attempt at `location`. `details` is codec text.
 
     `generation` counts the times that the step was begun again from the start, by a replay or after a compensation:
     what was saved before is not for it. Of two saves of a generation, that of the later fence, attempt and number
@@ -618,13 +618,13 @@ class SavedDetails:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """What a later save has more of."""
+        """The order of saves: a later one has a higher value."""
         return (self.generation, self.fence, self.attempt, self.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedOfActivity:
-    """What operators have asked of an activity: its stack, or that it is abandoned.
+    """Requests of operators to an activity: its stack, or that it is abandoned.
 
     The activity may have been replaced meanwhile: compare `attempt` and `fence`.
     """
@@ -662,7 +662,7 @@ class ActionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """What a pass has recorded and not committed yet: entries to write, and locations to delete."""
+    """The records of a pass that are not committed yet: entries to write, and locations to delete."""
 
     entries: Sequence[EntryRecord]
     deleted: Sequence[str]
@@ -670,7 +670,7 @@ class Uncommitted:
 
 @dataclass(slots=True, kw_only=True)
 class RunChange:
-    """What a verb from outside does to a run, decided under the run's lock.
+    """The changes that a verb from outside makes to a run, decided under the run's lock.
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
     waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children`, ids and

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class WorkflowDefinition(Protocol):
-    """What the registry keeps of a workflow: its name, the default queue of its runs, and its function."""
+    """The registry's entry of a workflow: its name, the default queue of its runs, and its function."""
 
     @property
     def name(self) -> str:

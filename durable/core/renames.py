@@ -107,7 +107,7 @@ _MOST_SCOPES: Final = 1_000
 
 
 class _InForce(NamedTuple):
-    """What a process knows: the renames of operations by each name of their workflow, the names of workflows and queues."""
+    """The renames that a process knows: of operations by each name of their workflow, of workflows and of queues."""
 
     steps: Mapping[str, Names]
     workflows: Aliases
@@ -178,7 +178,7 @@ def _taken_together(renames: Iterable[Rename | Alias]) -> _InForce:
 
 
 def put_in_force(renames: Iterable[Rename | Alias]) -> None:
-    """Have this process take these renames, the oldest first, as in force, instead of those before.
+    """Replace the renames that are in force in this process by these, the oldest first.
 
     Within `in_force` nothing changes.
     """
@@ -188,7 +188,7 @@ def put_in_force(renames: Iterable[Rename | Alias]) -> None:
 
 
 def put_queues_in_force(renames: Iterable[Alias]) -> None:
-    """Have this process take these names of queues, the oldest first, as in force. Other names stay as they are.
+    """Replace the names of queues that are in force in this process by these, the oldest first. Others stay.
 
     So a pass that is under way goes on with the names of operations with which it has begun. Within `in_force` nothing
     changes.

@@ -198,7 +198,7 @@ class Replay:
         return Summary(SummaryKind.REPLAYED, location=self.boundary)
 
     def _generations(self) -> dict[str, int]:
-        """What runs again gets new idempotency keys, the iterations that were pruned included."""
+        """Raise the generations of what runs again, pruned iterations included: it gets new idempotency keys."""
         generations = dict(self.run.generations)
         kinds = (EntryKind.STEP, EntryKind.LOOP, *FORKS)
         tops = [each for each in self._tops() if self.history.deleted[each].kind in kinds]
@@ -209,7 +209,7 @@ class Replay:
     def history_of(
         self, run_id: str, new_id: Callable[[], str], copied: Copied
     ) -> tuple[list[EntryRecord], list[Message]]:
-        """What stays, as the history and the inbox of a new run.
+        """Return what stays, as the history and the inbox of a new run.
 
         Messages get ids of their own, and where the history names a message or the run itself, it names the new one.
         `copied(text, old, new)` is codec text of one place for its copy at another; it may raise PayloadError.

@@ -24,7 +24,7 @@ _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 
 
 class ReplayCursor:
-    """How far the code of one scope has come in the history."""
+    """The position of the code of one scope in the history."""
 
     __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_used", "location", "node")
 

@@ -1,4 +1,4 @@
-"""How the audit log says what a replay starts again: written with the replay, and read where a bulk is shown."""
+"""The note of the audit log on what a replay starts again: written with the replay, and read where a bulk is shown."""
 
 from __future__ import annotations
 

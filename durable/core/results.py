@@ -1,4 +1,4 @@
-"""What operations hand to a workflow: results, failures, messages, and the two ways to end an iteration.
+"""Results of operations, as a workflow gets them: values, failures, messages, and the two ways to end an iteration.
 
 Frozen data. Nothing here touches a journal or a store.
 """
@@ -66,7 +66,7 @@ class Break(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """Why a step failed for good.
+    """The reason why a step failed for good.
 
     `kind` is "critical" (CriticalError, or `retry_if` returned False), "timeout", "exhausted" (all attempts failed) or
     "rollback" (RollbackError). `step` is the step's name, `attempts` the count of attempts, and `error` the last error.
@@ -90,7 +90,7 @@ class StepResult(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class BlockFailure:
-    """Why a block failed.
+    """The reason why a block failed.
 
     `source` and `name` say which operation failed, with which `error`. For a step, `step` is its `StepFailure`.
     """

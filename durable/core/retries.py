@@ -1,4 +1,4 @@
-"""What follows a failed attempt of a step or of a rollback handler: whether and when it is tried again.
+"""The decision after a failed attempt of a step or of a rollback handler: whether and when it is tried again.
 
 Pure functions of the options, of the attempts so far and of the error. A delay is drawn once: the caller records the
 moment, and a replay reads the record.

@@ -35,7 +35,7 @@ __all__ = ["PassOutcome", "PassPolicy", "PassWants", "Slots", "run_pass"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWants:
-    """What limits a pass has to have before it calls the workflow: its moments in rates, and its slots."""
+    """The limits that a pass needs before it calls the workflow: its moments in rates, and its slots."""
 
     rates: Sequence[RateWant]
     slots: Sequence[SlotWant]
@@ -59,7 +59,7 @@ class PassPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
-    """How a pass ended. `due_now`: the run can continue at once. `queues_to_notify`: those of the runs that the commit
+    """The end of a pass. `due_now`: the run can continue at once. `queues_to_notify`: those of the runs that the commit
     which ended the pass has made due. `is_long`: the history has more than `LONG_HISTORY` entries.
     """
 

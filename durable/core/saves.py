@@ -1,4 +1,4 @@
-"""What a running step saves of its progress: for its next attempt, and as a sign that it goes on.
+"""Saves of a running step's progress: for its next attempt, and as a sign that it goes on.
 
 Owns when a save is a sign, and which one is the newest. The step does not write its saves. The worker's lease manager
 writes them once a second, and so do the commit of a failed attempt and the change that gives a run up.

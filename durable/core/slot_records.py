@@ -63,7 +63,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChange:
-    """What a commit does to the slots of its run.
+    """The changes that a commit makes to the slots of its run.
 
     Those at the locations `released` are given up, held or waited for; `is_left`: also those that the run holds only
     while a worker executes it, of its workflow and of steps, except at `awaited`. `awaited` are the locations for whose

@@ -55,7 +55,7 @@ _KIND: Final = re.compile(r'\{"kind":"([a-z_]+)"')
 
 
 class SummaryKind(StrEnum):
-    """What a summary says. The values are stored."""
+    """The kind of a summary. The values are stored."""
 
     TEXT = "text"  # a text without data; "" if there is nothing to say
     WAITING = "waiting"
@@ -144,7 +144,7 @@ class Summary(str):
 
     @property
     def doing(self) -> str:
-        """What the run is doing beside its waits, in words; "" if it is nothing."""
+        """The work of the run beside its waits, in words; "" for none."""
         return _doing(self.words, self.facts["doing"]) if self.kind is SummaryKind.WAITING else ""
 
     @property

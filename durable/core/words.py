@@ -12,7 +12,7 @@ __all__ = ["ENGLISH", "Sentence", "Words", "gettext_noop", "told_in"]
 
 
 class Words:
-    """How sentences are told: in English.
+    """The language of sentences: English.
 
     A subclass looks them up in a catalogue; see `durable.core.summary.Summary.told_in`.
     """

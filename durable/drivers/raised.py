@@ -1,4 +1,4 @@
-"""What user code raises must not end the worker or its event loop, or break the description of errors.
+"""Errors of user code, kept from ending the worker or its event loop and from breaking descriptions.
 
 Owns which exceptions of a step's function or of a body are passed on unchanged (errors that can be described, the
 engine's control flow, the worker's own end), and as which failure the others are reported.

@@ -86,7 +86,7 @@ def _ignore(event: Event) -> None:
 
 
 class _Records:
-    """What a host needs of a store: the records of one run."""
+    """The part of a store that a host needs: the records of one run."""
 
     def __init__(self, history: History) -> None:
         self._history = history

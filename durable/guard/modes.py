@@ -1,4 +1,4 @@
-"""What the guard does with what it notices: nothing, log it, or refuse it."""
+"""The modes of the guard: it ignores, logs or refuses an effect."""
 
 from __future__ import annotations
 

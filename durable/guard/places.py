@@ -1,4 +1,4 @@
-"""Where workflow code is, and whether what happens there is its own doing.
+"""The line of workflow code that runs, and whether an effect is its own doing.
 
 Owns the look at the frames of the caller. It is taken only when something has happened between two operations, so its
 cost does not matter.

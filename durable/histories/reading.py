@@ -37,7 +37,7 @@ class StoredHistory:
 
     @property
     def codec(self) -> Codec | None:
-        """What reads the values; None: the codec of the project."""
+        """The codec that reads the values; None: the codec of the project."""
         return None if self.values is Values.STORED else PLAIN
 
     @property

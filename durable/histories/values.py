@@ -1,4 +1,4 @@
-"""What an export does with recorded values: write them as they are stored, decrypted, or redacted.
+"""The treatment of recorded values in an export: it writes them as they are stored, decrypted, or redacted.
 
 A redacted value keeps its type, so that today's classes read it and code finds its fields. With `DURABLE["REDACT"]`
 what the hook leaves as it is stays; without a hook, everything is replaced. What is replaced becomes a placeholder of
@@ -50,7 +50,7 @@ _PLACEHOLDERS: Final[Mapping[type, Any]] = {
 
 
 class Values(StrEnum):
-    """How values are written. The words are in the files."""
+    """The form in which values are written. The words are in the files."""
 
     STORED = "stored"
     DECRYPTED = "decrypted"

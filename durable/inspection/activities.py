@@ -1,4 +1,4 @@
-"""What runs now: the steps that workers are in, with their age and what is usual for them.
+"""Running steps: those that workers are in, with their age and what is usual for them.
 
 Reads the rows that workers write about steps that have run for a second. Rows of a lost lease are never returned. All
 lists are bounded, and the durations are computed for a bounded number of places.
@@ -91,7 +91,7 @@ class RunningStep:
 
     @property
     def overrun(self) -> str:
-        """What follows of a step that goes on after its timeout: sentences, "" for any other."""
+        """The consequences of a step that goes on after its timeout: sentences, "" for any other."""
         if not 0 < self.timeout < self.seconds:
             return ""
         told = _("Its timeout has passed, and it has not let itself be interrupted.")
@@ -113,7 +113,7 @@ class RunningStep:
 
     @property
     def limits(self) -> str:
-        """What its age compares with: "timeout 51 m; usually 2 s", "" for nothing."""
+        """The limits of its age: "timeout 51 m; usually 2 s", "" for nothing."""
         known = [_("timeout %(span)s") % {"span": span(self.timeout)}] if self.timeout else []
         if self.usual is not None and self.usual.p50 is not None:
             known.append(_("usually %(span)s") % {"span": span(self.usual.p50)})

@@ -1,4 +1,4 @@
-"""What is before a run that waits for a worker: runs of its queue that are due earlier, and workers that are busy."""
+"""The backlog before a run that waits for a worker: runs of its queue that are due earlier, and busy workers."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class BulkSummary:
 
     @property
     def numbers(self) -> str:
-        """How far it is, in words: "312 of 1,060; 3 refused; 2 failed again"."""
+        """Its progress, in words: "312 of 1,060; 3 refused; 2 failed again"."""
         processed = str(Count(number=self.processed, is_capped=self.done.is_capped))
         if self.total is not None and self.total >= self.processed:
             processed = _("%(number)s of %(total)s") % {"number": processed, "total": thousands(self.total)}
@@ -113,7 +113,7 @@ class BulkSummary:
 
     @property
     def headline(self) -> str:
-        """What it does now, as one sentence without a full stop."""
+        """Its present work, as one sentence without a full stop."""
         if self.stopped is not None:
             return self._stopped_why(*self.stopped)
         told = {"numbers": self.numbers, "first": self.done}

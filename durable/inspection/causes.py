@@ -103,7 +103,7 @@ class CauseLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseSpread:
-    """Where the newest failed runs of a cause failed, at most `SAMPLE` of them: each name with its number, the highest first."""
+    """The workflows, queues and workers of the newest `SAMPLE` failed runs of a cause, by number."""
 
     workflows: Sequence[tuple[str, int]]
     queues: Sequence[tuple[str, int]]
@@ -354,7 +354,7 @@ def _with_last(bars: Mapping[Any, int]) -> Mapping[int, int]:
 
 
 class _Bar(Func):
-    """How many bars a moment is after another one."""
+    """The number of bars from one moment to another."""
 
     output_field = IntegerField()
 

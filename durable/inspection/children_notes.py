@@ -1,4 +1,4 @@
-"""What a pause and a cancel of a run mean for its children, and which of them have failed although it has completed."""
+"""The effects of a pause and a cancel of a run on its children, and the failed children of a completed run."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MOST: Final = 50_000  # places of the left run, and places of the right one alon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one run has at a place. `output` is JSON data, None also if the user may not see it."""
+    """One of two compared runs at a place. `output` is JSON data, None also if the user may not see it."""
 
     status: str
     attempts: int

@@ -1,4 +1,4 @@
-"""What the engine has recorded of an operation beside the workflow's values: what REST and the export have as `data`.
+"""The engine's own records of an operation, beside the workflow's values: what REST and the export have as `data`.
 
 Must not hold a value of the workflow, or an error's text that was not redacted.
 """

@@ -1,4 +1,4 @@
-"""What happened to a run, one by one: entries that began and ended, failed attempts, messages, and what operators did.
+"""The events of a run, one by one: entries that began and ended, failed attempts, messages, and what operators did.
 
 Paged by key, forwards and backwards. The key of an event is its time, the rank of its source and the row's key there.
 """
@@ -59,9 +59,9 @@ class Event:
     """Something that happened.
 
     `what`: created, started, began, "attempt failed", completed, compensated, "message sent", an operator's verb,
-    "compensation failed" (the last attempt of a rollback handler, at the end of the run that it stopped), or the state in
-    which the run has ended. `kind` is that of the entry at `location`, "" without one. `attempt` is its
-    number, None where there is none. `by` is the worker or the operator, "" if it is not recorded.
+    "compensation failed" (the last attempt of a rollback handler, at the end of the run that it stopped), or the state
+    in which the run has ended. `kind` is that of the entry at `location`, "" without one. `attempt` is its number, None
+    where there is none. `by` is the worker or the operator, "" if it is not recorded.
     """
 
     key: EventKey
@@ -91,8 +91,8 @@ def list_events(
 ) -> EventPage:
     """Return a page of the run's events behind the key `after`, the oldest or the newest first; six statements.
 
-    One more for a run whose compensation has stopped. `entries` is their number, for a caller that has counted them: what
-    is read of a long history is remembered while its run rests (`durable.inspection.resting`).
+    One more for a run whose compensation has stopped. `entries` is their number, for a caller that has counted them:
+    what is read of a long history is remembered while its run rests (`durable.inspection.resting`).
     """
     found = [
         each

@@ -56,7 +56,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an explanation is made of; see `durable.inspection.explain_states.explain`."""
+    """The facts of an explanation; see `durable.inspection.explain_states.explain`."""
 
     run: Run
     now: datetime

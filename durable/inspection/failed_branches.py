@@ -1,4 +1,4 @@
-"""Which branch of a join made a run fail, if its failure came from one: the branch that failed first, by the clock."""
+"""The branch of a join that made a run fail, if its failure came from one: that that failed first, by the clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FailedBranch:
 
     @property
     def text(self) -> str:
-        """Which branch failed, and how many did: 'Branch "mail" of "ship" failed first (2 of 3 branches failed)'."""
+        """The failed branch and their number: 'Branch "mail" of "ship" failed first (2 of 3 branches failed)'."""
         if self.is_first:
             text = _('Branch "%(name)s" of "%(fork)s" failed first (%(note)s)')
         else:

@@ -97,7 +97,7 @@ class FamilyCounts:
 
 
 class ChildCursor(NamedTuple):
-    """Where a child is in the order of starts.
+    """The position of a child in the order of starts.
 
     A child that was started anew may have the position of the one before.
     """

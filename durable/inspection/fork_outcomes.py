@@ -67,7 +67,7 @@ class ForkOutcome:
 
     @property
     def note(self) -> str:
-        """How many branches have failed; "" if none counts."""
+        """The number of failed branches, in words; "" if none counts."""
         if not self.failed:
             return ""
         text = ngettext(

@@ -1,4 +1,4 @@
-"""What to say of a step whose output was given by hand."""
+"""The note on a step whose output was given by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queues are paused, and of which workflows new starts are held: by whom, since when and why."""
+"""Paused queues, and workflows whose new starts are held: by whom, since when and why."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _MOST_PLACES: Final = 1_000  # operations with recovered children whose records 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaterRecoveries:
-    """How many children of a run were recovered since it has read how they ended, and the newest of these recoveries.
+    """The number of a run's children that were recovered since it read their ends, and the newest recovery.
 
     `is_after_end`: all of them were after the end of the run. A replay in place that keeps what has read the children
     gives the run a later end.

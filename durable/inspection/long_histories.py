@@ -1,4 +1,4 @@
-"""What is counted of long histories ahead of the pages, in the process of the sweep."""
+"""Counts of long histories that the process of the sweep makes ahead of the pages."""
 
 from __future__ import annotations
 

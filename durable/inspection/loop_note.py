@@ -1,4 +1,4 @@
-"""What a loop's record says of its iterations."""
+"""The note on a loop's iterations, from its record."""
 
 from __future__ import annotations
 

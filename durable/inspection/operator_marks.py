@@ -1,4 +1,4 @@
-"""What operators did to a run, as marks on its axis of time."""
+"""Operators' verbs on a run, as marks on its axis of time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What an operator did to the run: "recovered by ada: the bank is back"."""
+    """An operator's verb on the run: "recovered by ada: the bank is back"."""
 
     title: str
     at: datetime

@@ -72,7 +72,7 @@ _COLUMNS: Final[Sequence[Any]] = (
 
 
 class Record(NamedTuple):
-    """What a timeline needs of an entry."""
+    """The columns of an entry that a timeline needs."""
 
     ordinal: int
     location: str

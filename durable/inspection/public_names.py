@@ -1,4 +1,4 @@
-"""What `durable.inspection` offers, by name. Loaded at the first use of one of these names: a worker uses none of them.
+"""The names that `durable.inspection` offers, loaded at the first use of one of them: a worker uses none.
 
 No name may be that of a module of the package: Python would give the module. Such a function is imported from its
 module.

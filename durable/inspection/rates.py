@@ -100,7 +100,7 @@ class RateSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateCounts:
-    """How many attempts wait for their moments in a limit's rate, and how many of its keys are closed."""
+    """The number of attempts that wait for moments in a limit's rate, and that of its closed keys."""
 
     name: str
     waiting: Count

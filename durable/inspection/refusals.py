@@ -1,4 +1,4 @@
-"""Why something was refused, in the active language.
+"""Refusals in the active language.
 
 Errors are in English: code, logs and the audit log have them. What people often meet on pages is told here: the states
 of runs, and errors whose text is a `durable.core.words.Sentence`. Any other error tells its own text.

@@ -1,4 +1,4 @@
-"""What was counted of long histories, remembered by this process while their runs rest.
+"""Counts of long histories that this process remembers while their runs rest.
 
 A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators,
 whose verbs raise its `change_seq`. So what was counted of a run without a lease holds until one of these numbers is

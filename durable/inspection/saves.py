@@ -1,4 +1,4 @@
-"""What running steps have saved of their progress, for users who may see payloads."""
+"""The saves of running steps, for users who may see payloads."""
 
 from __future__ import annotations
 

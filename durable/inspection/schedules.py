@@ -128,7 +128,7 @@ def late_schedules(now: datetime, most: int = 10) -> list[Schedule]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickCounts:
-    """How many ticks of one outcome there were in a period, at most `CAP`, and some of their schedules."""
+    """The number of ticks of one outcome in a period, at most `CAP`, and some of their schedules."""
 
     number: int
     names: Sequence[str]

@@ -1,4 +1,4 @@
-"""What is amiss with limits: slots that runs keep without going on, and lines that do not move.
+"""Troubles of limits: slots that runs keep without going on, and lines that do not move.
 
 Each look is bounded, along an index of slots by limit and age.
 """
@@ -92,7 +92,7 @@ class StillLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCounts:
-    """How many slots of a limit are held, how many runs wait for one, and since when the first of them; None for none."""
+    """The numbers of a limit's held slots and waiting runs, and since when the first of these waits; None for none."""
 
     name: str
     held: Count

@@ -40,7 +40,7 @@ SampledStep = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDurations:
-    """How long a step usually takes. Seconds; None without a success among the sampled executions.
+    """The usual durations of a step. Seconds; None without a success among the sampled executions.
 
     `place` is its location with "~" in place of an iteration's number. Of the `sampled` executions that have ended,
     `failed` have used up their attempts; the others have succeeded, with `attempts` attempts on average.

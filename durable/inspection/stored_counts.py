@@ -1,4 +1,4 @@
-"""What was counted of long histories, stored until their runs change.
+"""Counts of long histories, stored until their runs change.
 
 To count 100,000 entries takes a tenth of a second and more, which is too long for a page. The worker that ends a pass
 of a run with more than `LONG_HISTORY` entries notes it (`durable.worker.long_histories`). The process of the sweep

@@ -1,4 +1,4 @@
-"""How many runs ended in the last hour and day, and how long they took: of all workflows, or of one.
+"""The number of runs that ended in the last hour and day, and their durations: of all workflows, or of one.
 
 Read from the rows that the sweep writes behind its watermark (`durable.rollups`), so every run is counted, and the cost
 is that of the bars: it does not depend on the number of runs. The figures end at `Throughput.until`.

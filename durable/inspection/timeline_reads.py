@@ -1,4 +1,4 @@
-"""What a timeline reads besides the places: failed attempts, and the members of an opened place."""
+"""The reads of a timeline besides its places: failed attempts, and the members of an opened place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where code and history part, in the active language: the text of a `HistoryDivergedError` told once more.
+"""Divergences in the active language: the text of a `HistoryDivergedError` told once more.
 
 The text is stored in English, as `durable.core.replay_cursor` has made it. A text that does not begin and end so, a
 shortened or a redacted one for example, stays as it is; so does a problem that only names values.

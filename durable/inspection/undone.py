@@ -84,7 +84,7 @@ class Undone:
 
     @property
     def text(self) -> str:
-        """How many steps were undone, which, and from where a recovery does them again."""
+        """The number of undone steps, their names, and from where a recovery does them again."""
         names = ", ".join(f'"{display_location(each)}"' for each in self.locations[:_NAMED])
         others = len(self.locations) - _NAMED
         if others > 0:

@@ -23,7 +23,7 @@ __all__ = ["VisibleFailure", "VisibleFailures", "visible_failures"]
 
 
 class VisibleFailure(NamedTuple):
-    """Why a run is failed."""
+    """The failure of a run."""
 
     cause_id: int
     run_id: str

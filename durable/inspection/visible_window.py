@@ -1,4 +1,4 @@
-"""How far a list of the runs that a user may see looks, where it follows an index that has the runs of everybody."""
+"""The window of a list of the runs that a user may see, where it follows an index that has the runs of everybody."""
 
 from __future__ import annotations
 

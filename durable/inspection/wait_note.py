@@ -1,4 +1,4 @@
-"""What to say of a wait for messages that has ended without one."""
+"""The note on a wait for messages that has ended without one."""
 
 from __future__ import annotations
 

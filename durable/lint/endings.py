@@ -1,4 +1,4 @@
-"""How a block of statements always ends."""
+"""The ways in which a block of statements ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was seen in one workflow: the facts that rules judge. Data only."""
+"""Facts of one workflow: those that rules judge. Data only."""
 
 from __future__ import annotations
 

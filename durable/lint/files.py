@@ -1,4 +1,4 @@
-"""Which files are read, and their text. A file that cannot be read is told of; none is imported or run."""
+"""The files to read, and their text. A file that cannot be read is told of; none is imported or run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of names outside of the project: which of them read or change the world.
+"""Knowledge of names outside of the project: which of them read or change the world.
 
 Data only. A name is dotted and absolute, as imports give it; builtins are below `builtins`.
 """

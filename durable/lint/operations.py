@@ -1,4 +1,4 @@
-"""What the arguments of an operation mean: its name, its bodies, a step's function and options."""
+"""The meaning of an operation's arguments: its name, its bodies, a step's function and options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Arguments:
 
     @property
     def name_result(self) -> Result:
-        """What the name was read as."""
+        """The result of reading the name."""
         return self.of(0, "name")
 
     def of(self, position: int, keyword: str) -> Result:

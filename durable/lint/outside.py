@@ -1,4 +1,4 @@
-"""What calls of things outside of the project return, as far as their names tell; and how origins pass through them."""
+"""The values of calls outside of the project, as far as their names tell, and the origins that pass through them."""
 
 from __future__ import annotations
 

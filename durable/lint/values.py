@@ -1,4 +1,4 @@
-"""What an expression of workflow code stands for, as far as reading it tells; None for all that is not known."""
+"""Values of expressions of workflow code, as far as reading them tells; None for all that is not known."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Value: TypeAlias = Any  # one of the classes below, or None
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from that differs from pass to pass: its kind, and the expression that made it."""
+    """The origin of a value that differs from pass to pass: its kind, and the expression that made it."""
 
     kind: str
     text: str
@@ -55,7 +55,7 @@ class Origin:
 
 
 class Result(NamedTuple):
-    """What an expression stands for, and what in it differs from pass to pass."""
+    """The value of an expression, and what in it differs from pass to pass."""
 
     value: Value
     origins: frozenset[Origin]
@@ -119,14 +119,14 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What `ctx.start_child` returns."""
+    """The value of `ctx.start_child`."""
 
     context: Context
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What `ctx.queue.next` returns."""
+    """The value of `ctx.queue.next`."""
 
     context: Context
 
@@ -249,7 +249,7 @@ class NaiveMoment:
 
 @dataclass(frozen=True, slots=True)
 class ContextMoment:
-    """What `ctx.now()` returned, which is aware."""
+    """The value of `ctx.now()`, which is aware."""
 
 
 @dataclass(eq=False, slots=True)

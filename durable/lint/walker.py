@@ -1,4 +1,4 @@
-"""What the readers of expressions, calls and operations know of each other, and of what reads the statements."""
+"""Protocols by which the readers of expressions, calls, operations and statements know each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Reader", "Walker"]
 
 
 class Walker(Protocol):
-    """What reads the statements around the expressions."""
+    """The reader of the statements around the expressions."""
 
     facts: Facts
 
@@ -45,7 +45,7 @@ class Walker(Protocol):
 
 
 class Reader(Protocol):
-    """What reads the expressions within calls."""
+    """The reader of the expressions within calls."""
 
     def of(self, node: ast.expr, frame: Frame) -> Result:
         """Read an expression."""

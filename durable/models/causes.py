@@ -20,7 +20,7 @@ __all__ = ["Cause", "CauseBuild", "Failure"]
 
 
 class Cause(models.Model):
-    """What failures of one kind have in common (`durable.core.records.Cause`).
+    """The cause that failures of one kind have in common (`durable.core.records.Cause`).
 
     `first_seen_at` is when the first of them happened. A muted cause is not shown among what needs attention.
     """

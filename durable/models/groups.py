@@ -53,12 +53,12 @@ class ChildGroup(models.Model):
 
     @property
     def spec(self) -> GroupSpec:
-        """What the parent has decided when it made the group."""
+        """The parent's decision when it made the group."""
         return GroupSpec(**{name: getattr(self, name) for name in GroupSpec.__slots__})
 
 
 class GroupTally(models.Model):
-    """How many children of a group there are, by what they do. Written under its own lock, by the end of each child.
+    """The numbers of a group's children, by what they do. Written under its own lock, by the end of each child.
 
     `created` are those that have been made so far; each of them is in exactly one of the other counts. `waiting` are
     those that have a `Turn`, `running` the others that have not ended. `is_stopped`: a child has failed and the others

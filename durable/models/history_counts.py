@@ -1,4 +1,4 @@
-"""What was counted of long histories: a side table, with a row for each run whose history is long."""
+"""Counts of long histories: a side table, with a row for each run whose history is long."""
 
 from __future__ import annotations
 

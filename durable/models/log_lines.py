@@ -1,4 +1,4 @@
-"""What runs have logged: written by `durable.logs.RunLogHandler`, which a project switches on.
+"""Log lines of runs: written by `durable.logs.RunLogHandler`, which a project switches on.
 
 A side table without a constraint to the run: a constraint would have each write wait for the run's lock.
 """

@@ -16,7 +16,7 @@ __all__ = ["Lane", "RunRank", "Share"]
 
 
 class RunRank(models.Model):
-    """What the start of a run has said of its rank (`durable.core.ranks.Ranking`)."""
+    """The rank that the start of a run has given (`durable.core.ranks.Ranking`)."""
 
     # no constraint in the database: the row is inserted in the transaction that has inserted the run
     run = models.OneToOneField(
@@ -50,7 +50,7 @@ class Lane(models.Model):
 
 
 class Share(models.Model):
-    """Where a share of a queue goes on (`durable.core.ranks.ShareTag`); the share "" is the queue itself."""
+    """The position of a share of a queue (`durable.core.ranks.ShareTag`); the share "" is the queue itself."""
 
     queue = NameField[str, str](max_length=MAX_ID)
     share = NameField[str, str](max_length=MAX_ID, blank=True)

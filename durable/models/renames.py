@@ -76,7 +76,7 @@ _has_learned = False
 
 
 def learn_names(alias: str) -> None:
-    """Have this process know what migrations have renamed."""
+    """Read the renames of migrations into this process."""
     global _has_learned
     put_in_force(names_in_force(alias))
     _has_learned = True
@@ -89,6 +89,6 @@ def know_names(alias: str) -> None:
 
 
 def learn_queues(alias: str) -> None:
-    """Have this process know which queues migrations have renamed; one statement."""
+    """Read the renames of queues into this process; one statement."""
     rows = RenamedName.objects.using(alias).filter(kind=AliasKind.QUEUE).order_by("id").values_list("old", "new")
     put_queues_in_force(Alias(AliasKind.QUEUE, *each) for each in rows)

@@ -13,7 +13,7 @@ __all__ = ["Rollup", "RollupProgress"]
 
 
 class Rollup(models.Model):
-    """How many runs ended from `begins` on, for `width` seconds, and how long they took.
+    """The number of runs that ended from `begins` on, for `width` seconds, and their durations.
 
     `workflow` is "" in the row of all workflows. `durations` has the number of runs for each class of durations
     (`durable.rollups.durations`).

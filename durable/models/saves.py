@@ -1,4 +1,4 @@
-"""What steps have saved of their progress: a side table, with a row for each step that runs, or failed, after a save."""
+"""Saves of steps: a side table, with a row for each step that runs, or failed, after a save."""
 
 from __future__ import annotations
 

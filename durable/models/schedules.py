@@ -203,14 +203,14 @@ class Schedule(models.Model):
 
 
 class Tick(models.Model):
-    """What became of one moment of a schedule. `number` counts the ticks of a schedule from 1; the newest 200 are kept.
+    """The outcome of one moment of a schedule. `number` counts the ticks of a schedule from 1; the newest 200 are kept.
 
     `run_id` is "" if there is no run; the run may have been pruned. `kind` is "tick", "catch_up", "run_now" or
     "backfill".
     """
 
     class Outcome(models.TextChoices):
-        """What became of the moment."""
+        """The outcome of the moment."""
 
         STARTED = "started", "started"
         WAITING = "waiting", "waiting"

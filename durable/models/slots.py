@@ -31,7 +31,7 @@ class Limit(models.Model):
 
     @property
     def number(self) -> int:
-        """How many slots of each key may be held."""
+        """The number of slots of each key that may be held."""
         return self.at_once if self.override is None else self.override
 
 
@@ -93,7 +93,7 @@ class Slot(models.Model):
 
 
 class SlotNote(models.Model):
-    """What the sweep has to do if the process that noted it cannot: look at the line of a key, and wake the run.
+    """Work for the sweep, if the process that noted it cannot do it: look at the line of a key, and wake the run.
 
     The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction
     has locked. So does a verb that moves the moment of a run's attempt (`durable.store.rates`).

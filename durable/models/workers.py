@@ -23,7 +23,7 @@ class WorkerProcess(models.Model):
     """
 
     class State(models.TextChoices):
-        """What the process reported of itself."""
+        """The state that the process reported of itself."""
 
         SERVING = "serving", "serving"
         STOPPING = "stopping", "stopping"

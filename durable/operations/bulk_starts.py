@@ -36,7 +36,7 @@ _PAGE: Final = 100  # runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkStarts:
-    """What the replays of failed runs, each from where it failed, start again.
+    """The children that replays of failed runs, each from where it failed, start again.
 
     `looked_at` runs were examined: `parents` of them start `children` children again, by workflow in `workflows`, the
     most frequent first. They are new runs with new idempotency keys. `is_partial`: there are or may be more runs, and

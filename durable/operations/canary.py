@@ -24,7 +24,7 @@ MAX_WITHIN: Final = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """How a bulk tries its verb: on the `first` runs alone.
+    """The trial of a bulk's verb: on the `first` runs alone.
 
     The bulk waits until each of them has ended, is paused, or waits for longer than the canary does. If `stop_after` of
     them have failed by then, or if one of them is still under way after `within` seconds, the bulk stops until an
@@ -59,7 +59,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryLook:
-    """What the runs of a canary have come to: how many are `failed`, and how many are `open`, that is, under way.
+    """The state of a canary's runs: how many are `failed`, and how many are `open`, that is, under way.
 
     `is_over`: the canary's time has passed.
     """

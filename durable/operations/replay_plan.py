@@ -80,7 +80,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCounts:
-    """How many there are of each list of a plan. `started_children` is the sum of the numbers in `starts`."""
+    """The length of each list of a plan. `started_children` is the sum of the numbers in `starts`."""
 
     removed: int
     reruns: int
@@ -96,7 +96,7 @@ class PlanCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a plan is made of: a run gone back, and what that means for its history, its inbox and its children.
+    """The basis of a plan: a run gone back, and what that means for its history, its inbox and its children.
 
     `running` are the steps that stay and run now; `returned` the first messages that return to the queue, of
     `messages`. `starts` are the children that are started again. `not_given` says why the output of the target cannot

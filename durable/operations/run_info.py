@@ -58,7 +58,7 @@ class RunInfo:
 
     @property
     def output(self) -> Any:
-        """What the workflow returned; None before. Decoded at each access. Raises PayloadError."""
+        """The value that the workflow returned; None before. Decoded at each access. Raises PayloadError."""
         return runtime.current().decode(self._output, Place(self.id, "output"))
 
     @classmethod

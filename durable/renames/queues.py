@@ -30,7 +30,7 @@ _OPEN = sorted(each.value for each in {*RunState} - ENDED)
 def rename_queue(
     alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]
 ) -> None:
-    """Have both names be of one queue, and give its open runs the new one; with `is_back`, the old one.
+    """Make both names those of one queue, and give its open runs the new one; with `is_back`, the old one.
 
     Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
     """
@@ -101,7 +101,7 @@ def _of_state(alias: str, queue: str, state: str) -> RunQuerySet:
 
 
 def _copy_shares(alias: str, before: str, after: str) -> None:
-    """Have the shares of the other name go on where those of this one are; runs keep their tags."""
+    """Give the shares of the other name the positions of those of this one; runs keep their tags."""
     rows = Share.objects.using(alias)
     for each in rows.filter(queue=before).order_by("share"):
         other, is_new = rows.get_or_create(
@@ -114,7 +114,7 @@ def _copy_shares(alias: str, before: str, after: str) -> None:
 
 
 def _open_lanes(alias: str, queue: str, runs: RunQuerySet) -> None:
-    """Have claims of the queue look at the head starts of these runs, before they come to it."""
+    """Add lanes for the head starts of these runs to the queue, before the runs come to it."""
     found = runs.filter(head_start__isnull=False).values_list("head_start", flat=True).distinct()
     lanes = [Lane(queue=queue, head_start=each) for each in found if each is not None]
     if lanes:

@@ -25,7 +25,7 @@ def record(alias: str, name: Alias, at: datetime) -> None:
 
 
 def rewrite_references(alias: str, kind: AliasKind, before: str, after: str) -> None:
-    """Have holds, schedules and saved views refer to the other name.
+    """Rewrite the references of holds, schedules and saved views to the other name.
 
     Schedules keep their own names, of which the ids of runs are made.
     """
@@ -45,7 +45,7 @@ def copy_hold(alias: str, kind: AliasKind, before: str, after: str) -> None:
 
 
 def _rewrite_views(alias: str, parameter: str, before: str, after: str) -> None:
-    """Have saved views filter by the other name. `parameter` is that of the address of a list."""
+    """Rewrite the filters of saved views to the other name. `parameter` is that of the address of a list."""
     for view in SavedView.objects.using(alias).filter(query__contains=parameter).order_by("pk"):
         pairs = parse_qsl(view.query, keep_blank_values=True)
         changed = [(name, after if (name, value) == (parameter, before) else value) for name, value in pairs]

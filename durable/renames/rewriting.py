@@ -265,7 +265,7 @@ class _Rewriting:
             rows = list(found.filter(Q(**{f"{run}_id__gt": at}) | here, **{f"{run}_id__gte": at})[:_ROWS])
 
     def _rewrite_failures(self, run_ids: Sequence[str]) -> None:
-        """Have the failures at the operation be of the cause under the new name."""
+        """Move the failures at the operation to the cause under the new name."""
         failures = Failure.objects.using(self.alias).filter(run__in=run_ids)
         causes = Cause.objects.using(self.alias).filter(pk__in=failures.values("cause")).exclude(place="")
         for cause in causes:

@@ -34,7 +34,7 @@ __all__ = ["rename_workflow"]
 def rename_workflow(
     alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]
 ) -> None:
-    """Have both names be of one workflow, and give its runs the new one; with `is_back`, the old one.
+    """Make both names those of one workflow, and give its runs the new one; with `is_back`, the old one.
 
     Runs whose rows are locked are tried again for `wait` seconds. Raises RenameRefused.
     """

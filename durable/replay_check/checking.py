@@ -27,7 +27,7 @@ __all__ = ["Facts", "check_history", "check_recorded", "check_stored"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What migrations of the project rename and move.
+    """The renames and moves of the project's migrations.
 
     It takes a while to find, and is the same for all runs of a check.
     """

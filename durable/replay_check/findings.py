@@ -1,5 +1,7 @@
-"""What a replay of a history tells: findings with their kinds, and the verdict on one run. Plain data, which can be sent
-between processes."""
+"""Results of the replay of a history: findings with their kinds, and the verdict on one run.
+
+Plain data, which can be sent between processes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ __all__ = ["Decision", "Finding", "FindingKind", "Verdict"]
 
 
 class FindingKind(StrEnum):
-    """Why a run would not go on with the code at hand."""
+    """The reason why a run would not go on with the code at hand."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -34,7 +36,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is wrong with one run, and what to do about it.
+    """A fault of one run, and what to do about it.
 
     `location` is where, "" for the workflow's own code or input. `history` is what the history has there and `code`
     what the code does, as words. `mend` is a sentence, and `add` has the lines of code that it speaks of.
@@ -52,7 +54,7 @@ class Finding:
 
     @property
     def problem(self) -> str:
-        """What the history has and what the code does, as one sentence."""
+        """The history's operation and the code's, as one sentence."""
         return self.problem_at(self.location)
 
     def problem_at(self, location: str) -> str:
@@ -70,7 +72,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the code does instead of what is recorded: the first operation that differs, as words.
+    """A decision of the code that differs from the record: the first operation that differs, as words.
 
     `place` is its location with "~" for the number of an iteration.
     """
@@ -83,7 +85,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the replay of one run has come to.
+    """The result of the replay of one run.
 
     `operations` counts those that the code has come to. `is_whole`: the code has ended, so that no operation was left
     unanswered. `decision` is there if it was asked for, and if the code decides something else than is recorded.

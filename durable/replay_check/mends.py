@@ -1,4 +1,4 @@
-"""What to write in the code where it does not fit a history: `removed`, `get_version`, or the operation as it was."""
+"""Changes of the code that make it fit a history: `removed`, `get_version`, or the operation as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the code has gone on at the end of a replay, and what it decides otherwise than is recorded."""
+"""The outcome of the code at the end of a replay, and the decisions that differ from the record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
 
 @dataclass(slots=True)
 class Outcome:
-    """What the code has come to: an error, a value, or (`has_ended` is False) an operation that is not recorded."""
+    """The outcome of the code: an error, a value, or (`has_ended` is False) an operation that is not recorded."""
 
     has_ended: bool = False
     value: Any = None

@@ -32,7 +32,7 @@ Check = Callable[..., Iterator[Verdict | None]]
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What a new process needs to have the same settings and workflows."""
+    """The data that give a new process the same settings and workflows."""
 
     settings: str
     databases: dict[str, dict[str, Any]]

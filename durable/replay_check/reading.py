@@ -1,4 +1,4 @@
-"""Which runs of the database are checked, in which order: ids only, so that any number of runs fits into memory.
+"""The runs of the database to check, in their order: ids only, so that any number of runs fits into memory.
 
 Open runs: all, beginning with one of each path through the code. Ended runs: a sample in which each sequence of kinds
 of operations has its run, so that the many that took the usual way hide no other.
@@ -123,7 +123,7 @@ def _ended(workflow: str, width: int) -> Iterator[_Ended]:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """What a run has done: `path` names each operation once, however often it was repeated; `kinds` has every one."""
+    """The path of a run: `path` names each operation once, however often it was repeated; `kinds` has every one."""
 
     path: bytes
     kinds: bytes

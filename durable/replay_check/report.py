@@ -1,4 +1,4 @@
-"""What a check of many runs has come to: counts, findings, and the decisions that differ.
+"""The report of a check of many runs: counts, findings, and the decisions that differ.
 
 Owns what is equal: findings of one workflow, place and cause are a group, and so are equal decisions.
 """

@@ -1,4 +1,4 @@
-"""What workflow code comes to that starts runs or sends messages by itself, between its operations, while it is replayed.
+"""Stand-ins for what workflow code starts and sends by itself, between its operations, in a replay.
 
 Both are allowed with an id: each pass does it again, and finds what the first one has done. A replay takes it for done.
 """

@@ -29,7 +29,7 @@ class RetentionError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long ended runs are kept, in seconds since their end; None for ever.
+    """The time for which ended runs are kept, in seconds since their end; None for ever.
 
     `states` has a time for each final state, `workflows` has the exceptions for workflows, and `audit` is the time for
     rows of the audit log.

@@ -136,7 +136,7 @@ def _visible(row: RollupProgress, now: datetime) -> datetime:
 
 @dataclass(slots=True)
 class _Tally:
-    """What ended in one span."""
+    """The runs that ended in one span."""
 
     states: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     durations: dict[int, int] = field(default_factory=lambda: defaultdict(int))

@@ -1,4 +1,4 @@
-"""Which of the moments that are due become ticks, and which were missed.
+"""The due moments of a schedule: those that become ticks, and those that were missed.
 
 More than one moment is due, or one is late, after a time without a timer: a deploy, an outage, a suspended laptop.
 """
@@ -35,7 +35,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What a schedule has to do at one look: `tick` now, if it is not None, and record `missed`.
+    """The work of a schedule at one look: `tick` now, if it is not None, and record `missed`.
 
     `next_at` is the moment after `tick`, or after the missed ones: None if the rules have none. `is_catching_up`: the
     tick is one of those that were missed. `is_incomplete`: there were more missed moments, older than those listed.

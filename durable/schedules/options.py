@@ -1,4 +1,4 @@
-"""What a schedule says besides its rule, the names that schedules may have, and the ids of their runs."""
+"""Options of schedules besides their rules, the names that schedules may have, and the ids of their runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_NAME: Final = 170
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `cron` and `every` take besides the rule; None where it was not said."""
+    """Options of `cron` and `every` besides the rule; None where one was not given."""
 
     zone: str | None = None
     overlap: Overlap | None = None

@@ -1,4 +1,4 @@
-"""Where runs are kept: one contract and its implementations.
+"""Stores of runs: one contract and its implementations.
 
 - `base.Store` is the contract; every method is atomic.
 - `postgres` is the store for PostgreSQL: one statement for each thing that the engine does (`sql`, `sql_functions`,

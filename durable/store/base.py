@@ -93,7 +93,7 @@ class Claimed(list[RunRecord]):
 
 
 class Renewed(NamedTuple):
-    """What became of the leases of a renewal.
+    """The outcome of a renewal of leases.
 
     `kept`: the pending request of each run whose lease was extended, by id. `busy`: the ids of runs whose fence and
     lease still hold, and whose rows another transaction has locked: their leases are not extended. A run in neither was
@@ -321,10 +321,10 @@ class Store(Protocol):
         """
 
     def learn_names(self) -> None:
-        """Have this process know the operations that migrations have renamed (`durable.core.renames`)."""
+        """Read the renames of operations into this process (`durable.core.renames`)."""
 
     def learn_queues(self) -> None:
-        """Have this process know the queues that migrations have renamed, and no other names; one statement."""
+        """Read the renames of queues into this process, and no others; one statement."""
 
     def log(self, actions: Sequence[ActionRecord]) -> None:
         """Append to the audit log."""

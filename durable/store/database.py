@@ -1,4 +1,4 @@
-"""What the stores on a database have in common: the frame of each verb, and what no pass does.
+"""The common base of the stores on a database: the frame of each verb, and what no pass does.
 
 A verb is the same on every database, except for the statements that lock and write rows; a subclass has these. Rare
 reads and writes (the audit log, the history of a new run) are not urgent, hence ordinary ORM statements for every

@@ -49,7 +49,7 @@ _AT_ONCE = 500  # rows in an insert
 
 
 class Counted(NamedTuple):
-    """What the end of a child has come to: the group if its parent is to be woken, and the queues to notify.
+    """The effect of the end of a child: the group if its parent is to be woken, and the queues to notify.
 
     Those are the queues of the children whose turn has come, without that of the child: its worker looks again anyway.
     """

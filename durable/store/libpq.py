@@ -179,7 +179,7 @@ class _Sent(Generator[Any, Any, list[PGresult]]):
 
 
 class _Session:
-    """What is known of a session: how often each function was called, and the names of the prepared ones."""
+    """Knowledge of a session: how often each function was called, and the names of the prepared ones."""
 
     __slots__ = ("prepared", "uses")
 

@@ -24,7 +24,7 @@ Runs = dict[str, RunRecord]
 
 @dataclass(slots=True)
 class MemoryChildren:
-    """Which runs are children of which, which were dropped, and which parents have some left to be cancelled."""
+    """Parents and children in memory: also the dropped ones, and the parents with some left to be cancelled."""
 
     _children: dict[str, dict[str, ChildRecord]] = field(default_factory=dict)  # by parent and child
     _dropped: set[str] = field(default_factory=set)

@@ -19,7 +19,7 @@ __all__ = ["MemoryHolds"]
 
 @dataclass(slots=True)
 class MemoryHolds:
-    """Which workflows and queues are held, and when each held start was to begin."""
+    """Holds of workflows and queues in memory, and when each held start was to begin."""
 
     _holds: dict[tuple[HoldKind, str], Hold] = field(default_factory=dict)
     _starts: dict[str, datetime] = field(default_factory=dict)  # by run

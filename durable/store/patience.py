@@ -1,4 +1,4 @@
-"""How long a statement waits for a lock where waiting would do more harm than trying again later.
+"""Limits of a statement's wait for a lock, where waiting would do more harm than trying again later.
 
 Owns that limit and the error which says that it was reached. The thread that keeps a worker's leases must not wait for
 what one transaction has locked: all runs of the worker would lose their leases. Has an effect on PostgreSQL only:

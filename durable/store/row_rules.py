@@ -282,7 +282,7 @@ def is_held_start(run: RunRecord) -> bool:
 
 
 class Consumed(NamedTuple):
-    """What a batch does to a message of the inbox. `received_by` is the location of the wait, None if it stays."""
+    """A batch's change of a message in the inbox. `received_by` is the location of the wait, None if it stays."""
 
     state: str
     received_by: str | None

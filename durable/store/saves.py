@@ -1,4 +1,4 @@
-"""What steps save of their progress, on any database that Django supports.
+"""Saves of steps, on any database that Django supports.
 
 Owns which of two saves stays: the later one. PostgreSQL has a statement for `write` (`durable.store.sql`). Must not
 decide when something is written.

@@ -233,7 +233,7 @@ class _Group(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """How many entries there are, and between which ordinals."""
+    """The number of entries, and the ordinals between which they are."""
 
     number: int
     first: int

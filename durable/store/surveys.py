@@ -1,4 +1,4 @@
-"""What a plan of a replay tells of a history without reading all of it.
+"""Surveys of a history for the plan of a replay, without reading all of it.
 
 Owns the shapes. `durable.store.survey_rows` asks a database; `survey_of` counts in a history that is at hand.
 """

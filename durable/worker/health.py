@@ -74,7 +74,7 @@ class Report:
 
 @dataclass(slots=True)
 class Health:
-    """What the parent process knows of itself. `missing_migrations` is None until they were queried."""
+    """The parent process's knowledge of itself. `missing_migrations` is None until they were queried."""
 
     missing_migrations: list[str] | None = None
     supervisor: Supervisor | None = None

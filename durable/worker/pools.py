@@ -40,7 +40,7 @@ MadeDue = Callable[[str], object]
 
 
 class Pool(Protocol):
-    """What a WorkerLoop executes passes with: up to `size` at once.
+    """The executor of a WorkerLoop's passes: up to `size` at once.
 
     With `is_inline`, `fill` executes the passes itself. A pool puts something into `changes` when a run may be able to
     begin.

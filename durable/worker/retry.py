@@ -1,4 +1,4 @@
-"""How long a worker waits before it tries again what an outage has prevented."""
+"""Delays of a worker before it tries again what an outage has prevented."""
 
 from typing import Final
 

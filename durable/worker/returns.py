@@ -44,7 +44,7 @@ class Returns:
         self._deferred: list[RunRecord] = []
 
     def add(self, released: Sequence[RunRecord], deferred: Sequence[RunRecord] = ()) -> None:
-        """Have these runs released and deferred. This worker must have dropped them."""
+        """Add runs to be released and deferred. This worker must have dropped them."""
         with self._lock:
             self._released += released
             self._deferred += deferred

@@ -1,4 +1,4 @@
-"""What a durable RQ job does, in whatever RQ worker runs it.
+"""The work of a durable RQ job, in any RQ worker.
 
 Owns how the job finds its WorkerLoop. Durable's own `SimpleWorker` has one, which the job carries. In other workers (a
 work horse, a stock RQ worker) each job has a loop of its own, which asks Redis whether RQ's worker was asked to stop:

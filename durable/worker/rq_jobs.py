@@ -1,4 +1,4 @@
-"""Which RQ jobs durable's workers run: durable's own, and those that `DURABLE["OTHER_JOBS"]` names.
+"""The RQ jobs that durable's workers run: durable's own, and those that `DURABLE["OTHER_JOBS"]` names.
 
 RQ imports and calls any function name that a job in Redis carries, with any serializer. Here a job is checked before RQ
 imports anything for it: the function, the callbacks, and data that only pickle could read. Owns that decision and the

@@ -1,4 +1,4 @@
-"""What durable's two RQ worker classes have in common.
+"""The common base of durable's two RQ worker classes.
 
 Owns which jobs a worker runs and how it reads them, its heartbeats outside of jobs, and what it keeps of a durable job.
 Must not know in which process a job runs.

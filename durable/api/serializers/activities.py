@@ -55,7 +55,7 @@ class StackQuery(Query):
 
 @extend_schema_serializer(component_name="Stack")
 class StackSerializer(serializers.Serializer[RunningStack]):
-    """Where a running step is, as its worker has answered."""
+    """The stack of a running step, as its worker has answered."""
 
     text = serializers.CharField(help_text="The frames, the outermost first; empty until the worker has answered.")
     asked_at = Moment(allow_null=True)

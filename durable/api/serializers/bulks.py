@@ -112,7 +112,7 @@ class BulkForm(BulkPlanForm):
 
 
 class NumberOfSerializer(serializers.Serializer[Any]):
-    """How many there are of one workflow, or in one state."""
+    """A number of runs of one workflow, or in one state."""
 
     name = serializers.CharField(allow_blank=True)
     number = serializers.IntegerField()
@@ -139,7 +139,7 @@ class BulkStartsSerializer(serializers.Serializer[BulkStarts]):
 
 @extend_schema_serializer(component_name="BulkPlan")
 class BulkPlanSerializer(serializers.Serializer[Eligibility]):
-    """What a bulk would act on. Context: `starts`."""
+    """The runs on which a bulk would act. Context: `starts`."""
 
     count = serializers.IntegerField(help_text="The runs whose state allows the verb: the `expected` of the bulk.")
     is_capped = serializers.BooleanField(help_text="There are or may be more.")

@@ -16,7 +16,7 @@ __all__ = ["CauseListSerializer", "CauseSerializer"]
 
 @extend_schema_serializer(component_name="Cause")
 class CauseSerializer(serializers.Serializer[CauseSummary]):
-    """What failed runs have in common."""
+    """A cause of failed runs."""
 
     cause = serializers.CharField(source="fingerprint", help_text="Give it as `cause` to the list of runs.")
     place = serializers.CharField(

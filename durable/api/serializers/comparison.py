@@ -21,7 +21,7 @@ class ComparisonQuery(Query):
 
 
 class SideSerializer(serializers.Serializer[Side]):
-    """What one run has at a place."""
+    """One of two compared runs at a place."""
 
     status = serializers.CharField()
     attempts = serializers.IntegerField()

@@ -21,7 +21,7 @@ class HoldForm(Form):
 
 @extend_schema_serializer(component_name="Hold")
 class HoldSerializer(serializers.Serializer[Any]):
-    """What an operator holds: since when, by whom and why."""
+    """A hold: since when, by whom and why."""
 
     name = serializers.CharField()
     held_at = Moment()

@@ -14,7 +14,7 @@ __all__ = ["LogPageSerializer", "LogQuery"]
 
 
 class LogQuery(Query):
-    """Which lines of a log, and how many."""
+    """The lines of a log to return, and their number."""
 
     level = serializers.ChoiceField(
         choices=sorted(LEVELS, key=LEVELS.__getitem__),

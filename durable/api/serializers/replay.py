@@ -45,7 +45,7 @@ class StartsAgainSerializer(serializers.Serializer[Any]):
 
 
 class PlanCountsSerializer(serializers.Serializer[Any]):
-    """How many there are of each list of a plan."""
+    """The length of each list of a plan."""
 
     removed = serializers.IntegerField()
     reruns = serializers.IntegerField()

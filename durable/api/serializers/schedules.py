@@ -35,14 +35,14 @@ __all__ = [
 
 
 class ScheduleListQuery(PageQuery):
-    """Which schedules."""
+    """The schedules to list."""
 
     workflow = Text(required=False, default="", max_length=MAX_ID, help_text="Schedules of this workflow alone.")
 
 
 @extend_schema_serializer(component_name="Tick")
 class TickSerializer(serializers.Serializer[Any]):
-    """What became of one moment of a schedule."""
+    """A tick: the outcome of one moment of a schedule."""
 
     moment = Moment()
     kind = serializers.ChoiceField(choices=["tick", "catch_up", "run_now", "backfill"])
@@ -109,7 +109,7 @@ class SchedulePageSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="Backfill")
 class BackfillSerializer(serializers.Serializer[Any]):
-    """What a backfill starts or has started."""
+    """The runs that a backfill starts or has started."""
 
     moments = serializers.ListField(child=Moment(), help_text="The moments without a run.")
     existing = serializers.IntegerField(help_text="How many moments of the period have a run already.")
@@ -178,7 +178,7 @@ class OverrideForm(ScheduleForm):
 
 
 class EditScheduleForm(ScheduleForm):
-    """What is left out stays."""
+    """Changes of a schedule. Fields that are not given stay as they are."""
 
     rule = RuleText(required=False)
     zone = ZoneText(required=False)

@@ -65,7 +65,7 @@ class TimelineRowSerializer(serializers.Serializer[Any]):
 
 @extend_schema_serializer(component_name="TimelineMark")
 class TimelineMarkSerializer(serializers.Serializer[Any]):
-    """What an operator did."""
+    """A mark of an operator's verb."""
 
     at = Moment()
     title = serializers.CharField()

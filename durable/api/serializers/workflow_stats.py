@@ -16,7 +16,7 @@ __all__ = ["WorkflowStatsSerializer"]
 
 
 class StepDurationsSerializer(serializers.Serializer[StepDurations]):
-    """How long a step usually takes: the attempt that succeeded."""
+    """The usual duration of a step: of the attempt that succeeded."""
 
     place = serializers.CharField(help_text='Its location, "~" for the number of an iteration.')
     sampled = serializers.IntegerField(help_text="Its executions that were looked at.")
@@ -27,7 +27,7 @@ class StepDurationsSerializer(serializers.Serializer[StepDurations]):
 
 
 class OpenPlaceSerializer(serializers.Serializer[OpenPlace]):
-    """Where open runs stand."""
+    """A place at which open runs stand."""
 
     state = serializers.CharField()
     place = serializers.CharField(help_text="In words; empty if the state says all.")

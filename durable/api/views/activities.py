@@ -1,4 +1,4 @@
-"""What runs now."""
+"""Running steps over REST."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class BulksView(View):
 
 
 class BulkPlanView(View):
-    """What a bulk would do."""
+    """The plan of a bulk."""
 
     about = "actions"
 

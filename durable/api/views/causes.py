@@ -18,7 +18,7 @@ __all__ = ["CausesView"]
 
 
 class CausesView(View):
-    """Why runs are failed."""
+    """The causes of failed runs."""
 
     about = "runs"
 

@@ -17,7 +17,7 @@ __all__ = ["LogsView"]
 
 
 class LogsView(View):
-    """What a run has logged."""
+    """The log of a run."""
 
     about = "history"
     reads_with: ClassVar[tuple[str, ...]] = ("view_run", "view_payload")

@@ -1,4 +1,4 @@
-"""What a rule is: an id, a level, why it exists, what to do, and a function of facts."""
+"""The parts of a rule: an id, a level, why it exists, what to do, and a function of facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start says of its rank, and durable refuses whatever the settings are: priorities, shares, weights."""
+"""Ranks of starts that durable refuses whatever the settings are: priorities, shares, weights."""
 
 from __future__ import annotations
 

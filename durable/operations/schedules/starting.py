@@ -1,4 +1,4 @@
-"""What becomes of one moment of a schedule: its run is started, waits, is skipped, merged or refused.
+"""The start of one moment of a schedule: its run is started, waits, is skipped, merged or refused.
 
 A `TickBatch` collects what one transaction decides about several schedules, and writes it in few statements: the runs,
 the ticks, the rows of the schedules. The caller holds the locks of the schedules' rows.

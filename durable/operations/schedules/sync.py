@@ -43,7 +43,7 @@ _GONE: Final = "the code no longer has it"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How the row of a schedule differs from the code. `change` is "new", "changed", "gone", "back" or "taken"."""
+    """A difference between a schedule's row and the code. `change` is "new", "changed", "gone", "back" or "taken"."""
 
     name: str
     change: str

@@ -1,4 +1,4 @@
-"""What a function or a trigger of the database is, read from the statement that creates it."""
+"""Definitions of functions and triggers of the database, read from the statement that creates it."""
 
 from __future__ import annotations
 

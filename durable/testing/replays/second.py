@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Replay:
-    """What a replay has come to.
+    """The outcome of a replay.
 
     `error` is what the code has raised; `has_ended` is False if the records ended first.
     """

@@ -1,4 +1,4 @@
-"""Which operations the code of each scope has come to, with what it gave them; and where two of them differ."""
+"""Traces of the operations of each scope with their arguments, and the place where two traces differ."""
 
 from __future__ import annotations
 
