@@ -255,6 +255,35 @@ def test_a_line_tells_no_place_and_no_hidden_holder(stage: Stage, ada: Client, l
         assert "hid-1" in text_of(ada.get(url("change", "mine")))
 
 
+def parents_alone(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A rule that parts families."""
+    return runs.exclude(workflow="tests.bill")
+
+
+# A parent that has failed names the failed child in its error, which is a record of its own.
+@pytest.mark.parametrize(("is_broken", "is_settled"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("parent", [flows.billing, flows.stopping])
+def test_a_parent_names_hidden_children_in_its_own_records_alone(
+    stage: Stage, ada: Client, parent: Any, is_broken: bool, is_settled: bool
+) -> None:
+    flows.SWITCH["broken"] = is_broken
+    stage.start(parent, 4, id="boss")
+    for _ in range(3 * is_settled):
+        for run in Run.objects.filter(wake_at__isnull=False):
+            stage.settle(run.pk)
+    children = Run.objects.filter(workflow="tests.bill").values_list("pk", flat=True)
+    assert len(children) == 4 or parent is flows.stopping
+    records = {"timeline", "history", "events", "payloads"}
+    paths = [f"{url('change', 'boss')}?part={part}" for part in PART_NAMES if part not in records]
+    paths += [url("act", "boss", verb) for verb in ("cancel", "pause", "recover")]
+    paths += [url("changelist") + "?children=1&columns=what", url("causes")]
+    with override_settings(DURABLE={"ADMIN_RUNS": f"{__name__}.parents_alone"}):
+        for path in paths:
+            text = text_of(ada.get(path))
+            assert not any(each in text for each in children), path
+            assert not re.search(r"\d (open )?child|of 4 |children have failed|are under way", text), path
+
+
 # -- causes
 
 
