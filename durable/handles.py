@@ -44,7 +44,8 @@ R = TypeVar("R")
 class Handle(Generic[R_co]):
     """A run, by its id, and `R_co`, the type of its output.
 
-    Every access and every verb raises RunNotFoundError if there is no such run.
+    Every access and every verb raises RunNotFoundError if there is no such run. A verb raises InvalidTransitionError in
+    a state of the run that does not allow it, and OperationDeniedError if the actor lacks the permission.
     """
 
     id: str
@@ -174,7 +175,10 @@ class Handle(Generic[R_co]):
         operations.abandon(self.id, location=location)
 
     def recover(self) -> None:
-        """Continue a failed run: the operation that made it fail is tried again."""
+        """Continue a failed run: the operation that made it fail is tried again, and the children that did so.
+
+        Raises KeyConflictError if another open run has its key by now.
+        """
         operations.recover(self.id)
 
     def recover_children(self, group: str | None = None) -> BulkReport:
@@ -372,7 +376,10 @@ async def aget_run(run_id: str, of: Workflow[..., Any] | None = None) -> Handle[
 
 
 def runs_info(ids: Iterable[str]) -> dict[str, RunInfo]:
-    """Return the properties of several runs by id, read in one query. Ids without a run are left out."""
+    """Return the properties of several runs by id, read in one query, in two if some have ended.
+
+    Ids without a run are left out.
+    """
     return operations.infos(ids)
 
 

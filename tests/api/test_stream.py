@@ -213,7 +213,7 @@ def test_a_stream_that_is_never_read_keeps_no_slot(monkeypatch: pytest.MonkeyPat
 
     async def chunks() -> AsyncIterator[bytes]:
         yield b""
-        raise AssertionError("no one reads it")
+        raise AssertionError("no client reads it")
 
     kept = slot.released_after(chunks())
     assert broadcaster._reader.streams == 1
