@@ -23,7 +23,7 @@ from durable.models import Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["CAP", "SAMPLE", "WINDOW", "QueueSummary", "Rate", "list_queues"]
+__all__ = ["CAP", "SAMPLE", "WINDOW", "Flow", "QueueSummary", "list_queues"]
 
 CAP: Final = 10_000  # due runs that are counted
 SAMPLE: Final = 1_000  # of the newest runs, and of those that ended last, from which the rates are taken
@@ -31,8 +31,8 @@ WINDOW: Final = timedelta(minutes=10)  # at most, over which a rate is taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Runs a minute, from the newest `SAMPLE` runs of all queues within `WINDOW`."""
+class Flow:
+    """The flow of runs into or out of a queue, in runs a minute: from the newest `SAMPLE` runs of all queues within `WINDOW`."""
 
     per_minute: float
 
@@ -58,8 +58,8 @@ class QueueSummary:
     due: Count
     oldest_due_at: datetime | None
     in_hand: Count
-    came: Rate
-    went: Rate
+    came: Flow
+    went: Flow
     serving: Sequence[WorkerState]
     hold: Hold | None
 
@@ -108,8 +108,8 @@ def list_queues(
             due=count,
             oldest_due_at=moment_of(rows[0][0]) if rows else None,
             in_hand=Count(number=in_hand[each.name], is_capped=len(held) >= SAMPLE),
-            came=Rate(per_minute=came.get(each.name, 0.0)),
-            went=Rate(per_minute=went.get(each.name, 0.0)),
+            came=Flow(per_minute=came.get(each.name, 0.0)),
+            went=Flow(per_minute=went.get(each.name, 0.0)),
             serving=serving(workers.workers, each.name),
             hold=paused.get(each.name),
         )

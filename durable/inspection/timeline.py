@@ -22,7 +22,7 @@ from durable.inspection.places import Record, read_places
 from durable.inspection.time_axis import TimeAxis, Work, time_axis
 from durable.inspection.timeline_reads import (
     MOST_ATTEMPTS,
-    FailedAttempt,
+    AttemptSpan,
     FailedAttempts,
     add_running,
     open_members,
@@ -357,7 +357,7 @@ def _urgency(row: Row, opened: str) -> tuple[bool, bool, bool, int]:
     return not row.needs_attention, not is_urgent, not (opened and is_within(row.place, opened)), row.depth
 
 
-def _entry_spans(record: Record, failed: Sequence[FailedAttempt], run: Run) -> Iterator[Span]:
+def _entry_spans(record: Record, failed: Sequence[AttemptSpan], run: Run) -> Iterator[Span]:
     if record.kind == EntryKind.STEP:
         yield from _attempt_spans(record, failed)
     else:
@@ -376,8 +376,8 @@ def _began(record: Record) -> datetime:
     return record.last_attempt_at or record.created_at
 
 
-def _attempt_spans(record: Record, failed: Sequence[FailedAttempt]) -> Iterator[Span]:
-    last: FailedAttempt | None = None
+def _attempt_spans(record: Record, failed: Sequence[AttemptSpan]) -> Iterator[Span]:
+    last: AttemptSpan | None = None
     if record.status == EntryStatus.PENDING and not failed:  # it waits for a slot of a limit, or for its turn of a rate
         yield Span(kind="wait", begins_at=record.created_at, ends_at=None)
     for attempt in failed:
@@ -392,7 +392,7 @@ def _attempt_spans(record: Record, failed: Sequence[FailedAttempt]) -> Iterator[
         yield Span(kind="backoff", begins_at=last.ends_at, ends_at=record.next_attempt_at)
 
 
-def _backoff(last: FailedAttempt | None, until: datetime, number: int) -> Iterator[Span]:
+def _backoff(last: AttemptSpan | None, until: datetime, number: int) -> Iterator[Span]:
     """Yield the backoff between a failed attempt and the one with this number, if there was one.
 
     The numbers begin anew with a recovery. What was before it was a failure for good, after which the run waited for a

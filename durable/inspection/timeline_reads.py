@@ -22,7 +22,7 @@ from durable.store.outline_rows import long_data
 
 __all__ = [
     "MOST_ATTEMPTS",
-    "FailedAttempt",
+    "AttemptSpan",
     "FailedAttempts",
     "add_running",
     "open_members",
@@ -36,8 +36,8 @@ _MOST_LOOPS: Final = 50  # whose iterations are shown
 _FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 
 
-class FailedAttempt(NamedTuple):
-    """When a failed attempt began and ended.
+class AttemptSpan(NamedTuple):
+    """The span of a failed attempt.
 
     Its `number` counts from 1, and again from 1 after a recovery of its step.
     """
@@ -54,13 +54,13 @@ class FailedAttempts:
     In a long history the numbers are by masked location. `left_out` is the number of those that are not here.
     """
 
-    _attempts: Mapping[str, Sequence[FailedAttempt]]
+    _attempts: Mapping[str, Sequence[AttemptSpan]]
     _numbers: Mapping[str, int]
     _is_exact: bool
     left_out: int
     _folded: Mapping[str, Sequence[str]]  # the locations by masked location
 
-    def at(self, location: str) -> Sequence[FailedAttempt]:
+    def at(self, location: str) -> Sequence[AttemptSpan]:
         """Return the failed attempts at a location."""
         return self._attempts.get(location, ())
 
@@ -88,9 +88,9 @@ def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
     found = Attempt.objects.using(conf.DATABASE).filter(run=run_id).order_by()
     newest = found.order_by("-id").values_list("location", "started_at", "finished_at", "number")
     drawn = list(newest[: MOST_ATTEMPTS + 1])[:MOST_ATTEMPTS]
-    attempts: dict[str, list[FailedAttempt]] = {}
+    attempts: dict[str, list[AttemptSpan]] = {}
     for location, begin, end, number in reversed(drawn):
-        attempts.setdefault(location, []).append(FailedAttempt(begin, end, number))
+        attempts.setdefault(location, []).append(AttemptSpan(begin, end, number))
     key = "location" if is_exact else "masked"
     if len(drawn) < MOST_ATTEMPTS:
         numbers = Counter(location if is_exact else masked(location) for location, *_ in drawn)
