@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -47,6 +47,7 @@ __all__ = ["OperatorActionAdmin"]
 
 _CAP = 10_000  # rows that the list counts and pages through
 _WINDOW = 100_000  # newest rows that are searched if no index serves the filter
+_WINDOW_OF_VISIBLE = 10_000  # newest rows among which those on visible runs are looked for
 _MOST_OF_A_DETAIL = 200  # characters
 #: How the detail of an action names what it is about.
 _SUBJECT = re.compile(
@@ -188,7 +189,7 @@ class OperatorActionAdmin(_ModelAdmin):
     search_fields = ["run_id__startswith"]
     search_help_text = format_lazy(
         _("A run's id, or the beginning of one. Beginnings and filters look through the newest {number} actions."),
-        number=lazy(thousands, str)(_WINDOW),
+        number=lazy(lambda: thousands(_window()), str)(),
     )
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER  # they would count the whole log
@@ -205,7 +206,8 @@ class OperatorActionAdmin(_ModelAdmin):
         given = request.GET
         if given.get("q", "").strip():
             return _seen(request, super().get_queryset(request).using(conf.DATABASE))
-        return _seen(request, search_actions(_criteria(given), window=_WINDOW).order_by(*self.ordering))
+        found = search_actions(_criteria(given), window=_window()).order_by(*self.ordering)
+        return _seen(request, _newest(found)) if sight.is_limited() else found
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> OperatorAction | None:
         """Return the action, a row of a bulk as well: the list alone leaves such rows out."""
@@ -433,10 +435,18 @@ def _day(text: str, *, days_later: int = 0) -> datetime | None:
 def _seen(request: HttpRequest, actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
     """Limit the actions to those on runs that the request may see; all actions where that is all runs."""
     within = sight.within(request)
-    return actions if within is None else actions.filter(run_id__in=within.order_by().values("pk"))
+    if within is None:
+        return actions
+    # Looked up for each action: as a join, the table of all runs might be read.
+    seen = Subquery(within.order_by().filter(pk=OuterRef("run_id")).values("pk")[:1])
+    return actions.alias(seen=seen).filter(seen__isnull=False)
 
 
 def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
     """Limit the actions to those among the newest of the log."""
     newest = OperatorAction.objects.using(conf.DATABASE).order_by("-pk").values_list("pk", flat=True).first() or 0
-    return actions.filter(pk__gt=newest - _WINDOW)
+    return actions.filter(pk__gt=newest - _window())
+
+
+def _window() -> int:
+    return _WINDOW_OF_VISIBLE if sight.is_limited() else _WINDOW

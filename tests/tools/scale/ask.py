@@ -151,7 +151,7 @@ def _main() -> None:
     )
     parser.add_argument("--limited", choices=LIMITED, help="ask the interface as a user who sees some runs alone")
     given = parser.parse_args()
-    limits = {"API_RUNS": LIMITED[given.limited]} if given.limited else {}
+    limits = dict.fromkeys(("API_RUNS", "ADMIN_RUNS"), LIMITED[given.limited]) if given.limited else {}
     with override_settings(DURABLE={**settings.DURABLE, **limits}):
         only = given.only or ("/api/" if given.limited else "")
         sys.exit(1 if _report(only, with_plans=given.plans, is_first=given.first) else 0)

@@ -1,4 +1,4 @@
-"""What users see for whom `API_RUNS` limits the runs, for `python -m tests.tools.scale.ask --limited workflow`."""
+"""What users see for whom `API_RUNS` and `ADMIN_RUNS` limit the runs, for `python -m tests.tools.scale.ask --limited workflow`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def runs_of_a_queue(_request: Any, runs: RunQuerySet) -> RunQuerySet:
     return runs.filter(queue="nobody")
 
 
-#: What `API_RUNS` is, by the word of the option.
+#: What both settings are, by the word of the option.
 LIMITED: Final[Mapping[str, str]] = {
     "workflow": f"{__name__}.runs_of_a_workflow",
     "few": f"{__name__}.runs_of_few",
