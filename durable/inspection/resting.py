@@ -1,9 +1,10 @@
 """Counts of long histories that this process remembers while their runs rest.
 
-A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators,
-whose verbs raise its `change_seq`. So what was counted of a run without a lease holds until one of these numbers is
-another. To count 100,000 entries takes a tenth of a second, and a page that refreshes itself asks every few seconds. A
-result is kept for a minute at most, in case a person changes the rows by hand.
+A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators
+and migrations that rename an operation: these raise its `change_seq`. So what was counted of a run without a lease
+holds until one of these numbers is another. To count 100,000 entries takes a tenth of a second, and a page that
+refreshes itself asks every few seconds. A result is kept for a minute at most, in case somebody changes the rows by
+hand.
 """
 
 from __future__ import annotations

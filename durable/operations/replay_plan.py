@@ -344,8 +344,9 @@ def hash_of(run: RunRecord, target: str, mark: Mark | None) -> str:
     """Return 32 hexadecimal digits for what an operator saw: the location, and the history behind the plan.
 
     A history changes in two ways. A pass writes it, and a pass begins with a claim, which raises the run's fence. A
-    verb or a message from outside raises `change_seq`. So these two stand for the history of a run that no worker has.
-    While one has it, its commits change neither: then the `mark` of the history is needed.
+    verb, a message from outside or a migration that renames an operation raises `change_seq`. So these two stand for
+    the history of a run that no worker has. While one has it, its commits change neither: then the `mark` of the
+    history is needed.
     """
     if run.lease_expires_at is None:
         mark = None

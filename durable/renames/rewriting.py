@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from django.db import connections, transaction
-from django.db.models import Count, Model, Q
+from django.db.models import Count, F, Model, Q
 
 from durable import runtime
 from durable.core import clock
@@ -179,6 +179,7 @@ class _Rewriting:
                 rewritten.append(run.id)
             if rewritten:
                 self._rewrite_records(rewritten)
+                self._outdate(rewritten)
         self.rewritten += len(rewritten)
         return [each for each in run_ids if each not in set(rewritten)] if len(rewritten) < len(run_ids) else []
 
@@ -193,6 +194,10 @@ class _Rewriting:
             changed["fence"] = run.fence + 1
         if changed:
             Run.objects.using(self.alias).filter(id=run.id).update(**changed)
+
+    def _outdate(self, run_ids: Sequence[str]) -> None:
+        """Have nothing hold that was counted, or shown to an operator, of the histories under the old name."""
+        Run.objects.using(self.alias).with_ids(run_ids).update(change_seq=F("change_seq") + 1)
 
     def _rewrite_records(self, run_ids: Sequence[str]) -> None:
         try:

@@ -108,7 +108,16 @@ SURFACES = pytest.mark.parametrize("listed", [in_the_admin, over_rest, in_the_sh
         ({"alerts": "true"}, EVERYONE),
         ({"alerts": "true", "state": "pending"}, {"alert-1", "alert-2"}),
     ],
-    ids=str,
+    ids=[
+        "all",
+        "of a queue",
+        "pending",
+        "failed",
+        "that need attention",
+        "of their workflow",
+        "alerts",
+        "pending alerts",
+    ],
 )
 def test_each_surface_lists_the_same(
     alerts: Stage, operator: Client, listed: Callable[..., set[str]], conditions: dict[str, str], found: set[str]

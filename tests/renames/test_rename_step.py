@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from durable import Break, Context, Continue, current_step, get_run
 from durable.core.renames import Names, Rename, put_in_force
+from durable.inspection import long_histories, places, resting, stored_counts
 from durable.migrations import RenameStep
 from durable.models import (
     Attempt,
@@ -26,6 +27,7 @@ from durable.models import (
     StepSave,
 )
 from durable.renames.checking import RenameRefused
+from durable.worker.long_histories import note
 from tests.renames.conftest import apply, go_on, locations, unapply
 from tests.replay_check.conftest import NAME, Deploys
 
@@ -352,3 +354,51 @@ def test_the_oldest_name_stands_for_all() -> None:
     assert [names.canonical(each) for each in ("a", "b", "c", "d")] == ["a", "a", "a", "d"]
     assert names.canonical("b/~3/y") == names.canonical("a/~3/x") == "a/~3/x"
     assert names.canonical("d/~3/y") == "d/~3/y"
+
+
+def test_what_was_counted_of_a_long_history_does_not_keep_the_old_name(
+    deploys: Deploys, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "EXACT", 0)
+    monkeypatch.setattr(resting, "LONG", 0)
+
+    def order(ctx: Context) -> None:
+        ctx.join("charge", {f"part {number}": lambda inner: inner.step("pay", shop.charge) for number in range(2)})
+        ctx.sleep("cool off", "1 day")
+
+    deploys.deploy(order)
+    deploys.start()
+    note("order-1")
+    later = timezone.now() + 2 * stored_counts.REST
+    long_histories.count_long_histories(later)
+    assert shown_places() == ["charge", "charge/part #/pay", "cool off"]
+    assert stored_counts.stored(counted_run(), "places") is not None
+    apply(RENAME)
+    assert stored_counts.stored(counted_run(), "places") is None
+    assert shown_places() == ["charge card", "charge card/part #/pay", "cool off"]
+    note("order-1")  # as the next pass does
+    long_histories.count_long_histories(later)
+    assert stored_counts.stored(counted_run(), "places") is not None, "it is counted again"
+    assert shown_places() == ["charge card", "charge card/part #/pay", "cool off"]
+
+
+def counted_run() -> Run:
+    return Run.objects.with_side_rows().get(pk="order-1")
+
+
+def shown_places() -> list[str]:
+    """The places of the run, as its page has them."""
+    return [each.location for each in places.read_places(counted_run()).places]
+
+
+def test_a_rename_of_an_ended_run_raises_its_change_seq(deploys: Deploys, shop: Shop) -> None:
+    def order(ctx: Context) -> None:
+        ctx.step("charge", shop.charge)
+
+    deploys.deploy(order)
+    deploys.start()
+    before = Run.objects.get(pk="order-1")
+    assert before.state == "completed"
+    apply(RENAME)
+    assert locations() == ["charge card"]
+    assert Run.objects.get(pk="order-1").change_seq == before.change_seq + 1
