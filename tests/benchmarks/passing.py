@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.apps import apps
 from django.db import connection
+from django.db.models import Model
 from django.utils import timezone
 
 from durable import Handle
@@ -12,18 +14,30 @@ from durable.conf import conf
 from durable.core.records import RunRecord
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
+from durable.models import Run
 from durable.store import store_for
 from tests.support import worker
 
 __all__ = ["claimed", "count_rows", "empty_tables", "one_pass", "work_off"]
 
-TABLES = "durable_run, durable_entry, durable_entrymetadata, durable_attempt, durable_queuemessage"
-
 
 def empty_tables() -> None:
-    """Forget every run."""
+    """Forget every run, and what the side tables have of it: no constraint of the database empties them too."""
     with connection.cursor() as cursor:
-        cursor.execute(f"TRUNCATE {TABLES} CASCADE")
+        cursor.execute(f"TRUNCATE {', '.join(sorted(_tables()))} CASCADE")
+
+
+def _tables() -> set[str]:
+    """Return the table of runs, and those that refer to it, some of them by another one."""
+    found: set[type[Model]] = {Run}
+    models = list(apps.get_app_config("durable").get_models())
+    while more := {each for each in models if _targets(each) & found} - found:
+        found |= more
+    return {each._meta.db_table for each in found}
+
+
+def _targets(model: type[Model]) -> set[type[Model]]:
+    return {field.related_model for field in model._meta.fields if isinstance(field.related_model, type)}
 
 
 def claimed(handle: Handle) -> RunRecord:
