@@ -24,6 +24,7 @@ CHILDREN = 200
 FAILING = CHILDREN // 10
 KILLS = 8
 BATCH = 500  # children that a commit starts
+ENDING = 100  # of a parent that is cancelled: the others wait, so that they are open then, however fast the machine is
 LOCK = 4127  # an advisory lock of the test's own
 
 
@@ -107,7 +108,7 @@ def test_a_parent_is_cancelled_in_the_middle_of_the_start_of_its_children(
     child_environment: dict[str, str], tmp_path: Path, kill_first: bool
 ) -> None:
     log = tmp_path / "workers.log"
-    handle = mapped.using(id="parent").start(BATCH * 4, 2)
+    handle = mapped.using(id="parent").start(BATCH * 4, 2, ENDING)
     dice = random.Random(12)  # not for secrets
     environment = {**child_environment, "E2E_MAX_CRASHES": "100"}
     with stopped_at_second_batch() as holder, Workers(1, environment, log, settings="tests.faults.settings") as workers:
@@ -126,7 +127,7 @@ def test_a_parent_is_cancelled_in_the_middle_of_the_start_of_its_children(
     assert handle.state == "cancelled"
     tally = check_counts("parent:children")
     assert tally.created in (BATCH, BATCH * 2, BATCH * 3, BATCH * 4)
-    assert tally.cancelled > 0
+    assert tally.cancelled >= tally.created - ENDING
     posted = list(Mail.objects.values_list("idempotency_key", flat=True))
     done = Run.objects.filter(parent="parent", entries__location="post", entries__metadata__status="completed")
     assert sorted(posted) == sorted(done.values_list("pk", flat=True))

@@ -156,16 +156,30 @@ def family(ctx: Context, children: int) -> list[str]:
 @workflow(name="faults.posted")
 def posted(ctx: Context, number: int) -> int:
     """Write a row, and fail then for each tenth number."""
+    return _post(ctx, number)
+
+
+def _post(ctx: Context, number: int) -> int:
     ctx.step("post", post, ctx.run_id, atomic=True)
     if number % 10 == 3:
         raise CriticalError(f"not {number}")
     return number
 
 
+@workflow(name="faults.posted_or_waiting")
+def posted_or_waiting(ctx: Context, number: int, waiting_from: int) -> int:
+    """Do as `posted`; from that number on, wait for a message first."""
+    if number >= waiting_from:
+        ctx.queue.next("go on")
+    return _post(ctx, number)
+
+
 @workflow(name="faults.mapped")
-def mapped(ctx: Context, count: int, at_once: int | None) -> list[int]:
+def mapped(ctx: Context, count: int, at_once: int | None, waiting_from: int | None = None) -> list[int]:
     """How many children completed, failed and were cancelled, and the sum of the outputs."""
-    found = ctx.map("children", posted, [(each,) for each in range(count)], at_once=at_once, on_failure="finish")
+    child = posted if waiting_from is None else posted_or_waiting
+    inputs = [(each,) if waiting_from is None else (each, waiting_from) for each in range(count)]
+    found = ctx.map("children", child, inputs, at_once=at_once, on_failure="finish")
     return [len(found.outputs), len(found.failed), len(found.cancelled), sum(found.outputs)]
 
 
