@@ -224,11 +224,7 @@ def _took(row: Row, end: datetime) -> str:
     """Return how long the row took, in the words of its kind."""
     took = _length(((row.ends_at or end) - row.begins_at).total_seconds())
     if row.is_folded:
-        found = [f"p50 {_length(row.p50)}"] if row.p50 is not None else [took]
-        if row.failed:
-            failed = ngettext("%(number)s failed", "%(number)s failed", row.failed)
-            found.append(failed % {"number": thousands(row.failed)})
-        return ", ".join(found)
+        return _with_failed(took if row.p50 is None else f"p50 {_length(row.p50)}", row)
     if row.kind == "step" and row.failed_attempts:
         number = row.failed_attempts + (row.status in ("completed", "running"))
         attempts = ngettext("%(number)s attempt", "%(number)s attempts", number) % {"number": thousands(number)}
@@ -237,7 +233,14 @@ def _took(row: Row, end: datetime) -> str:
         is_waiting = row.kind in ("sleep", "message") or (row.kind == "step" and row.status == "pending")
         text = gettext("waiting %(span)s") if is_waiting else gettext("running %(span)s")
         return text % {"span": took}
-    return took
+    return _with_failed(took, row) if row.opens else took
+
+
+def _with_failed(text: str, row: Row) -> str:
+    if not row.failed:
+        return text
+    failed = ngettext("%(number)s failed", "%(number)s failed", row.failed)
+    return f"{text}, {failed % {'number': thousands(row.failed)}}"
 
 
 def _length(seconds: float) -> str:

@@ -6,11 +6,12 @@ them (`durable.store.survey_rows`). Both read the rule here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from durable.core.location import is_within
 
-__all__ = ["Region"]
+__all__ = ["Region", "simplified"]
 
 
 class Region(NamedTuple):
@@ -30,3 +31,22 @@ class Region(NamedTuple):
             and (not self.within or is_within(location, self.within))
             and not (self.beside and is_within(location, self.beside))
         )
+
+    def has_all_of(self, location: str) -> bool:
+        """Return True if every entry at the location and below is in the region, whenever it began."""
+        return self.after < 0 and not self.beside and (not self.within or is_within(location, self.within))
+
+
+def simplified(regions: Iterable[Region]) -> list[Region]:
+    """Return regions that have the same entries together, with fewer conditions; those that compare ordinals first.
+
+    What one region leaves out need not be left out where another one has all of it.
+    """
+    every = list(dict.fromkeys(regions))
+    found = [
+        region._replace(beside="")
+        if region.beside and any(each.has_all_of(region.beside) for each in every)
+        else region
+        for region in every
+    ]
+    return sorted(dict.fromkeys(found), key=lambda region: (bool(region.within), bool(region.beside)))

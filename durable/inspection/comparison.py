@@ -118,7 +118,7 @@ def _count_own(own: QuerySet[Entry], run: Run, other: Run) -> int:
     """Count the places of `run` alone; a count of long histories is remembered while both runs rest."""
     if other.lease_expires_at is not None:
         return _count(own)
-    what = f"beside {other.state} {other.fence} {other.change_seq} {other.id}"
+    what = f"beside {other.state} {other.fence} {other.change_seq} {other.created_at.isoformat()} {other.id}"
     return remembered(run, what, partial(_count, own), lambda number: number)
 
 

@@ -13,15 +13,17 @@ from typing import Final
 from django.utils.translation import gettext as _
 
 from durable.core.location import is_within, unescape
-from durable.core.records import EntryStatus
+from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.fork_outcomes import FORKS, ForkOutcome
 from durable.inspection.places import Place, Record, masked
 
-__all__ = ["PlaceNode", "build_place_tree"]
+__all__ = ["PlaceNode", "build_place_tree", "stands_for"]
 
 _FOLDED_FROM: Final = 5  # siblings whose names differ in numbers alone; iterations are folded from two on
 _EQUAL_BRANCHES: Final = 9  # branches with the same places inside, whatever their names
 _DEEPEST: Final = 12  # levels; what is deeper stands beside each other with its path
+
+_SCOPES: Final = (EntryKind.LOOP.value, *FORKS, "iteration", "branch", "block")
 
 _GRAVITY: Final = (
     EntryStatus.COMPLETED.value,
@@ -40,7 +42,7 @@ class PlaceNode:
     `kind` is its entries', or "iteration", "branch" or "block" for a scope without an entry. `count` is the number of
     members; 1 for a place that is not folded, 0 if it is not known. `records` are its own entries, of a folded place
     some of them. `first` is the location of the first member. `end` is the outcome of a join, a race or a branch, and
-    "" before it has one.
+    "" before it has one. `is_partial`: only some of what is inside is below it. `has_all_members`: `members` are all.
     """
 
     location: str
@@ -54,6 +56,8 @@ class PlaceNode:
     members: Sequence[PlaceNode] = ()
     note: str = ""
     end: str = ""
+    is_partial: bool = False
+    has_all_members: bool = False
 
     @property
     def title(self) -> str:
@@ -72,6 +76,16 @@ class PlaceNode:
         found = {record.status for record in self.records} or {child.status for child in self.children}
         return max(found, key=_GRAVITY.index, default=EntryStatus.COMPLETED.value)
 
+    @property
+    def is_scope(self) -> bool:
+        """Whether there are places inside."""
+        return bool(self.children) or (self.is_partial and self.may_be_scope)
+
+    @property
+    def may_be_scope(self) -> bool:
+        """Whether places can be inside: a step and a sleep have none."""
+        return any(kind in _SCOPES for kind in (self.kind, *(record.kind for record in self.records)))
+
     def walk(self) -> Iterator[PlaceNode]:
         """Yield the node and all nodes below it, without members."""
         yield self
@@ -84,6 +98,14 @@ class PlaceNode:
             yield from node.records
 
 
+def stands_for(place: str, location: str) -> bool:
+    """Return True if the place, a location with "#" for some of its numbers, has this location among its members."""
+    names, actual = place.split("/"), location.split("/")
+    return len(names) == len(actual) and all(
+        name in (segment, masked(segment)) for name, segment in zip(names, actual, strict=True)
+    )
+
+
 def build_place_tree(places: Iterable[Place], outcomes: Mapping[str, ForkOutcome], opened: str = "") -> list[PlaceNode]:
     """Return the top of the tree; `outcomes` are those of joins and races, by location.
 
@@ -93,9 +115,13 @@ def build_place_tree(places: Iterable[Place], outcomes: Mapping[str, ForkOutcome
     nodes: dict[str, PlaceNode] = {}
     for place in places:
         node = _node_at(place.location, place, nodes, top)
-        node.kind, node.records = place.kind, place.records
-        if "#" in place.location and place.count > 1:
-            _count(node, place.count, nodes)
+        count = place.count
+        if node.records:  # of another kind
+            node.records, count = [*node.records, *place.records], node.count + count
+        else:
+            node.kind, node.records = place.kind, place.records
+        if "#" in place.location and count > 1:
+            _count(node, count, nodes)
     for location, outcome in outcomes.items():
         if location in nodes:
             _tell(nodes, top, location, outcome)
@@ -212,16 +238,22 @@ def _shape(node: PlaceNode) -> frozenset[str]:
 
 def _fold(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode:
     """Return one node for the members."""
-    folded = _merged(location, group)
-    shown = group if opened == location else [node for node in group if is_within(opened, node.location)]
-    folded.members = [node for node in shown if not node.is_folded]
-    for node in folded.members:
-        node.children = _folded(node.children, opened, node if node.kind in FORKS else None)
+    folded = _merged(location, group, opened)
+    if opened != location:
+        folded.members = _members([node for node in group if is_within(opened, node.location)], opened)
     return folded
 
 
-def _merged(location: str, group: Sequence[PlaceNode]) -> PlaceNode:
-    """Return a node with the entries of all these, and with what is inside of them merged."""
+def _members(group: Iterable[PlaceNode], opened: str) -> list[PlaceNode]:
+    """Return those of the nodes that are no folded ones, what is inside of them folded."""
+    members = [node for node in group if not node.is_folded]
+    for node in members:
+        node.children = _folded(node.children, opened, node if node.kind in FORKS else None)
+    return members
+
+
+def _merged(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode:
+    """Return a node with the entries of all these, and with what is inside of them merged; at `opened` it has members."""
     [first, *others] = sorted(group, key=lambda node: node.ordinal)
     if not others and not first.is_folded:
         return PlaceNode(
@@ -230,7 +262,7 @@ def _merged(location: str, group: Sequence[PlaceNode]) -> PlaceNode:
             kind=first.kind,
             ordinal=first.ordinal,
             records=first.records,
-            children=_merged_children(first.location, [first]),
+            children=_merged_children(first.location, [first], opened),
             note=first.note,
             end=first.end,
         )
@@ -242,22 +274,31 @@ def _merged(location: str, group: Sequence[PlaceNode]) -> PlaceNode:
         count=_count_of(group),
         is_folded=True,
         records=[record for node in group for record in node.records],
-        children=_merged_children(location, group),
+        children=_merged_children(location, group, opened),
+        # after `children`: these take apart what is inside of the group
+        members=_members(group, opened) if opened == location else (),
+        has_all_members=opened == location and not any(node.is_folded for node in group),
         end=max((node.end for node in group if node.end), key=_GRAVITY.index, default=""),
     )
 
 
 def _count_of(group: Sequence[PlaceNode]) -> int:
-    counts = [node.count for node in group]
-    # Scopes that the database has counted contain those that are beside them.
-    is_counted = any(node.is_folded and not node.records for node in group)
-    return max(counts) if is_counted else sum(counts)
+    # A scope without entries beside those that the database has counted is one of them: it has something inside that no
+    # other has.
+    recorded = [node.count for node in group if node.records]
+    if recorded:
+        return sum(recorded)
+    counted = [node.count for node in group if node.is_folded]
+    if 0 in counted:
+        return 0
+    return max(*counted, len(group) - len(counted)) if counted else len(group)
 
 
-def _merged_children(location: str, group: Iterable[PlaceNode]) -> list[PlaceNode]:
+def _merged_children(location: str, group: Iterable[PlaceNode], opened: str) -> list[PlaceNode]:
     inner: dict[str, list[PlaceNode]] = {}
     for node in group:
         for child in node.children:
-            inner.setdefault(masked(child.location.rpartition("/")[2]), []).append(child)
-    merged = [_merged(f"{location}/{segment}", children) for segment, children in inner.items()]
+            path = child.location[len(node.location) + 1 :]  # of several segments below the deepest level
+            inner.setdefault(masked(path), []).append(child)
+    merged = [_merged(f"{location}/{path}", children, opened) for path, children in inner.items()]
     return sorted(merged, key=lambda node: node.ordinal)

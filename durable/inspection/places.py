@@ -14,10 +14,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import BooleanField, CharField, ExpressionWrapper, F, Func, Q, TextField, Value
+from django.db.models import BooleanField, CharField, ExpressionWrapper, F, Func, Q, QuerySet, TextField, Value
 from django.db.models.functions import Concat, Replace, StrIndex, Substr
 
 from durable.conf import conf
+from durable.core.location import is_within
 from durable.inspection import resting
 from durable.inspection.capped_counts import grouped
 from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
@@ -27,25 +28,27 @@ from durable.models import Entry, Run
 from durable.models.fields import unpack
 
 __all__ = [
+    "COLUMNS",
     "EXACT",
     "MOST_PLACES",
     "Place",
     "Places",
     "Record",
+    "alone",
+    "at_or_below",
     "count_places",
     "masked",
-    "read_inside",
-    "read_locations",
+    "masked_below",
     "read_places",
+    "read_places_inside",
 ]
 
 EXACT: Final = 2_000  # entries of a history that is read whole
 MOST_PLACES: Final = 1_000
 _SAMPLE: Final = 800  # entries that are read of a long history, besides those that are not completed
 _FEWEST: Final = 3  # of a place's sample
-_MOST_INSIDE: Final = 2_000  # entries inside the members that are shown
-_WINDOW: Final = 500  # entries among which the members of a place are looked for first
 _NUMBER: Final = re.compile("[0-9]+")
+_MARK: Final = "\x01"  # escaped in names (`durable.core.location`)
 #: Some twenty keys of a group, joined by commas, and one in 32; NULL for none. On SQLite the last of the twenty may be
 #: cut.
 _KEYS_IN_POSTGRESQL: Final = (
@@ -56,7 +59,7 @@ _KEYS_ELSEWHERE: Final = "SUBSTR(GROUP_CONCAT(pk), 1, 200), GROUP_CONCAT(CASE WH
 _HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
     Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
 )
-_COLUMNS: Final[Sequence[Any]] = (
+COLUMNS: Final[Sequence[Any]] = (
     "ordinal",
     "location",
     "kind",
@@ -119,18 +122,27 @@ class Masked(Func):
     output_field = CharField()
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra_context: Any) -> Any:  # noqa: ARG002  # Django's
-        """Replace digit by digit, then the longer runs of marks: SQLite has no regular expressions to replace with."""
+        """Replace digit by digit, then the longer runs of marks: SQLite has no regular expressions to replace with.
+
+        The mark is one that no location has, so that a "#" of a name beside a number stays.
+        """
         [expression] = self.get_source_expressions()
         for digit in "0123456789":
-            expression = Replace(expression, Value(digit), Value("#"), output_field=TextField())
+            expression = Replace(expression, Value(digit), Value(_MARK), output_field=TextField())
         for length in (8, 4, 2, 2):
-            expression = Replace(expression, Value("#" * length), Value("#"), output_field=TextField())
+            expression = Replace(expression, Value(_MARK * length), Value(_MARK), output_field=TextField())
+        expression = Replace(expression, Value(_MARK), Value("#"), output_field=TextField())
         return compiler.compile(expression)
 
 
 def masked(text: str) -> str:
     """Return `text` with "#" for each number."""
     return _NUMBER.sub("#", text)
+
+
+def masked_below(location: str, scope: str) -> str:
+    """Return a location that is inside `scope` with "#" for each number behind it."""
+    return scope + masked(location[len(scope) :])
 
 
 def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
@@ -142,65 +154,61 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     """
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
     if Entry.objects.using(conf.DATABASE).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
-        return Places(places=[_alone(Record(*row)) for row in found.values_list(*_COLUMNS)], is_exact=True)
+        return Places(places=[alone(Record(*row)) for row in found.values_list(*COLUMNS)], is_exact=True)
     groups, is_coarse = remembered(
         run, "places", lambda: _groups_of(run), lambda found: sum(group.number for group in found[0])
     )
+    opened = _open(run.id, open_keys_of_long(run) if open_keys is None else open_keys)
+    return Places(places=_places(groups, opened), is_exact=False, is_coarse=is_coarse)
+
+
+def read_places_inside(run: Run, scope: str, opened: Iterable[Record]) -> Places:
+    """Return the places at the location `scope` and inside it, of which `opened` are not completed.
+
+    Numbers before the end of `scope` stay. Two statements; three if there are more than `EXACT` entries, and two more
+    if they have more than `MOST_PLACES` places.
+    """
+    entries = Entry.objects.using(conf.DATABASE)
+    within = entries.filter(at_or_below(scope), run=run.id)
+    if within.order_by("location")[: EXACT + 1].count() <= EXACT:
+        # only of these the metadata is looked up, not of all of the run
+        found = entries.filter(pk__in=within.order_by().values("pk")).with_metadata().order_by("ordinal")
+        return Places(places=[alone(Record(*row)) for row in found.values_list(*COLUMNS)], is_exact=True)
+    groups, is_coarse = remembered(
+        run, f"places in {scope}", lambda: _all_groups(run.id, scope), lambda _: resting.LONG + 1
+    )
+    inside = [each for each in opened if is_within(each.location, scope)]
+    return Places(places=_places(groups, inside, scope), is_exact=False, is_coarse=is_coarse)
+
+
+def at_or_below(location: str) -> Q:
+    """Return the condition that an entry is at the location or inside it, for one range of the index.
+
+    "0" follows "/". Names that begin like the last one of the location are in the range too: "a 1" and "a 1 b".
+    """
+    inside = Q(location=location) | Q(location__gte=f"{location}/")
+    return Q(location__gte=location, location__lt=f"{location}0") & inside
+
+
+def alone(record: Record) -> Place:
+    """Return the place of one entry."""
+    return Place(location=record.location, kind=record.kind, ordinal=record.ordinal, records=[record])
+
+
+def _places(groups: Sequence[_Group], opened: Iterable[Record], scope: str = "") -> list[Place]:
+    """Return the places in order, each with a sample of its entries and with those that are not completed."""
     places = _sampled(groups)
-    for record in _open(run.id, open_keys_of_long(run) if open_keys is None else open_keys):
-        place = places.get((masked(record.location), record.kind))
+    for record in opened:
+        place = places.get((masked_below(record.location, scope), record.kind))
         if place is None:  # of a place inside a scope, or begun since
-            places[record.location, record.kind] = _alone(record)
+            places[record.location, record.kind] = alone(record)
         elif record not in place.records:
             place.records.append(record)
     for place in places.values():
         place.records.sort()
         if place.count == 1 and place.records:
             place.location = place.records[0].location
-    in_order = sorted(places.values(), key=lambda place: place.ordinal)
-    return Places(places=in_order, is_exact=False, is_coarse=is_coarse)
-
-
-def read_inside(run_id: str, scopes: Iterable[str]) -> list[Record]:
-    """Return the entries at these locations and inside them, at most `_MOST_INSIDE`; one statement."""
-    within = Q()
-    for location in scopes:
-        within |= Q(location=location) | Q(location__gte=f"{location}/", location__lt=f"{location}0")  # "0" follows "/"
-    if not within:
-        return []
-    entries = Entry.objects.using(conf.DATABASE)
-    # only of these the metadata is looked up, not of all that are inside
-    first = entries.filter(within, run=run_id).order_by("ordinal").values("pk")[:_MOST_INSIDE]
-    found = entries.filter(pk__in=first).with_metadata().order_by("ordinal")
-    return [Record(*row) for row in found.values_list(*_COLUMNS)]
-
-
-def read_locations(run: Run, place: str, *, after: int, most: int) -> list[tuple[int, str]]:
-    """Return the ordinals and locations of the entries of a masked location in a long history that began after `after`.
-
-    One statement where the next entries are mostly of this place, as in a loop; two else. None if they were read and
-    the run rests: no index has the order in which entries began.
-    """
-    what = f"{most} locations of {place} after {after}"
-    return remembered(run, what, lambda: _locations(run.id, place, after, most), lambda _: resting.LONG + 1)
-
-
-def _locations(run_id: str, place: str, after: int, most: int) -> list[tuple[int, str]]:
-    start = place.partition("#")[0]
-    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
-    found = found.order_by("ordinal")
-    if start:
-        found = found.filter(location__lt=start[:-1] + chr(ord(start[-1]) + 1))
-    window = list(found.values_list("ordinal", "location")[:_WINDOW])
-    chosen = [(ordinal, location) for ordinal, location in window if masked(location) == place]
-    if len(chosen) < most and len(window) == _WINDOW:
-        whole = found.annotate(masked=Masked("location")).filter(masked=place)
-        chosen = list(whole.values_list("ordinal", "location")[:most])
-    return chosen[:most]
-
-
-def _alone(record: Record) -> Place:
-    return Place(location=record.location, kind=record.kind, ordinal=record.ordinal, records=[record])
+    return sorted(places.values(), key=lambda place: place.ordinal)
 
 
 class _Group(NamedTuple):
@@ -226,20 +234,32 @@ def _groups_of(run: Run) -> tuple[list[_Group], bool]:
     return [_Group(*group) for group in counts["groups"]], counts["is_coarse"]
 
 
-def _all_groups(run_id: str) -> tuple[list[_Group], bool]:
-    """Return the places of a long history, and whether they are coarse; one statement, up to three for many places."""
-    groups = _groups(run_id, Masked("location"))
+def _all_groups(run_id: str, scope: str = "") -> tuple[list[_Group], bool]:
+    """Return the places of a long history, and whether they are coarse; one statement, up to three for many places.
+
+    With a scope, those at its location and inside it.
+    """
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()
+    entries = found.filter(at_or_below(scope)) if scope else found
+    groups = _groups(entries, _masked_below(F("location"), scope))
     is_coarse = len(groups) > MOST_PLACES
     if is_coarse:
-        groups = _groups(run_id, Masked(_first_segment()))
+        groups = _groups(entries, _masked_below(_first_segment(scope), scope))
     if len(groups) > MOST_PLACES:
-        groups = _groups(run_id, Concat(Value("#"), F("kind"), output_field=CharField()))
+        prefix = f"{scope}/#" if scope else "#"
+        groups = _groups(entries, Concat(Value(prefix), F("kind"), output_field=CharField()))
     return groups, is_coarse
 
 
-def _groups(run_id: str, location: Any) -> list[_Group]:
+def _masked_below(location: Any, scope: str) -> Any:
+    if not scope:
+        return Masked(location)
+    return Concat(Value(scope), Masked(Substr(location, len(scope) + 1)), output_field=CharField())
+
+
+def _groups(entries: QuerySet[Entry], location: Any) -> list[_Group]:
     """Return the places, those of one masked location together; one statement."""
-    entries = Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by().annotate(masked=location)
+    entries = entries.annotate(masked=location)
     is_postgresql = connections[conf.DATABASE].vendor == "postgresql"
     keys = _KEYS_IN_POSTGRESQL if is_postgresql else _KEYS_ELSEWHERE
     found = f"MIN(ordinal), COUNT(*), MIN(pk), MAX(pk), {keys}"
@@ -259,9 +279,12 @@ def _sample(most: int, count: int, first: int, last: int, some: str, sampled: st
     return list(dict.fromkeys([first, last, *keys[:: max(1, len(keys) // most)]]))
 
 
-def _first_segment() -> Any:
-    end = StrIndex(Concat(F("location"), Value("/"), output_field=TextField()), Value("/"))
-    return Substr("location", 1, end - 1)
+def _first_segment(scope: str) -> Any:
+    """Return the location up to the first segment inside the scope."""
+    begin = len(scope) + 2 if scope else 1
+    rest = Substr(F("location"), begin)
+    end = StrIndex(Concat(rest, Value("/"), output_field=TextField()), Value("/"))
+    return Substr("location", 1, end + (begin - 2))
 
 
 def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
@@ -272,7 +295,7 @@ def _sampled(groups: Sequence[_Group]) -> dict[tuple[str, str], Place]:
         place = places[location, kind] = Place(location=location, kind=kind, ordinal=ordinal, count=count)
         chosen |= dict.fromkeys(keys, place)
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").filter(pk__in=chosen).order_by()
-    for key, *row in found.values_list("pk", *_COLUMNS):
+    for key, *row in found.values_list("pk", *COLUMNS):
         chosen[key].records.append(Record(*row))
     return places
 
@@ -282,4 +305,4 @@ def _open(run_id: str, open_keys: Sequence[int] | None) -> list[Record]:
     entries = Entry.objects.using(conf.DATABASE)
     found = entries.few_of(run_id, OPEN) if open_keys is None else entries.filter(pk__in=open_keys)
     found = found.filter(metadata__isnull=False).order_by("-ordinal")
-    return [Record(*row) for row in found.values_list(*_COLUMNS)[:MOST_OPEN]]
+    return [Record(*row) for row in found.values_list(*COLUMNS)[:MOST_OPEN]]

@@ -3,8 +3,8 @@
 A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators
 and migrations that rename an operation: these raise its `change_seq`. So what was counted of a run without a lease
 holds until one of these numbers is another. To count 100,000 entries takes a tenth of a second, and a page that
-refreshes itself asks every few seconds. A result is kept for a minute at most, in case somebody changes the rows by
-hand.
+refreshes itself asks every few seconds. A run that was deleted may have a successor with its id, which was created
+later. A result is kept for a minute at most, in case somebody changes the rows by hand.
 """
 
 from __future__ import annotations
@@ -62,4 +62,4 @@ def recalled(run: Run, what: str) -> Any:
 
 
 def _key(run: Run, what: str) -> tuple[Any, ...]:
-    return (conf.DATABASE, run.id, what, run.state, run.fence, run.change_seq)
+    return (conf.DATABASE, run.id, run.created_at, what, run.state, run.fence, run.change_seq)

@@ -19,6 +19,7 @@ from durable.models import Run
 __all__ = ["Chosen", "Filtered"]
 
 EXAMINED: Final = 20_000  # runs of a state that are examined for a count if no index serves the filter
+_LESS: Final = 4  # a fraction of them, of a state whose runs the verb leaves alone
 _LOOKS: Final = 20  # pages that are read for a count of runs by the text that a redaction hook shows
 
 
@@ -51,7 +52,7 @@ class Filtered:
 
     def failed(self) -> Sequence[QuerySet[Any]]:
         """Return the matching runs that are failed, as disjoint querysets, or their failures instead."""
-        return [runs for runs, _ in self._lanes(RunState.FAILED.value)]
+        return [runs for runs, _ in self._lanes(RunState.FAILED.value, EXAMINED)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return up to `limit` ids of matching runs in these states."""
@@ -61,7 +62,7 @@ class Filtered:
     def tally(self, states: Collection[str], most: int) -> Tally:
         """Count the matching runs: in `states` by workflow, in other states by state alone.
 
-        Counts up to `most` runs of each state along an index. Two statements, one for the other names of a workflow or
+        Counts up to `most` runs of each state along an index, of another state less exactly. Two statements, one for the other names of a workflow or
         a queue, and at most one more for each state and each cause.
         """
         learn_names_of(self.wanted)
@@ -72,7 +73,8 @@ class Filtered:
         matching, others = list[tuple[str, QuerySet[Any]]](), list[tuple[str, QuerySet[Any]]]()
         every = [each.value for each in RunState]
         for state in every:
-            for runs, is_window in self._lanes(state):
+            window = EXAMINED if state in states else EXAMINED // _LESS
+            for runs, is_window in self._lanes(state, window):
                 (matching if state in states else others).append((state, runs))
                 partial |= {state} if is_window else set()
         for (state, _), found in zip(
@@ -94,11 +96,11 @@ class Filtered:
             both &= {RunState.FAILED.value}
         return replace(self.wanted, states=both) if both else None
 
-    def _lanes(self, state: str) -> list[tuple[QuerySet[Any], bool]]:
+    def _lanes(self, state: str, window: int) -> list[tuple[QuerySet[Any], bool]]:
         wanted = self._in(frozenset({state}))
         if wanted is not None and (wanted.cause or wanted.place):  # their index has failed runs only
             wanted = replace(wanted, states=frozenset())
-        return [] if wanted is None else along_indexes(wanted, window=EXAMINED)
+        return [] if wanted is None else along_indexes(wanted, window=window)
 
     def _tally_of_shown(self, most: int) -> Tally:
         numbers: Counter[tuple[str, str]] = Counter()

@@ -7,7 +7,7 @@ counts what is noted once the run has rested for `REST`. Owns the table of these
 
 A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators
 and migrations that rename an operation: these raise its `change_seq`. So stored counts hold while both are what they
-were. Rows that an operator has changed by hand show in the counts after the next pass of the run. Without stored
+were, and the run is the same: another one may have got its id, and was created later. Rows that an operator has changed by hand show in the counts after the next pass of the run. Without stored
 counts a page counts by itself.
 """
 
@@ -82,4 +82,4 @@ def _count(run_id: str, noted_at: datetime | None, now: datetime, counters: Coun
 
 
 def _state_of(run: Run) -> str:
-    return f"{run.state} {run.fence} {run.change_seq}"
+    return f"{run.state} {run.fence} {run.change_seq} {run.created_at.isoformat()}"

@@ -20,12 +20,12 @@ from durable.inspection.operator_marks import Mark, read_marks
 from durable.inspection.place_tree import PlaceNode, build_place_tree
 from durable.inspection.places import Record, read_places
 from durable.inspection.time_axis import TimeAxis, Work, time_axis
+from durable.inspection.timeline_members import open_members
 from durable.inspection.timeline_reads import (
     MOST_ATTEMPTS,
     AttemptSpan,
     FailedAttempts,
     add_running,
-    open_members,
     read_attempts,
     read_iterations,
 )
@@ -207,10 +207,10 @@ class _Rows:
     def add(self, node: PlaceNode, depth: int, *, is_member: bool = False) -> None:
         """Add the row of a node and those of what is inside."""
         around, group = node, node
-        [*inside] = node.children
+        inside = [] if node.is_partial else node.children
         if node.kind in (EntryKind.LOOP, *FORKS) and not node.is_folded and len(inside) == 1 and inside[0].is_folded:
             group = inside[0]  # all that is inside is one row with what is around it
-        elif len(inside) == 1 and inside[0].kind == "iteration":
+        elif not node.is_folded and len(inside) == 1 and inside[0].kind == "iteration":
             group = inside[0]
         row = self._row(around, group, depth)
         self.found.append((row, node))
@@ -229,7 +229,6 @@ class _Rows:
         records = self._measured(group)
         p50, p95 = _percentiles(records) if group.is_folded or node.is_folded else (None, None)
         is_one = not node.is_folded and bool(node.records)
-        is_scope = bool(node.children)
         return Row(
             place=node.location,
             title=node.title,
@@ -239,7 +238,7 @@ class _Rows:
             count=group.count if group.is_folded else node.count,
             location=node.records[0].location if is_one else "",
             is_folded=group.is_folded,
-            opens=group.location if group.is_folded else node.location if is_scope else "",
+            opens=group.location if group.is_folded else node.location if node.is_scope else "",
             begins_at=begins_at,
             ends_at=ends_at,
             p50=p50,

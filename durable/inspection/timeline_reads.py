@@ -1,4 +1,4 @@
-"""The reads of a timeline besides its places: failed attempts, and the members of an opened place."""
+"""The reads of a timeline besides its places: failed attempts, and what loops say of their iterations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from durable.conf import conf
 from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.activities import RunningStep
 from durable.inspection.loop_note import loop_note
-from durable.inspection.place_tree import PlaceNode, build_place_tree
-from durable.inspection.places import Masked, Place, Record, masked, read_inside, read_locations
+from durable.inspection.place_tree import PlaceNode, stands_for
+from durable.inspection.places import Masked, Place, Record, masked
 from durable.inspection.time_axis import Work
-from durable.models import Attempt, Entry, Run
+from durable.models import Attempt, Entry
 from durable.store.outline_rows import long_data
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "AttemptSpan",
     "FailedAttempts",
     "add_running",
-    "open_members",
     "read_attempts",
     "read_iterations",
 ]
@@ -33,7 +32,6 @@ __all__ = [
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
 _BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet
 _MOST_LOOPS: Final = 50  # whose iterations are shown
-_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 
 
 class AttemptSpan(NamedTuple):
@@ -67,7 +65,7 @@ class FailedAttempts:
     def spans(self, node: PlaceNode) -> Iterator[Work]:
         """Yield when those of a node's own entries began and ended."""
         if node.is_folded and not self._is_exact:
-            locations = set(self._folded.get(node.location, ()))
+            locations = self._drawn(node)
         else:
             locations = {record.location for record in node.records}
         for location in locations:
@@ -78,9 +76,15 @@ class FailedAttempts:
         """Return the number of failed attempts of a node's own entries."""
         if self._is_exact:
             return sum(self._numbers.get(location, 0) for location in {each.location for each in node.records})
-        if node.is_folded or masked(node.location) == node.location:
+        if masked(node.location) == node.location:
             return self._numbers.get(node.location, 0)
+        if node.is_folded:  # inside a member that is opened
+            return sum(len(self.at(location)) for location in self._drawn(node))
         return sum(len(self.at(record.location)) for record in node.records)
+
+    def _drawn(self, node: PlaceNode) -> set[str]:
+        """Return the locations of a folded node at which attempts are drawn."""
+        return {each for each in self._folded.get(masked(node.location), ()) if stands_for(node.location, each)}
 
 
 def read_attempts(run_id: str, *, is_exact: bool) -> FailedAttempts:
@@ -145,70 +149,3 @@ def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
     at = {key: (location, status) for key, location, status in rows}
     data = long_data(conf.DATABASE, [(key, 0) for key in at])
     return {at[key][0]: loop_note(at[key][1], each) for key, each in data}
-
-
-def open_members(
-    run: Run, top: Sequence[PlaceNode], opened: str, after: int, *, most: int, is_exact: bool
-) -> int | None:
-    """Give the folded node at or around `opened` its members: of those at it, the failed ones and a page of `most`.
-
-    Returns the ordinal after which the next page begins; None if there is none. Two statements in a long history.
-    """
-    nodes = [each for node in top for each in _with_members(node)]
-    if is_exact:
-        node = next((each for each in nodes if each.is_folded and each.location == opened), None)
-        if node is None:
-            return None
-        rest = sorted((each for each in node.members if each.ordinal > after), key=lambda each: each.ordinal)
-        failed = [each for each in node.members if _has_failed(each)] if after < 0 else []
-        page = rest[:most]
-        node.members = [*failed, *(each for each in page if each not in failed)]
-        return page[-1].ordinal if len(rest) > most else None
-    folded = [each for each in nodes if each.is_folded]
-    node = next((each for each in folded if each.location == opened), None)
-    more = None
-    if node is not None:
-        depth = node.location.count("/") + 1
-        places = [each for each in node.walk() if each.is_folded and each.records]
-        anchor = max(places, key=lambda each: each.count, default=node)
-        found = read_locations(run, anchor.location, after=after, most=most + 1)
-        more = found[most - 1][0] if len(found) > most else None
-        bad = [each.location for each in node.all_records() if each.status in _FAILED] if after < 0 else []
-        wanted = list(dict.fromkeys(_upto(each, depth) for each in [*bad[:most], *(at for _, at in found[:most])]))
-    else:
-        node, wanted = _around(folded, opened)
-    if node is not None:
-        records = read_inside(run.id, wanted)
-        node.members = _members(records, wanted, opened)
-    return more
-
-
-def _with_members(node: PlaceNode) -> Iterator[PlaceNode]:
-    """Yield the node, its members, and all nodes below."""
-    yield node
-    for inner in (*node.members, *node.children):
-        yield from _with_members(inner)
-
-
-def _has_failed(node: PlaceNode) -> bool:
-    return any(record.status in _FAILED for record in node.all_records())
-
-
-def _upto(location: str, depth: int) -> str:
-    return "/".join(location.split("/")[:depth])
-
-
-def _around(folded: Sequence[PlaceNode], opened: str) -> tuple[PlaceNode | None, list[str]]:
-    """Return the outermost folded node that has a member at or around `opened`, and that member's location."""
-    for node in sorted(folded, key=lambda each: each.location.count("/")):
-        member = _upto(opened, node.location.count("/") + 1)
-        if masked(member) == node.location and member != node.location:
-            return node, [member]
-    return None, []
-
-
-def _members(records: Sequence[Record], wanted: Sequence[str], opened: str) -> list[PlaceNode]:
-    places = [Place(location=each.location, kind=each.kind, ordinal=each.ordinal, records=[each]) for each in records]
-    every = [node for root in build_place_tree(places, {}, opened) for node in _with_members(root)]
-    by_location = {node.location: node for node in every if not node.is_folded}
-    return [by_location[location] for location in wanted if location in by_location]

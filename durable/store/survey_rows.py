@@ -34,7 +34,7 @@ from django.db.models.functions import Coalesce, Greatest, StrIndex, Substr
 from django.db.models.lookups import Contains
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState
-from durable.core.regions import Region
+from durable.core.regions import Region, simplified
 from durable.models import Child, Entry, EntryMetadata, QueueMessage
 from durable.models.fields import dump_json
 from durable.models.history import EntryQuerySet
@@ -47,7 +47,7 @@ _HANDLER: Final = '"rollback":{'  # a key of an entry's data; in a text inside i
 _COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
 
 #: How many times as many entries as a list has are read where they are expected to lie, and where some are missing.
-_WIDE: Final = (4, 16)
+_WIDE: Final = (16, 64)
 
 
 class RowSurveyor:
@@ -279,13 +279,13 @@ def _flag(condition: Q) -> ExpressionWrapper[Any]:
 
 def _in_any(regions: Sequence[Region]) -> Q:
     """Return the condition that an entry is in one of these regions."""
-    return reduce(or_, (_in(each) for each in dict.fromkeys(regions)), Q(pk__in=[]))
+    return reduce(or_, (_in(each) for each in simplified(regions)), Q(pk__in=[]))
 
 
 def _in(region: Region) -> Q:
-    found = Q(location=region.within) | _below(region.within) if region.within else Q()
-    if region.after >= 0:
-        found &= Q(ordinal__gt=region.after)
+    found = Q(ordinal__gt=region.after) if region.after >= 0 else Q()
+    if region.within:
+        found &= Q(location=region.within) | _below(region.within)
     if region.beside:
         found &= ~(Q(location=region.beside) | _below(region.beside))
     return found

@@ -34,6 +34,7 @@ from durable.inspection import (
     progress_of,
     resting,
     run_lanes,
+    timeline_members,
     tree_window,
     usual_durations,
     workflow_durations,
@@ -310,11 +311,11 @@ def test_what_a_replay_deletes_beside_its_place_is_listed_by_one_statement_more(
     """The first one lies long before the others: where they would lie if they were evenly spread are too few."""
     regions = [Region("step 17"), Region("", 2 * 200)]
     with CaptureQueriesContext(connection) as queries:
-        survey = RowSurveyor(connection.alias, LONG).survey(regions, kept=None, most=10)
+        survey = RowSurveyor(connection.alias, LONG).survey(regions, kept=None, most=3)
     assert survey.deleted.number == 1 + ENTRIES - 200
-    assert survey.deleted.first == ("step 17", *(f"step {number}" for number in range(201, 210)))
+    assert survey.deleted.first == ("step 17", "step 201", "step 202")
     assert survey.steps.first == survey.deleted.first
-    assert survey.kept.first == tuple(f"step {number}" for number in range(1, 11))
+    assert survey.kept.first == ("step 1", "step 2", "step 3")
     assert len(queries) == 3  # the numbers, the lists, and those that have lacked some
     assert scans(queries, GROWING) == []
 
@@ -345,12 +346,14 @@ def test_the_interface_looks_once_for_what_is_open_in_a_long_history(
 
 
 def test_of_what_lies_inside_an_opened_place_a_bounded_number_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_MOST_INSIDE", 20)
-    with CaptureQueriesContext(connection) as queries:
-        records = places.read_inside(LONG, [f"step {number}" for number in range(101, 301)])
-    assert [each.location for each in records] == [f"step {number}" for number in range(101, 121)]
-    assert read(queries, "durable_entrymetadata") == 20
-    assert len(queries) == 1
+    members = [f"step {number}" for number in range(101, 301)]
+    for most, found in (20, None), (200, members):
+        monkeypatch.setattr(timeline_members, "_MOST_INSIDE", most)
+        with CaptureQueriesContext(connection) as queries:
+            records = timeline_members._little_inside(LONG, members)
+        assert (None if records is None else sorted(each.location for each in records)) == found
+        assert read(queries, "durable_entrymetadata") == min(most + 1, 200)
+        assert len(queries) == 1
 
 
 @pytest.mark.parametrize("opened", ["", "step #", "step 17"])

@@ -202,3 +202,22 @@ def test_the_counts_go_with_the_run(stage: Stage) -> None:
     note("run")
     Run.objects.filter(pk="run").delete()
     assert not HistoryCount.objects.exists()
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_counts_are_not_those_of_a_deleted_run_with_the_same_id(stage: Stage, is_stored: bool) -> None:
+    """Somebody has emptied the tables of runs by hand, and the same workflow has run again, with less to do."""
+    first = stage.start(flows.many, 30, id="run")
+    note("run")
+    if is_stored:
+        long_histories.count_long_histories(later())
+    assert progress_of(found("run")).entries == 30
+    kept = list(HistoryCount.objects.all())
+    Run.objects.filter(pk="run").delete()
+    HistoryCount.objects.bulk_create(kept)
+    stage.advance(seconds=1)
+    second = stage.start(flows.many, 6, id="run")
+    assert (second.state, second.fence, second.change_seq) == (first.state, first.fence, first.change_seq)
+    run = found("run")
+    assert progress_of(run).entries == 6
+    assert sum(place.count for place in places.read_places(run).places) == 6

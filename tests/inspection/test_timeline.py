@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -13,7 +14,7 @@ from durable import Break, Context, Continue, CriticalError, operations, workflo
 from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
-from durable.inspection import Row, Timeline, build_timeline, places
+from durable.inspection import Row, Timeline, build_timeline, places, resting, timeline_members
 from durable.inspection.time_axis import time_axis
 from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS
 from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
@@ -26,6 +27,7 @@ SHAPES = {"exact": 2_000, "counted in the database": 0}
 @pytest.fixture
 def stage(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
+    monkeypatch.setattr(resting, "_results", OrderedDict())  # the runs of all tests have one name
     with staged() as stage:
         yield stage
 
@@ -152,7 +154,7 @@ def test_pages_of_members_cover_all_of_them_once(
     stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr("durable.inspection.timeline.MOST_MEMBERS", 5)
-    monkeypatch.setattr(places, "_WINDOW", window)
+    monkeypatch.setattr(timeline_members, "_WINDOWS", (window, 20_000))
     run = stage.start(rounds, id="run")
     seen: list[str] = []
     after = -1

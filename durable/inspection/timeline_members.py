@@ -1,0 +1,288 @@
+"""The members of a folded place of a timeline that is opened.
+
+In a short history they are in the tree. In a long one they are looked up, page by page: a member that is an entry by
+its entry, one that is a scope without an entry (an iteration, a branch, a block) by what is inside. What is inside of a
+page's members is read if it is little. Else a member has its own entry, or the first and the last inside of it, and
+what is not completed: enough for its times, its status and its failures. To open such a member reads what is inside,
+as `durable.inspection.places` reads a history.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import partial, reduce
+from operator import or_
+from typing import Any, Final, NamedTuple
+
+from django.db.models import Case, Max, Min, Q, QuerySet, Value, When
+
+from durable.conf import conf
+from durable.core.records import EntryStatus
+from durable.inspection import resting
+from durable.inspection.place_tree import PlaceNode, build_place_tree, stands_for
+from durable.inspection.places import COLUMNS, Record, alone, at_or_below, read_places_inside
+from durable.inspection.resting import remembered
+from durable.models import Entry, Run
+
+__all__ = ["open_members"]
+
+_MOST_INSIDE: Final = 300  # entries at and inside the members of a page, if all are to be read
+_WINDOWS: Final = (2_000, 20_000)  # entries among which the members of a page are looked for
+_EXAMINED: Final = 4  # times as many members as a page has, of which those are left out that began before
+_SURROGATES: Final = 0xD800  # the first of the characters that no text has
+_BEHIND_SURROGATES: Final = 0xE000
+_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
+
+
+def open_members(
+    run: Run, top: Sequence[PlaceNode], opened: str, after: int, *, most: int, is_exact: bool
+) -> int | None:
+    """Give the folded node at or around `opened` its members: of those at it, the failed ones and a page of `most`.
+
+    Returns the ordinal after which the next page begins; None if there is none. In a long history up to seven
+    statements for a page, and up to five for each member around `opened`.
+    """
+    if is_exact:
+        return _open_exact(top, opened, after, most)
+    nodes = top
+    unfinished = [record for node in top for record in node.all_records() if _is_unfinished(record)]
+    while True:
+        folded = [each for node in nodes for each in _with_members(node) if each.is_folded]
+        node = next((each for each in folded if each.location == opened), None)
+        if node is not None and node.has_all_members:
+            return _open_exact(nodes, opened, after, most)
+        if node is not None:
+            return _open_page(run, node, unfinished, after, most)
+        around = sorted((each for each in folded if _leads_to(each, opened)), key=_depth)
+        if not around:
+            return None
+        [node, *_] = around
+        member, is_whole = _read_member(run, _upto(opened, _depth(node)), opened, unfinished)
+        if member is None:
+            return None
+        node.members = [member]
+        if is_whole:
+            return _open_exact([member], opened, after, most)
+        nodes = [member]
+
+
+# -- what the tree has already
+
+
+def _open_exact(top: Sequence[PlaceNode], opened: str, after: int, most: int) -> int | None:
+    nodes = (each for node in top for each in _with_members(node))
+    node = next((each for each in nodes if each.is_folded and each.location == opened), None)
+    if node is None:
+        return None
+    rest = sorted((each for each in node.members if each.ordinal > after), key=lambda each: each.ordinal)
+    failed = [each for each in node.members if _has_failed(each)] if after < 0 else []
+    page = rest[:most]
+    node.members = [*failed, *(each for each in page if each not in failed)]
+    return page[-1].ordinal if len(rest) > most else None
+
+
+def _with_members(node: PlaceNode) -> Iterator[PlaceNode]:
+    """Yield the node, its members, and all nodes below."""
+    yield node
+    for inner in (*node.members, *node.children):
+        yield from _with_members(inner)
+
+
+def _has_failed(node: PlaceNode) -> bool:
+    return any(record.status in _FAILED for record in node.all_records())
+
+
+def _is_unfinished(record: Record) -> bool:
+    return record.status != EntryStatus.COMPLETED or record.has_failed_to_undo
+
+
+def _leads_to(node: PlaceNode, opened: str) -> bool:
+    """Return whether a member of the folded node is at or around `opened`."""
+    member = _upto(opened, _depth(node))
+    return member != node.location and stands_for(node.location, member)
+
+
+def _depth(node: PlaceNode) -> int:
+    return node.location.count("/") + 1
+
+
+def _upto(location: str, depth: int) -> str:
+    return "/".join(location.split("/")[:depth])
+
+
+# -- one member
+
+
+def _read_member(run: Run, location: str, opened: str, unfinished: Iterable[Record]) -> tuple[PlaceNode | None, bool]:
+    """Return a member with what is inside, and whether that is all of it."""
+    read = read_places_inside(run, location, unfinished)
+    every = [node for root in build_place_tree(read.places, {}, opened) for node in _with_members(root)]
+    return next((each for each in every if each.location == location), None), read.is_exact
+
+
+# -- a page of members
+
+
+_Rows = QuerySet[Entry, tuple[int, str]]  # ordinals and locations
+
+
+class _Page(NamedTuple):
+    """The locations of members in the order in which they began, and the ordinal after which the next page begins."""
+
+    locations: list[str]
+    more: int | None
+
+
+def _open_page(run: Run, node: PlaceNode, unfinished: Iterable[Record], after: int, most: int) -> int | None:
+    # no index has the order in which entries began
+    what = f"{most} members of {node.location} after {after}"
+    kinds = {record.kind for record in node.records}
+    page = remembered(
+        run, what, partial(_read_page, run.id, node.location, kinds, after, most), lambda _: resting.LONG + 1
+    )
+    failed = [each for each in node.all_records() if each.status in _FAILED] if after < 0 else []
+    bad = dict.fromkeys(_upto(each.location, _depth(node)) for each in failed)
+    wanted = list(dict.fromkeys([*list(bad)[:most], *page.locations]))
+    if not node.may_be_scope:
+        node.members = _closed(wanted, _records(_own(run.id, wanted).values()))
+    elif (inside := _little_inside(run.id, wanted)) is not None:
+        node.members = _closed(wanted, inside)
+    else:
+        own = _own(run.id, wanted)
+        others = [each for each in wanted if each not in own]
+        found = _records([*own.values(), *_first_and_last(run.id, others)])
+        node.members = _closed(wanted, [*unfinished, *found])
+        for member in node.members:
+            member.is_partial = True
+    for member in node.members:
+        if not member.records:  # the tree of one member does not know what is around it
+            member.kind = node.kind
+    return page.more
+
+
+def _read_page(run_id: str, place: str, kinds: Set[str], after: int, most: int) -> _Page:
+    """Return the members that began after the ordinal `after`; `kinds` are those of their entries, if they have any."""
+    if not kinds:
+        return _page_of_scopes(run_id, place, after, most)
+    return _page_of_entries(_inside_after(run_id, place, after).filter(kind__in=kinds), place, most)
+
+
+def _page_of_entries(rows: _Rows, place: str, most: int) -> _Page:
+    """Return those of these rows. One statement where entries of the place follow each other, two else."""
+    window = list(rows[: _WINDOWS[0]])
+    found = [(ordinal, location) for ordinal, location in window if stands_for(place, location)]
+    if len(found) <= most and len(window) == _WINDOWS[0]:
+        pattern = "/".join(map(_pattern, place.split("/")))
+        found = list(rows.filter(location__regex=f"^{pattern}$")[: most + 1])
+    return _Page([location for _, location in found[:most]], found[most - 1][0] if len(found) > most else None)
+
+
+def _pattern(segment: str) -> str:
+    """Return the pattern of what the segment of a place stands for: "#" is all digits of a number, or part of a name."""
+    return re.escape(segment).replace(re.escape("#"), "([0-9]+(?![0-9])|#)")
+
+
+def _page_of_scopes(run_id: str, place: str, after: int, most: int) -> _Page:
+    """Return those without an entry, as the entries inside them tell; up to three statements.
+
+    A page has fewer than `most` where so many entries are inside that the next `_WINDOWS` tell of fewer.
+    """
+    depth = place.count("/") + 1
+    rows = _inside_after(run_id, place, after)
+    for size in _WINDOWS:
+        window = list(rows[:size])
+        members: dict[str, int] = {}  # with the ordinal of the first entry inside
+        for ordinal, location in window:
+            member = _upto(location, depth)
+            if member not in members and stands_for(place, member):
+                members[member] = ordinal
+        if len(members) > most or len(window) < size:
+            break
+    examined = dict(list(members.items())[: most * _EXAMINED])
+    begun = _begun_before(run_id, list(examined), after, depth) if after >= 0 else set()
+    found = [(location, ordinal) for location, ordinal in examined.items() if location not in begun]
+    locations = [location for location, _ in found[:most]]
+    if len(found) > most:
+        return _Page(locations, found[most - 1][1])
+    if len(members) > len(examined):
+        return _Page(locations, max(examined.values()))
+    return _Page(locations, window[-1][0] if len(window) == size else None)
+
+
+def _begun_before(run_id: str, members: Sequence[str], after: int, depth: int) -> set[str]:
+    """Return those of the members that have an entry up to the ordinal `after`; one statement."""
+    earlier = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id, ordinal__lte=after)
+    return {_upto(location, depth) for location in earlier.order_by().values_list("location", flat=True)}
+
+
+def _inside_after(run_id: str, place: str, after: int) -> _Rows:
+    """Return ordinals and locations, in order, of entries in the range in which the members of the place are."""
+    start = place.partition("#")[0]
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
+    if end := _behind(start):
+        found = found.filter(location__lt=end)
+    return found.order_by("ordinal").values_list("ordinal", "location")
+
+
+def _behind(start: str) -> str:
+    """Return the first text behind all that begin with `start`; "" if there is none."""
+    if not start:
+        return ""
+    following = ord(start[-1]) + 1
+    if following > sys.maxunicode:
+        return _behind(start[:-1])
+    return start[:-1] + chr(_BEHIND_SURROGATES if following == _SURROGATES else following)
+
+
+# -- what is read of a page's members
+
+
+def _own(run_id: str, members: Sequence[str]) -> dict[str, int]:
+    """Return the keys of the members' own entries by location; one statement."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=members).order_by()
+    return dict(found.values_list("location", "pk"))
+
+
+def _little_inside(run_id: str, members: Sequence[str]) -> list[Record] | None:
+    """Return all entries at and inside the members, None if they are many; one statement."""
+    found = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id).order_by("ordinal")
+    records = _records(found.values("pk")[: _MOST_INSIDE + 1])
+    return records if len(records) <= _MOST_INSIDE else None
+
+
+def _records(keys: Iterable[int] | QuerySet[Entry, Any]) -> list[Record]:
+    """Return the entries with these keys; one statement, which looks up the metadata of these alone."""
+    chosen = keys if isinstance(keys, QuerySet) else list(keys)
+    rows = Entry.objects.using(conf.DATABASE).filter(pk__in=chosen).with_metadata().values_list(*COLUMNS)
+    return [Record(*row) for row in rows]
+
+
+def _first_and_last(run_id: str, scopes: Sequence[str]) -> list[int]:
+    """Return the keys of the first and the last entry inside each of these scopes; one statement."""
+    if not scopes:
+        return []
+    which = Case(*(When(at_or_below(each), then=Value(number)) for number, each in enumerate(scopes)))
+    found = Entry.objects.using(conf.DATABASE).filter(_within(scopes), run=run_id).order_by()
+    spans = found.annotate(member=which).values("member").annotate(first=Min("pk"), last=Max("pk"))
+    return [key for span in spans.values_list("first", "last") for key in span]
+
+
+def _closed(members: Sequence[str], found: Iterable[Record]) -> list[PlaceNode]:
+    """Return the members with the entries at and inside them that were found."""
+    records = {each.location: each for each in found}
+    inside: dict[str, list[Record]] = {member: [] for member in members}
+    for record in sorted(records.values()):
+        member = _upto(record.location, members[0].count("/") + 1)
+        if member in inside:
+            inside[member].append(record)
+    nodes = list[PlaceNode]()
+    for member, own in inside.items():
+        tree = build_place_tree(map(alone, own), {})  # one for each, so that they are not folded again
+        nodes += [node for root in tree for node in root.walk() if node.location == member]
+    return nodes
+
+
+def _within(locations: Sequence[str]) -> Q:
+    return reduce(or_, map(at_or_below, locations), Q(pk__in=[]))
