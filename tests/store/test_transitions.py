@@ -14,11 +14,12 @@ from typing import Any, cast
 import pytest
 
 from durable.core import transitions
+from durable.core.ranks import Ranking
 from durable.core.records import Batch, OutgoingMessage, RunChange, RunPatch, RunRecord, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.models import Run
 from durable.store import Store, sql_functions
-from tests.store.making import a_run, the
+from tests.store.making import a_new_run, a_run, the
 from tests.support.transitions import CALLS, NOW, PAUSE, at, columns_of, odd_run, patched
 
 #: By writer, the transitions that it writes.
@@ -56,7 +57,7 @@ def test_each_transition_has_a_writer_that_is_tried_here() -> None:
         "started",
         "moved",
         "sent_to",
-        "child_ended",
+        "child_ended",  # in `test_ending`
         "claimed",
         "renewed",
         "released",
@@ -150,13 +151,26 @@ def claim_of_queues(store: Store, run: RunRecord) -> list[RunRecord]:
     return list(store.claim(queues=[run.queue, "none"], now=NOW, lease_until=at(30), worker="worker", limit=99))
 
 
+def claim_by_rank(store: Store, run: RunRecord) -> list[RunRecord]:
+    """The claim of a queue with lanes: another run of it, which is not due, has a head start."""
+    rank(store, "ranked", run.queue)
+    return claim(store, run)
+
+
+def rank(store: Store, run_id: str, queue: str) -> None:
+    """Have a run with a head start in the queue, unless it is there."""
+    if store.get(run_id) is None:
+        high = Ranking(priority="high", head_start=600)
+        store.create([a_new_run(run_id, queue=queue, wake_at=at(86_400), ranking=high)])
+
+
 def claim_run(store: Store, run: RunRecord) -> list[RunRecord]:
     claimed = store.claim_run(run.id, now=NOW, lease_until=at(30), worker="worker")
     return [] if claimed is None else [claimed]
 
 
 @pytest.mark.parametrize("columns", [{}, {"lease_expires_at": None}, {"started_at": None}])
-@pytest.mark.parametrize("claim", [claim, claim_of_queues, claim_run])
+@pytest.mark.parametrize("claim", [claim, claim_of_queues, claim_by_rank, claim_run])
 def test_a_claim(store: Store, claim: Claim, columns: dict[str, Any]) -> None:
     allowed = [patched(run, CALLS["claimed"](run)) for run in planted(store, *starts_of("claimed"), **columns)]
     refused = [odd_run(state, id=str(state), queue="odd", **columns) for state in REFUSED]
