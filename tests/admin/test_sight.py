@@ -509,6 +509,25 @@ def test_an_error_in_the_function_is_an_error(
         ada.get(path)
 
 
+def no_runs(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A user without rights: Django knows without a statement that there are none."""
+    return runs.none()
+
+
+def test_a_user_who_sees_no_run_has_empty_pages(failures: str, ada: Client) -> None:
+    site = {"{cause}": failures, "{view}": "1"}
+    with override_settings(DURABLE={"ADMIN_RUNS": f"{__name__}.no_runs"}):
+        found = {
+            name: answered(ada, path_of(f"admin:durable_run_{name}", PAGES[name], site))
+            for name in sorted(sight.LIMITED - {"save_view", "delete_view"})
+        }
+        found["log"] = answered(ada, reverse("admin:durable_operatoraction_changelist"))
+    statuses = {name: status for name, (status, _) in found.items()}
+    assert {name for name, status in statuses.items() if status == 200} >= {"changelist", "running", "causes", "log"}
+    assert statuses["cause"] == statuses["change"] == 404
+    assert not [name for name, (_, text) in found.items() if "mine-" in text or "hid-" in text]
+
+
 # -- what is left out, and that nothing is forgotten
 
 

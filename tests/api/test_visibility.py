@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.test import override_settings
@@ -20,6 +21,8 @@ from durable.core.summary import in_line, waiting
 from durable.inspection import causes, run_lanes
 from durable.inspection.visibility import has_own_index
 from durable.models import Cause, Child, Failure, OperatorAction, QueueMessage, Run, Slot
+from durable.operations import bulk, holds
+from durable.operations.audit import Actor, acting_as
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import loop
 from tests.faults.passing import pass_once
@@ -403,3 +406,59 @@ def test_an_action_tells_no_hidden_run_that_it_has_started(ada: Api) -> None:
         )
     found = ada.get("/operator-actions?run=ada-1").json()["results"]
     assert [each["detail"] for each in found] == ["", 'from "a"']
+
+
+def no_runs(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A user without rights: Django knows without a statement that there are none."""
+    return runs.none()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/runs?state=failed", "/counts", "/causes", "/running", "/workflows", f"/workflows/{loop.name}/stats"),
+        *("/queues", "/limits", "/rates", "/workers", "/operator-actions"),
+    ],
+)
+def test_a_user_who_sees_no_run_has_empty_answers(ada: Api, path: str) -> None:
+    with override_settings(DURABLE={"API_RUNS": f"{__name__}.no_runs"}):
+        response = ada.get(path)
+    assert response.status_code == 200
+    assert "-1" not in response.content.decode()
+
+
+def by_bob() -> Any:
+    """Whatever is done inside, another user has done it."""
+    return acting_as(Actor("api", user=User.objects.get_or_create(username="bob", is_superuser=True)[0]), reason="zq")
+
+
+@pytest.mark.parametrize("more", [{}, {"canary": {"first": 1}}])
+def test_the_id_of_a_bulk_of_another_shows_nothing_of_it(ada: Api, more: dict[str, Any]) -> None:
+    with by_bob():
+        bulk.apply("cancel", ["bob-1"], as_id="theirs")
+    before = Run.objects.get(pk="ada-1").state
+    taken = ada.post("/bulks", {"verb": "cancel", "ids": ["ada-1"], "id": "theirs", **more})
+    assert "bob" not in taken.content.decode()
+    assert "zq" not in taken.content.decode()
+    problem(taken, 409, "id-taken")
+    assert Run.objects.get(pk="ada-1").state == before
+    own = ada.post("/bulks", {"verb": "cancel", "ids": ["ada-1"], "id": "ours"}).json()
+    again = ada.post("/bulks", {"verb": "cancel", "ids": ["ada-1"], "id": "ours"}).json()
+    assert (own["done"], again["actor"]) == (1, "ada")
+
+
+def test_an_action_names_no_bulk_of_another(ada: Api) -> None:
+    with by_bob():
+        bulk.apply("cancel", ["ada-1", "bob-1"], as_id="theirs")
+    ada.post("/bulks", {"verb": "recover", "ids": ["ada-1"], "id": "ours"})
+    found = ada.get("/operator-actions?run=ada-1").json()["results"]
+    assert [(each["actor"], each["bulk"]) for each in found] == [("ada", "ours"), ("bob", "")]
+
+
+def test_the_end_of_a_hold_counts_no_runs_of_others(make_api: MakeApi) -> None:
+    api = make_api(*ALL, "hold_workflow", name="ada")
+    with by_bob():
+        holds.hold_starts(loop.name)
+        for number in range(3):
+            loop.using(id=f"bob-{number}").start(1)
+    assert api.post(f"/workflows/{loop.name}/release", {}).json() == {"name": loop.name, "resumed": None}

@@ -35,5 +35,7 @@ class ReleaseSerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     resumed = serializers.IntegerField(
-        help_text="How many runs were resumed so far. If there are many, the others follow within minutes; 0 for a queue."
+        allow_null=True,
+        help_text="How many runs were resumed so far. If there are many, the others follow within minutes; 0 for a queue, "
+        "null where a user may see some runs only.",
     )

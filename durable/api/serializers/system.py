@@ -149,7 +149,11 @@ class ActionSerializer(serializers.Serializer[OperatorAction]):
     after = serializers.CharField()
     outcome = serializers.ChoiceField(choices=[str(each) for each in Outcome])
     detail = serializers.CharField()
-    bulk = serializers.CharField(source="bulk_id", help_text="The bulk that it is a part of; empty if there is none.")
+    bulk = serializers.CharField(
+        source="bulk_id",
+        help_text="The bulk that it is a part of; empty if there is none, or one of another user where a user may see some "
+        "runs only.",
+    )
 
     @extend_schema_field(serializers.CharField())
     def get_run(self, action: OperatorAction) -> str:

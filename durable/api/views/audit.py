@@ -49,6 +49,8 @@ class ActionsView(View):
         if is_limited():
             for each in page:
                 each.detail = detail_without_runs(each)
+                if each.actor_id != request.user.pk:  # the bulk of another user is not there to read
+                    each.bulk_id = ""
         shown, more = page[: query["limit"]], len(page) > query["limit"]
         last = shown[-1] if more else None
         return Response(

@@ -48,6 +48,7 @@ class BulksView(View):
         given = self.form(BulkForm, request)
         admit(request, given["verb"], "")
         selection = _selection(request, given)
+        _check_id(request, given.get("id"))
         canary = bulk.Canary(**given["canary"]) if "canary" in given else None
         options = {name: True for name in ("rollback", "end_sleeps") if given[name]}
 
@@ -128,6 +129,13 @@ class BulkView(View):
 
 def _data(found: BulkSummary, refused: Sequence[Refusals]) -> dict[str, Any]:
     return dict(BulkSerializer(found, context={"refusals": refused}).data)
+
+
+def _check_id(request: Request, bulk_id: str | None) -> None:
+    """Raise ProblemError for the id of a bulk that the user may not see: to order it again would show it."""
+    found = find_bulk(bulk_id) if bulk_id is not None and is_limited() else None
+    if found is not None and found.actor_id != request.user.pk:
+        raise ProblemError("id-taken", 409, f'The id "{bulk_id}" is taken; choose another id.')
 
 
 def _selection(request: Request, given: dict[str, Any]) -> Any:
