@@ -36,7 +36,15 @@ class DurableConfig(AppConfig):
         silence.note_settings()
         self.autodiscover()
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
-        from durable import checks, database_checks, limit_checks, lint_checks, rename_checks, schedule_checks  # noqa: F401
+        from durable import (  # noqa: F401
+            checks,
+            database_checks,
+            limit_checks,
+            lint_checks,
+            rename_checks,
+            schedule_checks,
+            tag_checks,
+        )
         from durable.alerts.watch import look
         from durable.core import moved_names
         from durable.execution import connections  # noqa: F401

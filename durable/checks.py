@@ -32,6 +32,7 @@ W086    `RETENTION` names an unknown workflow
 W087    functions or triggers of the database differ from the migrations' (`durable.database_checks`)
 W088    SQLite, where transactions begin without the write lock
 W089    schedules of the code differ from their rows (`durable.schedule_checks`)
+W090    a tag in clear whose name tells of people (`durable.tag_checks`)
 W1xx    the code of a workflow breaks a rule (`durable.lint_checks`); docs/rules.md lists them
 ======  ==============================================================
 """
@@ -58,9 +59,11 @@ from durable.core.ids import check_limit
 from durable.core.places import Place
 from durable.core.priorities import head_start, is_priority_name
 from durable.core.rates import rate_of
+from durable.core.tags import check_tag_name
 from durable.core.workflow_limits import check_at_once
 from durable.guard import MODES
 from durable.mistakes import error_classes
+from durable.tag_hashes import KINDS
 
 __all__ = [
     "check_atomic_requests",
@@ -234,6 +237,13 @@ def _is_priority(name: Any, given: Any) -> bool:
     return is_priority_name(name)
 
 
+def _are_kinds_of_tags(value: Any) -> bool:
+    try:
+        return isinstance(value, Mapping) and all(check_tag_name(name) and value[name] in KINDS for name in value)
+    except (TypeError, ValueError):
+        return False
+
+
 _WANTED: Mapping[str, _Wanted] = {
     "CODEC": (_is_text, "the dotted path of a codec"),
     "ENCRYPTION_KEYS": (_are_keys, "a list of Fernet keys"),
@@ -258,6 +268,7 @@ _WANTED: Mapping[str, _Wanted] = {
         'a dict of limits by name, such as {"gpu": {"at_once": 4}, "openai": {"rate": "500/min", "burst": 50}}',
     ),
     "PRIORITIES": (_are_priorities, 'a dict of lengths of at most a day by name, such as {"high": "10 min"}'),
+    "TAGS": (_are_kinds_of_tags, 'a dict of "hashed" or "clear" by names of tags, such as {"email": "hashed"}'),
     "BUILD": (_is_build_or_none, "a text of 1 to 200 characters, or None"),
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,

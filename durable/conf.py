@@ -63,6 +63,8 @@ class Values:
       pause (1). The database's row decides once the limit was used.
     - `PRIORITIES`: names of priorities, as `{"high": "10 min", "low": "-1 hour"}`: for how much longer a run counts as
       waiting than it does; at most a day.
+    - `TAGS`: how the values of tags are kept, by the tag's name: "hashed", as an HMAC of which runs can be found, or
+      "clear", as every other tag, without a warning about names such as "email".
     - `BUILD`: the name of the project's code, such as a commit or an image's tag; without it the environment variable
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
@@ -112,6 +114,7 @@ class Values:
     MAX_UNCOUNTED_RETRIES: int = 100
     LIMITS: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     PRIORITIES: Mapping[str, Duration] = field(default_factory=dict)
+    TAGS: Mapping[str, str] = field(default_factory=dict)
     BUILD: str | None = None
     DATABASE: str = "default"
     QUEUE: str = "default"

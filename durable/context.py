@@ -41,6 +41,8 @@ from durable.core.results import (
 from durable.core.scope import Scope
 from durable.core.sleeps import sleep
 from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
+from durable.core.tagging import tag
+from durable.core.tags import TagValue
 from durable.core.try_block import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.versions import get_version, removed, rollback_checkpoint
 from durable.drivers.aio import AsyncDriver
@@ -371,6 +373,15 @@ class Context(_Shared[SyncDriver]):
     def rollback_checkpoint(self, name: str) -> None:
         """Allow rollback handlers for the steps that follow, in this scope and in scopes inside it."""
         self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
+
+    def tag(self, /, **tags: TagValue) -> None:
+        """Tag the run, so that `Run.objects.tagged` finds it: `ctx.tag(stage="paid")`.
+
+        A tag that the run has already gets the new value. The tags are written with the next commit of the run, and a
+        replay does not write them again. Raises ValueError for what is no tag, and for more than 8 in all; TypeError
+        for a value of another type.
+        """
+        self._do("tag()", tag(self._scope, tags))
 
     def compensate(self, reason: str) -> None:
         """Run the rollback handlers of all completed steps, the newest first, and continue.
@@ -773,6 +784,10 @@ class AsyncContext(_Shared[AsyncDriver]):
     def rollback_checkpoint(self, name: str) -> Coroutine[Any, Any, None]:
         """See `Context.rollback_checkpoint`."""
         return self._do(f'checkpoint "{name}"', rollback_checkpoint(self._scope, name))
+
+    def tag(self, /, **tags: TagValue) -> Coroutine[Any, Any, None]:
+        """See `Context.tag`."""
+        return self._do("tag()", tag(self._scope, tags))
 
     def compensate(self, reason: str) -> Coroutine[Any, Any, None]:
         """See `Context.compensate`."""

@@ -39,6 +39,7 @@ from durable.core.ids import check_id, check_queue
 from durable.core.location import escape
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.records import WhenParentEnds
+from durable.core.tags import TagValue
 from durable.core.workflow_limits import Limit, WorkflowLimits
 from durable.declared_limits import check_defined
 from durable.handles import Handle
@@ -190,6 +191,7 @@ class Workflow(Generic[P, R_co]):
         priority: Duration | None = None,
         share: str | None = None,
         weight: float | None = None,
+        tags: Mapping[str, TagValue] | None = None,
     ) -> Workflow[P, R_co]:
         """Return a copy of the workflow whose `start` uses these: an id, a queue, a delay (negative: none), a key.
 
@@ -224,6 +226,10 @@ class Workflow(Generic[P, R_co]):
         "10 min" or a name in `DURABLE["PRIORITIES"]`; a negative one puts the run back. Runs that have a `share`, a
         tenant's say, take turns with those of other shares in their queue, a run of `weight` 2 twice as often as one of 1. A
         child has the priority and the share of its parent, unless its own start gives another.
+
+        Runs are found by their `tags`, at most 8 names with values of at most 200 characters: `Run.objects.tagged`. They
+        are stored in clear, unless `DURABLE["TAGS"]` says otherwise. They replace those of an earlier `using`, and a
+        child has its own alone.
         """
         how = copy(self)
         how._start_options = self._start_options.changed(
@@ -245,6 +251,7 @@ class Workflow(Generic[P, R_co]):
             priority=priority,
             share=share,
             weight=weight,
+            tags=tags,
         )
         return how
 
@@ -288,6 +295,7 @@ class Workflow(Generic[P, R_co]):
             rollback=bool(options.rollback),
             key=None if key is None else ChildKey(key.key, replaces=key.if_open == "replace"),
             ranking=options.ranking,
+            tags=options.stored_tags,
             limits=self.limits,
         )
 
@@ -395,6 +403,7 @@ class Workflow(Generic[P, R_co]):
             key=options.key_options(),
             rate=start_rate(options.rate, options.when_full, self.limits),
             ranking=options.ranking,
+            tags=options.stored_tags,
         )
 
     def _arguments(self, given: Input[P] | Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

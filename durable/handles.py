@@ -98,6 +98,11 @@ class Handle(Generic[R_co]):
         found = operations.parent(self.id)
         return None if found is None else Handle(found)
 
+    @property
+    def tags(self) -> dict[str, str]:
+        """The run's tags by name, the values as the texts by which they are compared ("42"), of a hashed tag its hash."""
+        return operations.tags(self.id)
+
     def children(self, state: str | None = None, group: str | None = None) -> list[Handle[Any]]:
         """Return the children that the run's code has started, in the order of their starts; one query.
 
@@ -263,6 +268,10 @@ class Handle(Generic[R_co]):
     async def aparent(self) -> Handle[Any] | None:
         """`parent`, from async code."""
         return await run_sync(lambda: self.parent)
+
+    async def atags(self) -> dict[str, str]:
+        """`tags`, from async code."""
+        return await run_sync(lambda: self.tags)
 
     async def achildren(self, state: str | None = None, group: str | None = None) -> list[Handle[Any]]:
         """`children`, from async code."""

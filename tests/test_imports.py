@@ -28,7 +28,7 @@ ANYTHING: Final = "*"
 LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "core": (("core",), ()),
     "drivers": (("drivers",), ("core",)),
-    "settings": (("conf", "declared_limits", "mistakes", "signals"), ("core",)),
+    "settings": (("conf", "declared_limits", "mistakes", "signals", "tag_hashes"), ("core",)),
     "schedules": (("schedules",), ("core",)),
     "lint": (("lint",), ()),
     "codec": (("codec", "crypto"), ("settings", "core")),
@@ -93,6 +93,7 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "limit_checks",
             "lint_checks",
             "rename_checks",
+            "tag_checks",
             "testing",
             "pytest_plugin",
             "apps",

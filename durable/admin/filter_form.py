@@ -21,6 +21,8 @@ from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
+from durable.inspection.refusals import told
+from durable.inspection.run_tags import split_tags
 from durable.inspection.runs import hides_alerts
 from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Cause
@@ -137,6 +139,15 @@ class FilterForm(forms.Form):
         for name in sorted(self._given.keys() - self.fields.keys() - _NO_FILTERS):
             self.add_error(None, _("There is no filter “%(name)s”; take it out of the address.") % {"name": name[:40]})
         return given
+
+    def clean_q(self) -> str:
+        """Refuse a search that begins like a tag and is none."""
+        text = str(self.cleaned_data["q"])
+        try:
+            split_tags(text)
+        except ValueError as error:
+            raise forms.ValidationError(told(error)) from None
+        return text
 
     def wanted(self) -> RunCriteria:
         """Return the filter without the search; invalid fields are ignored."""

@@ -56,6 +56,7 @@ COLUMNS: Final = (
     Column(name="wakes", title=gettext_lazy("Goes on"), orders=(RunOrder.NEXT,), is_default=False, is_number=True),
     Column(name="took", title=gettext_lazy("Took"), is_number=True),
     Column(name="worker", title=gettext_lazy("Worker"), is_default=False),
+    Column(name="tags", title=gettext_lazy("Tags"), is_default=False),
     Column(name="parent", title=gettext_lazy("Started by"), is_default=False),
 )
 _DEFAULTS: Final = [each.name for each in COLUMNS if each.is_default]

@@ -36,6 +36,7 @@ from durable.inspection import (
 )
 from durable.inspection.humanize import thousands
 from durable.inspection.refusals import told
+from durable.inspection.run_tags import Tag, tags_of
 from durable.inspection.runs import WINDOW, settle_roots
 from durable.inspection.saved_views import list_views
 from durable.models import Run, SavedView
@@ -58,6 +59,7 @@ class Row:
     explanation: Explanation
     failed_attempts: int
     took: timedelta
+    tags: Sequence[Tag]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,9 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
     heads = list_columns.columns_of(given, order)
-    attempts = failed_attempts(page.runs) if any(each.column.name == "failed" for each in heads) else {}
+    columns = {each.column.name for each in heads}
+    attempts = failed_attempts(page.runs) if "failed" in columns else {}
+    tags = tags_of(page.runs) if "tags" in columns else {}
     existing = sight.existing(request, [each.parent_id for each in page.runs])
     context = {
         "title": _("Runs"),
@@ -98,7 +102,10 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "form": form,
         "problem": problem,
         "heads": heads,
-        "rows": [_row(admin, run, now, attempts, running[run.id], paused, within, existing) for run in page.runs],
+        "rows": [
+            _row(admin, run, now, attempts, running[run.id], paused, within, existing, tags.get(run.id, ()))
+            for run in page.runs
+        ],
         "page": page,
         "window": WINDOW,
         "order_title": list_columns.ORDERS[order],
@@ -137,6 +144,7 @@ def _row(
     paused: Mapping[str, Hold],
     within: RunQuerySet | None,
     existing: Collection[str],
+    tags: Sequence[Tag],
 ) -> Row:
     return Row(
         run=run,
@@ -145,6 +153,7 @@ def _row(
         explanation=explain(run, now, running=running, paused=paused.get(run.queue), within=within),
         failed_attempts=attempts.get(run.id, 0),
         took=(run.finished_at or now) - run.created_at,
+        tags=tags,
     )
 
 

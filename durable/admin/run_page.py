@@ -41,6 +41,7 @@ from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
 from durable.inspection.ranks import rank_of, rank_words, share_words
 from durable.inspection.run_logs import newest_line
+from durable.inspection.run_tags import tags_of
 from durable.inspection.schedules import tick_of
 from durable.inspection.shell_command import command
 from durable.inspection.wording import display_location
@@ -132,6 +133,7 @@ def _context(
         "order": order_words(bulk.order, bulk.began_at) if bulk is not None and has_order else "",
         "limits": limits,
         "key": key,
+        "tags": tags_of([run])[run.id],
         "priority": "" if ranking is None else rank_words(ranking),
         "share": "" if ranking is None else share_words(ranking),
         "tick": tick_of(run.id),

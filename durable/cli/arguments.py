@@ -15,6 +15,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from durable.cli.output import FORMATS, Output
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
+from durable.inspection.run_tags import checked_tags
 
 __all__ = [
     "JSON_HELP",
@@ -24,6 +25,7 @@ __all__ = [
     "add_format",
     "add_ids",
     "add_report_format",
+    "add_tags",
     "confirmed",
     "deadline",
     "duration",
@@ -33,6 +35,7 @@ __all__ = [
     "keyword",
     "moment",
     "read_all",
+    "tag",
 ]
 
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
@@ -74,6 +77,30 @@ def add_cause(parser: ArgumentParser) -> None:
         "--cause", default="", metavar="CAUSE", help="failed runs of this cause, as `durable causes` lists it"
     )
     parser.add_argument("--place", default="", metavar="PLACE", help="failed runs whose cause has this place")
+
+
+def add_tags(parser: ArgumentParser) -> None:
+    """Add the filter by tags."""
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        type=tag,
+        metavar="NAME=VALUE",
+        help="runs with this tag; with all of them if it is given again",
+    )
+
+
+def tag(text: str) -> tuple[str, str]:
+    """Return the name and the value of a tag that is written as name=value."""
+    name, equals, value = text.partition("=")
+    try:
+        if not equals:
+            raise ValueError("write a tag as NAME=VALUE")
+        [(name, value)] = checked_tags([(name, value)])
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return name, value
 
 
 def add_acting(parser: ArgumentParser) -> None:

@@ -62,6 +62,8 @@ def _imported(history: StoredHistory, options: Namespace) -> Started:
         messages,
         origin=f"exported {history.exported_at:%Y-%m-%d %H:%M:%S %Z} of run {history.run.id}, {history.source}",
         digest=digest_of(history),
+        tags=history.tags,
+        tags_at_start=history.tags_at_start,
         is_trial=options.dry_run,
     )
 

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from durable import operations
 from durable.cli.actor import shell_actor
-from durable.cli.arguments import JSON_HELP, add_acting, add_format, deadline, duration, json_value, keyword
+from durable.cli.arguments import JSON_HELP, add_acting, add_format, deadline, duration, json_value, keyword, tag
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
@@ -21,14 +21,17 @@ from durable.core.errors import MessageRefusedError, RunCancelledError, RunFaile
 from durable.core.ids import check_key
 from durable.core.places import Place
 from durable.core.priorities import check_share, check_weight, ranking_of
+from durable.core.tags import check_tags
 from durable.declared_limits import check_defined
 from durable.inspection import jsonable, payload, redacted, redacted_error
+from durable.inspection.run_tags import checked_tags
 from durable.operations import StartRequest
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.keys import IfOpen, Keep
 from durable.operations.names import workflow_named
 from durable.operations.start_rates import WhenFull, start_rate
+from durable.tag_hashes import stored_tags
 
 __all__ = ["ASK", "RESULT", "SEND", "START"]
 
@@ -101,6 +104,14 @@ def _configure_start(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--weight", type=float, help="with --share: how often such runs have a turn, from 0.001 to 1000; default: 1"
     )
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        type=tag,
+        metavar="NAME=VALUE",
+        help="a tag of the run, by which it is found; may be given again",
+    )
     parser.add_argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one")
     parser.add_argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON")
     add_acting(parser)
@@ -129,6 +140,7 @@ def _start(options: Namespace, output: Output) -> int:
             None if options.weight is None else check_weight(options.weight),
             conf.PRIORITIES,
         )
+        tags = stored_tags(check_tags(dict(checked_tags(options.tag))))
     except (TypeError, ValueError) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     if options.send is not None and key is None:
@@ -148,6 +160,7 @@ def _start(options: Namespace, output: Output) -> int:
         work_limit=_seconds(options.work_limit),
         rate=rate,
         ranking=ranking,
+        tags=tags or None,
     )
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:

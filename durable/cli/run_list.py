@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.arguments import add_cause, add_format, moment
+from durable.cli.arguments import add_cause, add_format, add_tags, moment
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
@@ -34,6 +34,7 @@ from durable.inspection import (
     state_word,
 )
 from durable.inspection.humanize import relative
+from durable.inspection.run_tags import checked_tags
 from durable.inspection.runs import hides_alerts, settle_roots
 from durable.models import Run
 
@@ -57,6 +58,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--id-prefix", default="", metavar="TEXT", help="ids that begin with this; the list is by id then"
     )
+    add_tags(parser)
     add_cause(parser)
     parser.add_argument(
         "--worker",
@@ -108,8 +110,11 @@ def _list(options: Namespace, output: Output) -> int:
     limit = options.limit if options.limit is not None else (SHOWN if output.format == "table" else None)
     if limit is not None and limit < 1:
         raise CommandError(f"--limit must be at least 1, not {limit}", returncode=Exit.USAGE)
-    with reading():
-        wanted = settle_roots(parse_search(options.search, _filter(options)))
+    try:
+        with reading():
+            wanted = settle_roots(parse_search(options.search, _filter(options)))
+    except ValueError as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
     try:
         _print(output, wanted, RunOrder(options.sort), options.cursor, limit)
     except InvalidCursorError as error:
@@ -152,6 +157,7 @@ def _filter(options: Namespace) -> RunCriteria:
         worker=options.worker,
         cause=options.cause,
         place=options.place,
+        tags=checked_tags(options.tag),
     )
 
 

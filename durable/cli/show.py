@@ -50,6 +50,7 @@ from durable.inspection import (
 from durable.inspection.family import count_children, family_data, list_parents
 from durable.inspection.humanize import plural, span, until
 from durable.inspection.rates import refusal_of
+from durable.inspection.run_tags import tags_data, tags_of
 from durable.inspection.saves import saved_by
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.shell_command import command
@@ -108,6 +109,7 @@ def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool)
         **limits_data(run),
         **key_data(run),
         **rank_data(run),
+        "tags": tags_data(tags_of([run])[run.id]),
         "why": explain_fully(run, now).text,
     }
     data["parents"] = [each.id for each in list_parents(run)]
@@ -154,6 +156,7 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "key": key and f"{key.key}: {key_note(key, now)}",
             "priority": ranking and rank_words(ranking),
             "share": ranking and share_words(ranking),
+            "tags": ", ".join(f"{each.name}={each.value or '(hashed)'}" for each in tags_of([run])[run.id]),
             "parent": " > ".join(each.id for each in parents) or run.parent_id,
             "children": counted(count_children(run.id)),
             "schedule": tick and f"{tick.schedule.name}, {until(tick.moment, now)}",

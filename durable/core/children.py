@@ -75,6 +75,7 @@ class ChildRequest:
     rollback: bool = False
     key: ChildKey | None = None
     ranking: Ranking | None = None
+    tags: Mapping[str, str] | None = None
     #: The limits of the workflow, None for none.
     limits: WorkflowLimits | None = None
 
@@ -235,6 +236,7 @@ def _begin(
         parent_id=parent.id,
         limits=limits,
         ranking=request.ranking,
+        tags=request.tags,
         key=None if request.key is None else request.key.key,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )

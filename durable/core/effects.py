@@ -37,6 +37,7 @@ GetRunState   `Host.get_run_state`: a query of the store
 PeekChild     `Host.peek_child`: a query of the store
 PeekKey       `Host.peek_key`: a query of the store
 PeekDeadlock  `Host.peek_deadlock`: queries of the store
+PeekTags      `Host.peek_tags`: a query of the store
 Supersede     `Host.supersede`: a change of another run, in the pass's own thread
 UndoChild     `Host.undo_child`: a change of the child, in the pass's own thread
 RecoverChild  `Host.recover_child`: the same
@@ -90,6 +91,7 @@ __all__ = [
     "PeekInbox",
     "PeekKey",
     "PeekMembers",
+    "PeekTags",
     "PeekTaken",
     "RecoverChild",
     "Reserve",
@@ -314,6 +316,11 @@ class PeekTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class PeekTags:
+    """Query the tags of the run, as they are stored. Answer: a dict of values by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class UndoChild:
     """Begin the compensation of a child (`durable.core.child_rollback.change_of`).
 
@@ -410,6 +417,7 @@ Effect = (
     | PeekGroup
     | PeekMembers
     | PeekTaken
+    | PeekTags
     | GetRunState
     | Acquire
     | Reserve

@@ -37,6 +37,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavedDetails,
+    TagChange,
     Uncommitted,
 )
 from durable.core.renames import names_of
@@ -100,6 +101,9 @@ class Environment(Protocol):
 
         Raises PayloadError.
         """
+
+    def stored_tags(self, tags: Mapping[str, str]) -> dict[str, str]:
+        """Return tags, by name with the text of their values, as they are stored."""
 
     def resolve(self, name: str) -> Callable[..., Any]:
         """Return the function or class of a recorded name (`durable.core.recorded_names`). Raises any exception."""
@@ -167,12 +171,13 @@ class _Pending:
     saved: list[SavedDetails] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     released_slots: list[str] = field(default_factory=list)
+    tags: dict[str, str | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.deleted or self.released_slots or self.has_more_than_entries())
+        return bool(self.entries or self.deleted or self.released_slots or self.tags or self.has_more_than_entries())
 
     def has_more_than_entries(self) -> bool:
-        """Whether something else is changed than entries."""
+        """Whether something else is changed than entries and tags."""
         messages = self.received or self.completed or self.returned or self.sends
         return bool(self.attempts or messages or self.starts or self.dropped_children or self.groups)
 
@@ -216,6 +221,8 @@ class Journal:
         #: The run holds slots of its workflow's limits.
         self.has_own_slots = False
         self._may_have_lost_slots = run.crashes > 0
+        #: The tags of the run as this pass has set them; None before it has asked for them.
+        self.tags: dict[str, str] | None = None
         self._pending = _Pending()
         #: How many times all marked changes have been taken.
         self.taken = 0
@@ -415,6 +422,12 @@ class Journal:
                 del self._started[start.run.id]
             self._pending.starts = []
 
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Let the next commit set these tags of the run."""
+        with self.lock:
+            self.tags = {**(self.tags or {}), **tags}
+            self._pending.tags.update(tags)
+
     def release_slots(self, location: str) -> None:
         """Let the next commit give up the slots that this operation holds, or its places in lines."""
         with self.lock:
@@ -507,8 +520,12 @@ class Journal:
                 saved=pending.saved,
                 forgotten=pending.forgotten,
                 slots=self._slots_changed(run, pending.released_slots, awaited_slots),
+                tags=self._tag_change(pending.tags),
                 failure=None if run is None else failure_by(self.run, run, self.entry_at, now, self.environment.build),
             )
+
+    def _tag_change(self, tags: Mapping[str, str | None]) -> TagChange | None:
+        return TagChange(self.run.created_at, dict(tags)) if tags else None
 
     def _worked(self) -> float | None:
         """Return what the end of a pass records of a run with a work limit; None for any other run."""
@@ -546,7 +563,7 @@ class Journal:
                 is_before = each.ordinal < begun.ordinal and each.location not in known
                 if is_before and (each.kind != EntryKind.STEP or each.status != EntryStatus.RUNNING):
                     return None
-            return Uncommitted(entries, list(pending.deleted))
+            return Uncommitted(entries, list(pending.deleted), self._tag_change(pending.tags))
 
     def check_not_lost(self) -> None:
         """Raise PassAborted if a commit was not answered."""
@@ -591,6 +608,7 @@ class Journal:
             self._pending.groups = [*batch.groups, *later.groups]
             self._pending.saved = [*batch.saved, *later.saved]
             self._pending.forgotten = [*batch.forgotten, *later.forgotten]
+            self._pending.tags = {**(batch.tags.tags if batch.tags is not None else {}), **later.tags}
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
 

@@ -5,7 +5,7 @@ Owns what the limits are, and what remains of them. Plain data: `durable.core.ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -69,12 +69,13 @@ def _after(now: datetime, length: float) -> datetime | None:
 class NewRun(RunRecord):
     """A run to create: its row, and what is stored beside it. `key` is that of a child; other starts pass theirs.
 
-    A child whose `ranking` lacks a priority or a share has that of its parent.
+    `tags` have their values as they are stored. A child whose `ranking` lacks a priority or a share has that of its parent.
     """
 
     limits: RunLimits | None = None
     key: str | None = None
     ranking: Ranking | None = None
+    tags: Mapping[str, str] | None = None
 
 
 def key_of(start: ChildStart) -> tuple[str, str] | None:

@@ -1,7 +1,7 @@
 """Locations: the path of an entry in a workflow, as text such as `ship/~3/label`.
 
 A location consists of the names from the root to the operation, joined by "/". A loop's iteration n is the segment
-`~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`. Names are escaped, so that no name can
+`~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`, its n-th tagging `tag~n`. Names are escaped, so that no name can
 look like a path or one of these segments.
 """
 
@@ -32,6 +32,7 @@ __all__ = [
     "listed",
     "parent",
     "send_segment",
+    "tag_segment",
     "unescape",
     "waiting_text",
 ]
@@ -151,6 +152,11 @@ def compensation_segment(number: int) -> str:
 def send_segment(number: int) -> str:
     """Return the segment of a scope's send; sends have no name, they are numbered from 0."""
     return f"send~{number}"
+
+
+def tag_segment(number: int) -> str:
+    """Return the segment of a scope's call that tags the run; these calls are numbered as sends are."""
+    return f"tag~{number}"
 
 
 def waiting_text(names: frozenset[str] | None, children: Iterable[str] = ()) -> str:

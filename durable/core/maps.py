@@ -253,6 +253,7 @@ def _begin(
         parent_id=parent.id,
         limits=limits,
         ranking=request.ranking,
+        tags=request.tags,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
     if limits is not None:

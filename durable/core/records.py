@@ -7,7 +7,7 @@ All times are aware datetimes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -71,6 +71,7 @@ class EntryKind(StrEnum):
     COMPENSATE = "compensate"
     CHILD = "child"
     MAP = "map"
+    TAG = "tag"
 
 
 class EntryStatus(StrEnum):
@@ -510,6 +511,14 @@ class GroupChange:
     is_dropped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TagChange:
+    """Tags of a run that was created at `created_at`, by name, as they are stored; None takes one away."""
+
+    created_at: datetime
+    tags: Mapping[str, str | None]
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
     """The changes of one commit of a pass: it writes all of them, or nothing if the run has a newer fence.
@@ -550,6 +559,7 @@ class Batch:
     saved: Sequence[SavedDetails] = ()  # by failed attempts
     forgotten: Sequence[str] = ()  # locations of completed steps whose attempts may have saved something
     slots: SlotChange | None = None  # of a pass that has taken some
+    tags: TagChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -662,10 +672,11 @@ class ActionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """The records of a pass that are not committed yet: entries to write, and locations to delete."""
+    """The records of a pass that are not committed yet: entries to write, locations to delete, and tags to set."""
 
     entries: Sequence[EntryRecord]
     deleted: Sequence[str]
+    tags: TagChange | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -686,4 +697,5 @@ class RunChange:
     dropped_children: Sequence[str] = ()
     dropped_groups: Sequence[str] = ()
     saved: Sequence[SavedDetails] = ()
+    tags: TagChange | None = None
     action: ActionRecord | None = None

@@ -11,7 +11,7 @@ from typing import NoReturn
 from durable.core.divergences import BLOCK, Divergence, DivergenceKind, OperationAt
 from durable.core.errors import HistoryDivergedError
 from durable.core.journal import Journal, Node
-from durable.core.location import compensation_segment, escape, join, listed, send_segment
+from durable.core.location import compensation_segment, escape, join, listed, send_segment, tag_segment
 from durable.core.mistakes import is_mistake
 from durable.core.records import EntryKind, EntryStatus
 
@@ -26,7 +26,7 @@ _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 class ReplayCursor:
     """The position of the code of one scope in the history."""
 
-    __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_used", "location", "node")
+    __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_tags", "_used", "location", "node")
 
     def __init__(self, journal: Journal, node: Node, parent: ReplayCursor | None) -> None:
         self._journal = journal
@@ -34,6 +34,7 @@ class ReplayCursor:
         self._used: set[str] = set()
         self._sends = 0
         self._compensations = 0
+        self._tags = 0
         self.node = node
         self.location: str = node.location
 
@@ -55,6 +56,11 @@ class ReplayCursor:
         """Return the node of this scope's next compensation, or of its stand-in."""
         self._compensations += 1
         return self._match(kind, compensation_segment(self._compensations - 1))
+
+    def match_tag(self, kind: EntryKind = EntryKind.TAG) -> Node:
+        """Return the node of this scope's next call that tags the run, or of its stand-in."""
+        self._tags += 1
+        return self._match(kind, tag_segment(self._tags - 1))
 
     def match_block(self, name: str) -> Node:
         """Return the node of a try block.

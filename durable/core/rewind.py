@@ -22,8 +22,10 @@ from durable.core.records import (
     RunChange,
     RunPatch,
     RunRecord,
+    TagChange,
 )
 from durable.core.regions import Region
+from durable.core.tagging import rewound
 
 __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "with_children_to_undo"]
 
@@ -91,7 +93,12 @@ class Rewind:
             retracted=sorted(self.sent_again(run.id, inbox)),
             dropped_children=self.dropped_children(),
             dropped_groups=self.dropped_groups(),
+            tags=TagChange(run.created_at, tags) if (tags := self.tags()) else None,
         )
+
+    def tags(self) -> dict[str, str | None]:
+        """Return what the deleted entries had replaced of the run's tags; None for a tag that there was not."""
+        return rewound([*self.kept.values(), *self.deleted.values()], self.deleted)
 
     def is_gone(self, location: str) -> bool:
         """Return True if the location is deleted; a pruned one is deleted with its loop or race."""

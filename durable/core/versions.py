@@ -35,11 +35,13 @@ def removed(scope: Scope, name: str, kind: str) -> Operation:
 
 
 def _match(scope: Scope, name: str, kind: str) -> Node:
-    # sends and compensations have no names: they are numbered, and a removed one keeps its number
+    # sends, compensations and tags have no names: they are numbered, and a removed one keeps its number
     if kind == EntryKind.SEND:
         return scope.cursor.match_send(EntryKind.REMOVED)
     if kind == EntryKind.COMPENSATE:
         return scope.cursor.match_compensation(EntryKind.REMOVED)
+    if kind == EntryKind.TAG:
+        return scope.cursor.match_tag(EntryKind.REMOVED)
     return scope.cursor.match(EntryKind.REMOVED, name)
 
 

@@ -30,6 +30,7 @@ from durable.core.effects import (
     PeekInbox,
     PeekKey,
     PeekMembers,
+    PeekTags,
     PeekTaken,
     RecoverChild,
     Reserve,
@@ -238,6 +239,9 @@ class AsyncDriver:
     async def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return await self._owner.call(self.host.peek_group, effect)
 
+    async def _peek_tags(self, _effect: PeekTags) -> Any:
+        return await self._owner.call(self.host.peek_tags)
+
     async def _peek_key(self, effect: PeekKey) -> Any:
         return await self._owner.call(self.host.peek_key, effect)
 
@@ -361,6 +365,7 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     PeekGroup: AsyncDriver._peek_group,
     PeekMembers: AsyncDriver._peek_group,
     PeekTaken: AsyncDriver._peek_group,
+    PeekTags: AsyncDriver._peek_tags,
     PeekKey: AsyncDriver._peek_key,
     PeekDeadlock: AsyncDriver._peek_deadlock,
     Supersede: AsyncDriver._supersede,

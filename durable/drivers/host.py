@@ -76,6 +76,9 @@ class Host(Protocol):
     def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         """Return a group of children, some of its children, or which ids are taken, as the effect says."""
 
+    def peek_tags(self) -> dict[str, str]:
+        """Return the tags of the run, as they are stored."""
+
     def peek_key(self, effect: PeekKey) -> KeyOwner | None:
         """Return who has a key, None for one that is free."""
 

@@ -28,6 +28,7 @@ from durable.core.effects import (
     PeekInbox,
     PeekKey,
     PeekMembers,
+    PeekTags,
     PeekTaken,
     RecoverChild,
     Reserve,
@@ -133,6 +134,9 @@ class SyncDriver:
 
     def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
         return self.host.peek_group(effect)
+
+    def _peek_tags(self, _effect: PeekTags) -> Any:
+        return self.host.peek_tags()
 
     def _peek_key(self, effect: PeekKey) -> Any:
         return self.host.peek_key(effect)
@@ -247,6 +251,7 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     PeekGroup: SyncDriver._peek_group,
     PeekMembers: SyncDriver._peek_group,
     PeekTaken: SyncDriver._peek_group,
+    PeekTags: SyncDriver._peek_tags,
     PeekKey: SyncDriver._peek_key,
     PeekDeadlock: SyncDriver._peek_deadlock,
     Supersede: SyncDriver._supersede,

@@ -5,7 +5,7 @@ Owns the clock, the codec and the limits of a pass. Must not write to the store:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from durable.execution.events import PassEvents
 from durable.execution.eviction import Eviction
 from durable.execution.open_transactions import OpenTransactions
 from durable.runtime import Runtime
+from durable.tag_hashes import stored_tags
 
 __all__ = ["PassEnvironment"]
 
@@ -52,6 +53,7 @@ class PassEnvironment:
         self.emit = events.emit
         self.resolve: Callable[[str], Callable[..., Any]] = resolve_name
         self.on_save = at.on_save
+        self.stored_tags: Callable[[Mapping[str, str]], dict[str, str]] = stored_tags
         self.is_in_transaction = transactions.is_open
 
     def encode(

@@ -137,6 +137,10 @@ class PassHost:
         self._origin.end_forked_child()
         return self._queries.group(effect)
 
+    def peek_tags(self) -> dict[str, str]:
+        self._origin.end_forked_child()
+        return self._queries.tags()
+
     def peek_key(self, effect: PeekKey) -> KeyOwner | None:
         self._origin.end_forked_child()
         return self._queries.key(effect)

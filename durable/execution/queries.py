@@ -139,6 +139,10 @@ class PassQueries:
 
         return self._query(query)
 
+    def tags(self) -> dict[str, str]:
+        """Return the tags of the run, as they are stored."""
+        return self._query(lambda: self._store.tags([self._run.id]).get(self._run.id, {}))
+
     def _query(self, query: Callable[[], T]) -> T:
         def with_own_session() -> T:
             sessions.restore_used(conf.DATABASE)

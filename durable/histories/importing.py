@@ -56,6 +56,8 @@ def digest_of(history: StoredHistory) -> str:
     lines: list[Any] = [RUN.data(history.run)]
     lines += [ENTRY.data(each) for each in history.entries]
     lines += [MESSAGE.data(each) for each in history.messages]
+    if history.tags:
+        lines += [history.tags, history.tags_at_start]
     for each in lines:
         found.update(_encode(each).encode())
     return found.hexdigest()[:32]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from durable.codec import Codec
 from durable.core.records import EntryRecord, Message, RunRecord
+from durable.core.tags import check_stored
 from durable.histories.records import ENTRY, FORMAT, MESSAGE, RUN, HistoryFileError
 from durable.histories.values import PLAIN, Values
 from durable.replay_check import RecordedRun
@@ -25,7 +26,7 @@ class StoredHistory:
     """A run as a file has it: its row, its entries in order, and its messages in order.
 
     `exported_at` is when it was written. `codec` reads its values; None for the project's. `source` is the file and the
-    line where it begins.
+    line where it begins. `tags` and `tags_at_start` have values by name, as they are stored.
     """
 
     run: RunRecord
@@ -34,6 +35,8 @@ class StoredHistory:
     values: Values
     exported_at: datetime
     source: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    tags_at_start: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def codec(self) -> Codec | None:
@@ -109,6 +112,8 @@ def _begun(data: dict[str, Any], at: str) -> StoredHistory:
         values=Values(data["values"]),
         exported_at=datetime.fromisoformat(data["exported_at"]),
         source=at,
+        tags=check_stored(data.get("tags", {})),
+        tags_at_start=check_stored(data.get("tags_at_start", {})),
     )
 
 

@@ -26,10 +26,11 @@ from durable.core.history_copy import moved_entry, moved_message
 from durable.core.location import unescape
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
+from durable.core.tags import MAX_VALUE
 from durable.inspection import redacted
 from durable.inspection.plain_data import to_plain
 
-__all__ = ["PLAIN", "REDACTED", "Values", "converted_entry", "converted_message", "converted_run"]
+__all__ = ["PLAIN", "REDACTED", "Values", "converted_entry", "converted_message", "converted_run", "converted_tags"]
 
 #: What reads values that were decrypted or redacted.
 PLAIN: Final = JsonCodec(max_bytes=sys.maxsize)
@@ -95,6 +96,11 @@ def converted_message(run: RunRecord, message: Message, values: Values) -> Messa
     return moved_message(message, run.id, message.id, _Change(run.workflow, values).copied)
 
 
+def converted_tags(run: RunRecord, tags: Mapping[str, str], values: Values) -> dict[str, str]:
+    """Return tags of the run with their values as `values` says; they are no codec text."""
+    return dict(tags) if values is not Values.REDACTED else _Change(run.workflow, values).tags(tags)
+
+
 class _Change:
     """The change of the values of one run."""
 
@@ -144,7 +150,18 @@ class _Change:
             found["reason"] = self.prose(found["reason"])
         if isinstance(found.get("given"), dict):
             found["given"] = {name: REDACTED if name != "at" else each for name, each in found["given"].items()}
+        for part in ("tags", "before"):
+            if isinstance(found.get(part), dict):
+                given = {name: value for name, value in found[part].items() if value is not None}
+                found[part] = {**found[part], **self.tags(given)}
         return found
+
+    def tags(self, tags: Mapping[str, str]) -> dict[str, str]:
+        """Return tags without their values, or with those that the hook shows."""
+        if not conf.REDACT:
+            return dict.fromkeys(tags, REDACTED)
+        shown = {name: str(redacted(self._workflow, f"tag:{name}", value)) for name, value in tags.items()}
+        return {name: value[:MAX_VALUE] or REDACTED for name, value in shown.items()}
 
     def _branch(self, branch: dict[str, Any]) -> dict[str, Any]:
         if not branch.get("error"):

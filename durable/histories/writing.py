@@ -13,9 +13,9 @@ from django.utils import timezone
 from durable import runtime
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
-from durable.core.records import EntryRecord, Message
+from durable.core.records import EntryRecord, Message, RunRecord
 from durable.histories.records import ENTRY, FORMAT, MESSAGE, RUN
-from durable.histories.values import Values, converted_entry, converted_message, converted_run
+from durable.histories.values import Values, converted_entry, converted_message, converted_run, converted_tags
 from durable.models import Entry, QueueMessage
 from durable.models.batches import in_batches, weight
 from durable.replay_check.read_only import snapshot
@@ -39,14 +39,13 @@ def written_history(run_id: str, values: Values = Values.STORED) -> Iterator[str
         run = runtime.current().store.get(run_id)
         if run is None:
             raise RunNotFoundError(run_id)
-        yield _encode(
-            {
-                "durable_history": FORMAT,
-                "exported_at": timezone.now().isoformat(),
-                "values": values.value,
-                "run": RUN.data(converted_run(run, values)),
-            }
-        )
+        first = {
+            "durable_history": FORMAT,
+            "exported_at": timezone.now().isoformat(),
+            "values": values.value,
+            "run": RUN.data(converted_run(run, values)),
+        }
+        yield _encode({**first, **_tags(run, values)})
         entries = messages = 0
         found: QuerySet[Any] = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id)
         columns = ("output", "arguments", "data")
@@ -58,6 +57,16 @@ def written_history(run_id: str, values: Values = Values.STORED) -> Iterator[str
             yield _encode({"message": MESSAGE.data(converted_message(run, message, values))})
             messages += 1
         yield _encode({"end": {"entries": entries, "messages": messages}})
+
+
+def _tags(run: RunRecord, values: Values) -> dict[str, dict[str, str]]:
+    """Return the fields of the first line that have the tags; none of a run without tags."""
+    store = runtime.current().store
+    now = store.tags([run.id]).get(run.id)
+    if now is None:
+        return {}
+    at_start = store.tags([run.id], at_start=True).get(run.id, {})
+    return {"tags": converted_tags(run, now, values), "tags_at_start": converted_tags(run, at_start, values)}
 
 
 def _batched(found: QuerySet[Any], columns: tuple[str, ...], record: Callable[[Any], Any]) -> Iterator[Any]:

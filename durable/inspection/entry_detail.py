@@ -20,6 +20,7 @@ from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermo
 from durable.inspection.given_note import given_note
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
+from durable.inspection.tags import tags_note
 from durable.inspection.wait_note import wait_note
 from durable.inspection.wording import state_in_words
 from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
@@ -195,6 +196,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("failed for good"), state_in_words(str(failure.get("kind")))
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield _("rollback handler"), str(rollback.get("handler"))
+    if entry.kind == EntryKind.TAG:
+        yield _("tags"), tags_note(data)
     if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):
         yield _("received"), note
 

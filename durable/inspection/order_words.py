@@ -18,6 +18,7 @@ from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.inspection.wording import cause_in_words, state_in_words, verb_title
 from durable.models import Cause, Run
+from durable.tag_hashes import is_hashed
 
 __all__ = ["order_words"]
 
@@ -107,6 +108,11 @@ def _conditions(wanted: RunCriteria) -> Iterator[str]:
             value = _cause(value)
         if value:
             yield str(words) % {"value": _("(hidden)") if name == "error_text" and conf.REDACT else value}
+    for name, value in wanted.tags:
+        yield _('with the tag "%(name)s=%(value)s"') % {
+            "name": name,
+            "value": _("(hidden)") if is_hashed(name) else value,
+        }
     for name, words in _TIMES.items():
         moment = getattr(wanted, name)
         if moment is not None:

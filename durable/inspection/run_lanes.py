@@ -20,7 +20,7 @@ from durable.inspection.visibility import has_own_index
 from durable.inspection.visible_window import end_of_window
 from durable.models import Failure, Run
 from durable.models.fields import unpack
-from durable.models.run import RunQuerySet
+from durable.models.run import TAG_KEY, RunQuerySet
 
 __all__ = ["WINDOW", "Lane", "Plan", "RunPage", "matching_of", "merged", "merged_and_counted"]
 
@@ -63,6 +63,8 @@ class Plan:
     is_narrow: bool = False
     #: whether errors are searched for a text, which takes twice as long as other conditions
     compares_texts: bool = False
+    #: the tags along whose index the runs are found
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,15 @@ class Lane:
         return self._along(Run.objects.using(conf.DATABASE) if self.within is None else self.within)
 
     def _along(self, runs: RunQuerySet) -> RunQuerySet:
+        if self.plan.tags:
+            runs = runs.tagged(**dict(self.plan.tags)).annotate(**{column: F(column) for column in TAG_KEY})
         found = runs.filter(self.plan.index).order_by(*self.order.sorted_by(self._key))
         return found if self.after is None else found.filter(self.after.behind(self._key))
 
     @property
     def _key(self) -> tuple[str, ...]:
+        if self.plan.tags:
+            return TAG_KEY
         return FAILURE_KEY if self.plan.is_of_failures else self.order.key
 
     @property

@@ -26,6 +26,7 @@ from durable.inspection.error_text import contains
 from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
 from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, matching_of, merged, merged_and_counted
+from durable.inspection.run_tags import checked_tags, has_tag, split_tags
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
@@ -77,7 +78,8 @@ class RunCriteria:
     that do not go on well without a person. `only_roots`: no children, that is, runs that the code of another run has
     started as its own. A filter that looks for trouble, or names a run, finds children all the same (`hides_children`).
     `hides_alerts`: no runs that send alerts, unless they have failed. A filter that looks for trouble, or names a run
-    or a workflow, finds these all the same (`leaves_alerts_out`).
+    or a workflow, finds these all the same (`leaves_alerts_out`). `tags` are names with values, all of which a run has.
+    Raises ValueError for a state that no run has, and for a name or a value that no tag has.
     """
 
     states: frozenset[str] = frozenset()
@@ -99,11 +101,13 @@ class RunCriteria:
     needs_attention: bool = False
     only_roots: bool = False
     hides_alerts: bool = False
+    tags: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         unknown = sorted(self.states - _STATES)
         if unknown:
             raise ValueError(f"a run has no state {unknown[0]!r}; the states are {', '.join(RunState)}")
+        checked_tags(self.tags)
 
     @property
     def is_empty(self) -> bool:
@@ -122,7 +126,7 @@ class RunCriteria:
 
     @property
     def _looks_for_trouble(self) -> bool:
-        names = self.id_prefix or self.cause or self.place or self.worker
+        names = self.id_prefix or self.cause or self.place or self.worker or self.tags
         return bool(names) or self.is_stuck or self.is_diverged or self.needs_attention
 
 
@@ -222,9 +226,12 @@ def _count(lanes: Sequence[Lane]) -> Count:
 def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet | None = None) -> RunCriteria:
     """Narrow `base` by the text of a search box: an id, the beginning of one, or else a part of an error's text.
 
-    The words `cause:<fingerprint>` select the failed runs of a cause; what follows them is searched for among these.
+    The words `cause:<fingerprint>` select the failed runs of a cause, and `tag:<name>=<value>` those with a tag; what
+    follows them is searched for among these. Raises ValueError for words that begin like a tag and are none.
     """
-    base, text = base or RunCriteria(), text.strip()
+    tags, text = split_tags(text)
+    base = base or RunCriteria()
+    base = replace(base, tags=(*base.tags, *tags)) if tags else base
     if text.startswith(_CAUSE):
         fingerprint, _, text = text.removeprefix(_CAUSE).partition(" ")
         base, text = replace(base, cause=fingerprint), text.strip()
@@ -302,6 +309,8 @@ def _plans(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
 
 def _plans_of_one(wanted: RunCriteria, order: RunOrder) -> list[Plan]:
     """Return the lanes of runs that have one name of their workflow and of their queue, or of any."""
+    if wanted.tags and order.column == "created_at" and not (wanted.cause or wanted.place):
+        return [_tagged(wanted)]
     if order is RunOrder.NEXT:
         return _waking(wanted)
     if order.column == "finished_at":
@@ -321,6 +330,13 @@ def _possible(wanted: RunCriteria) -> frozenset[str] | None:
     ):
         states = states & allowed if is_given else states
     return None if not states else frozenset() if states == _STATES else states
+
+
+def _tagged(wanted: RunCriteria) -> Plan:
+    """Return the lane along the index of the tags: in a list by another time, or of a cause, they are looked up."""
+    times = _is(tag_created_at__gte=wanted.created_from, tag_created_at__lt=wanted.created_until)
+    rest = _of_all(replace(wanted, tags=(), created_from=None, created_until=None))
+    return Plan(times, rest, tags=wanted.tags, is_narrow=True)
 
 
 def _waking(wanted: RunCriteria) -> list[Plan]:
@@ -446,6 +462,8 @@ def _sieve(wanted: RunCriteria) -> Q:
         rest &= run_conditions.of_worker(wanted.worker)
     if wanted.waiting_queue:
         rest &= run_conditions.waiting_for(wanted.waiting_queue)
+    for name, value in wanted.tags:
+        rest &= has_tag(name, value)
     if wanted.only_roots:
         rest &= run_conditions.ROOT
     if wanted.hides_alerts:

@@ -24,6 +24,7 @@ from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations
 from durable.inspection.given_note import given_note
 from durable.inspection.loop_note import loop_note
 from durable.inspection.map_note import map_note
+from durable.inspection.tags import tags_note
 from durable.inspection.tree_window import Row, Window, read_rows, read_window
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
@@ -408,5 +409,7 @@ def _fill(page: Sequence[TreeNode]) -> None:
             node.note = str(entry.data.get("child") or "")
         elif entry.kind == EntryKind.MAP:
             node.note = map_note(entry.data)
+        elif entry.kind == EntryKind.TAG:
+            node.note = tags_note(entry.data)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))

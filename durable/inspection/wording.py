@@ -75,6 +75,7 @@ _KINDS: Final[Mapping[str, StrPromise]] = {
     "compensate": pgettext_lazy("kind of entry", "compensate"),
     "child": pgettext_lazy("kind of entry", "child"),
     "map": pgettext_lazy("kind of entry", "map"),
+    "tag": pgettext_lazy("kind of entry", "tag"),
     "iteration": pgettext_lazy("kind of entry", "iteration"),
     "branch": pgettext_lazy("kind of entry", "branch"),
     "block": pgettext_lazy("kind of entry", "block"),

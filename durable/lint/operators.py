@@ -21,7 +21,7 @@ __all__ = [
 CONTEXT_METHODS: Final = frozenset(
     {
         *("step", "try_step", "try_block", "loop", "sleep", "sleep_until", "join", "race", "child", "start_child"),
-        *("map", "rollback_checkpoint", "compensate", "removed", "get_version"),
+        *("map", "rollback_checkpoint", "compensate", "removed", "get_version", "tag"),
     }
 )
 QUEUE_METHODS: Final = frozenset({"next", "next_batch", "send"})
@@ -35,7 +35,7 @@ STEPS: Final = frozenset({"step", "try_step"})
 #: Operations whose second argument is a body, or a dict of bodies, with a scope of their own.
 BODIES: Final = {"loop": "iteration", "try_block": "block", "join": "branch", "race": "branch"}
 #: Operations whose first argument is a name that is unique in its scope.
-NAMED: Final = (CONTEXT_METHODS - {"compensate"}) | {"next", "next_batch", "result"}
+NAMED: Final = (CONTEXT_METHODS - {"compensate", "tag"}) | {"next", "next_batch", "result"}
 
 START_METHODS: Final = frozenset({"start", "astart", "start_many", "astart_many", "start_or_send", "astart_or_send"})
 #: What `using` takes.
@@ -54,7 +54,7 @@ START_OPTIONS: Final = frozenset(
             "at_most",
             "keep",
         ),
-        *("rate", "when_full", "when_parent_ends", "rollback", "priority", "share", "weight"),
+        *("rate", "when_full", "when_parent_ends", "rollback", "priority", "share", "weight", "tags"),
     }
 )
 #: What a step takes.

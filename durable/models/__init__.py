@@ -28,6 +28,7 @@ from durable.models.saved_views import SavedView
 from durable.models.saves import StepSave
 from durable.models.schedules import Schedule, Tick
 from durable.models.slots import Limit, LimitKey, Slot, SlotNote
+from durable.models.tags import RunTag
 from durable.models.workers import Build, WorkerProcess
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "RunKey",
     "RunLimit",
     "RunRank",
+    "RunTag",
     "SavedView",
     "Schedule",
     "Share",

@@ -15,7 +15,7 @@ class HistoryCount(models.Model):
     """The counts of one long history, so that no page has to count it (`durable.inspection.stored_counts`).
 
     `noted_at` is when a worker last ended a pass of the run, None once its history is counted. `counts`, JSON text,
-    holds while the run has the state, the fence and the `change_seq` that are in `counted_as`.
+    holds while the run has the state, the fence, the `change_seq` and the `created_at` that are in `counted_as`.
     """
 
     run = models.OneToOneField(

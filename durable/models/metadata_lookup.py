@@ -60,6 +60,12 @@ class _LookUp(Join):
         return sql, []
 
 
+class _Keys(Subquery):
+    """A subquery that Django does not replace with NULL if it is known to have no rows: then no row meets the condition."""
+
+    empty_result_set_value = NotImplemented
+
+
 class KeyIn(Func):
     """A condition that a column has one of the keys; on PostgreSQL as an array, whose keys are looked up."""
 
@@ -68,7 +74,7 @@ class KeyIn(Func):
     arg_joiner = " IN "
 
     def __init__(self, column: str, keys: models.QuerySet[Any, Any], **extra: Any) -> None:
-        super().__init__(F(column), Subquery(keys), **extra)
+        super().__init__(F(column), _Keys(keys), **extra)
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         """Return `column = ANY(ARRAY(SELECT ...))`."""

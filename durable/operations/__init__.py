@@ -21,6 +21,7 @@ from durable.operations.queries import (
     record,
     result,
     summary,
+    tags,
     waiting_for,
 )
 from durable.operations.replay import give_output, replay
@@ -61,6 +62,7 @@ __all__ = [
     "start",
     "start_or_send",
     "summary",
+    "tags",
     "take_stack",
     "waiting_for",
     "wake",

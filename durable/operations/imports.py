@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError
@@ -14,7 +14,8 @@ from durable import runtime
 from durable.conf import conf
 from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue
-from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState
+from durable.core.limits import NewRun
+from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState, TagChange
 from durable.core.summary import Summary, SummaryKind
 from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.models.fields import NameField
@@ -38,12 +39,15 @@ def import_run(
     *,
     origin: str,
     digest: str,
+    tags: Mapping[str, str] | None = None,
+    tags_at_start: Mapping[str, str] | None = None,
     is_trial: bool = False,
 ) -> Started:
     """Store a recorded run under its id, with its history and its inbox. Return the run, and whether it is new.
 
     An open run is paused, so that no worker takes it up. It has no parent, no key, no deadline and no slot of a limit,
-    and nothing is announced. `origin` says where it comes from, for the audit log; `digest` names the content. With
+    and nothing is announced. `tags` are those of the run, `tags_at_start` those that its start has given, both as they
+    are stored. `origin` says where it comes from, for the audit log; `digest` names the content. With
     `is_trial` everything is checked and nothing is stored.
 
     Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records
@@ -62,11 +66,18 @@ def import_run(
                 return _there_already(attribution, digest)
             if is_trial:
                 return Started(wanted.id, is_new=True)
-            [(stored, is_new)] = at.store.create([wanted])
+            [(stored, is_new)] = at.store.create([_with_tags(wanted, tags_at_start)])
             attribution.check_sees(stored.id)
             if not is_new:
                 return _there_already(attribution, digest)
-            at.store.import_history(stored.id, entries=entries, attempts=(), messages=messages)
+            later = {name: value for name, value in (tags or {}).items() if value != (tags_at_start or {}).get(name)}
+            at.store.import_history(
+                stored.id,
+                entries=entries,
+                attempts=(),
+                messages=messages,
+                tags=TagChange(stored.created_at, later) if later else None,
+            )
             detail = f"{origin[:_ORIGIN]}, {_named(digest)}"
             at.store.log([attribution.done(before=str(run.state), after=str(stored.state), detail=detail)])
     return Started(wanted.id, is_new=True)
@@ -100,6 +111,10 @@ def _at_rest(run: RunRecord) -> RunRecord:
         resting.pending_request = Request.NONE
         resting.summary = Summary(SummaryKind.IMPORTED, state=str(run.state))
     return resting
+
+
+def _with_tags(run: RunRecord, tags: Mapping[str, str] | None) -> RunRecord:
+    return NewRun(**{each.name: getattr(run, each.name) for each in fields(RunRecord)}, tags=tags) if tags else run
 
 
 def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Message]) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "record",
     "result",
     "summary",
+    "tags",
     "waiting_for",
 ]
 
@@ -73,6 +74,14 @@ def children(run_id: str, state: str | None, group: str | None) -> list[str]:
     if not found:
         record(run_id)
     return found
+
+
+def tags(run_id: str) -> dict[str, str]:
+    """Return the run's tags, by name, as they are stored. Raises RunNotFoundError."""
+    found = runtime.current().store.tags([_checked(run_id)])
+    if not found:
+        record(run_id)
+    return found.get(run_id, {})
 
 
 def summary(run_id: str) -> str:

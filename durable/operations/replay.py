@@ -12,7 +12,7 @@ from durable.core.child_entries import unread_children
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.places import Place
-from durable.core.records import EntryKind, EntryRecord, RunChange, RunRecord, RunState
+from durable.core.records import EntryKind, EntryRecord, RunChange, RunRecord, RunState, TagChange
 from durable.core.replay import Replay
 from durable.core.replay_log import number_in_log
 from durable.operations.audited import Attribution, audited
@@ -255,4 +255,21 @@ def _plant(at: Runtime, replay: Replay, new: RunRecord) -> None:
     entries, messages = replay.history_of(new.id, new_id, at.copied)
     staying = {entry.location for entry in entries}
     attempts = [each for each in at.store.attempts(replay.run.id) if each.location in staying]
-    at.store.import_history(new.id, entries=entries, attempts=attempts, messages=messages)
+    tags = _tags_of(at, replay)
+    at.store.import_history(
+        new.id,
+        entries=entries,
+        attempts=attempts,
+        messages=messages,
+        tags=TagChange(new.created_at, tags) if tags else None,
+    )
+
+
+def _tags_of(at: Runtime, replay: Replay) -> dict[str, str | None]:
+    """Return the tags that the kept history gives a new run, as far as the start of the original has not given them."""
+    run_id = replay.run.id
+    now = at.store.tags([run_id]).get(run_id, {})
+    if not now:
+        return {}
+    at_start = at.store.tags([run_id], at_start=True).get(run_id, {})
+    return {name: value for name, value in {**now, **replay.history.tags()}.items() if value != at_start.get(name)}

@@ -65,6 +65,7 @@ OF_USING = frozenset(
         "priority",
         "share",
         "weight",
+        "tags",
     }
 )
 
@@ -76,7 +77,10 @@ Call = tuple[str | None, tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """The workflow to start, and how. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment."""
+    """The workflow to start, and how. `delay` and `work_limit` are in seconds; `deadline` is a length or a moment.
+
+    `tags` have their values as they are stored.
+    """
 
     workflow: str
     signature: inspect.Signature
@@ -88,6 +92,7 @@ class StartRequest:
     key: KeyOptions | None = None
     rate: StartRate | None = None
     ranking: Ranking | None = None
+    tags: Mapping[str, str] | None = None
 
 
 class Started(NamedTuple):
@@ -209,6 +214,7 @@ def _new_run(at: Runtime, request: StartRequest, call: Call) -> RunRecord:
         parent_id=running_run(),
         limits=limits,
         ranking=request.ranking,
+        tags=request.tags,
         **started(due_at if limits is None else limits.wake_at(due_at) or due_at),
     )
     if limits is not None:
@@ -295,8 +301,11 @@ def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any]
     return Started(new.id, is_new)
 
 
-def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> RunRecord:
-    """Return a new run that replaces `old`: the same workflow, queue, input and rank, limits anew, due now."""
+def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -> NewRun:
+    """Return a new run that replaces `old`: the same workflow, queue, input and rank, limits anew, due now.
+
+    It has the tags that the start of `old` gave.
+    """
     now = at.now()
     chosen = new_id() if run_id is None else check_id(run_id)
     limits = at.store.limits(old.id)
@@ -312,6 +321,7 @@ def successor(at: Runtime, old: RunRecord, run_id: str | None, **columns: Any) -
         replay_of_id=old.id,
         limits=None if limits is None else limits.renewed(now),
         ranking=at.store.rankings([old.id]).get(old.id),
+        tags=at.store.tags([old.id], at_start=True).get(old.id),
         **started(now),
         **columns,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, get_args
@@ -13,8 +14,10 @@ from durable.core.priorities import check_share, check_weight, head_start, ranki
 from durable.core.ranks import Ranking
 from durable.core.rates import rate_wanted
 from durable.core.records import WhenParentEnds
+from durable.core.tags import TagValue, check_tags
 from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
 from durable.operations.start_rates import WhenFull
+from durable.tag_hashes import stored_tags
 
 __all__ = ["StartOptions"]
 
@@ -46,6 +49,7 @@ class StartOptions:
     priority: Duration | None = None
     share: str | None = None
     weight: float | None = None
+    tags: Mapping[str, str] | None = None
 
     def changed(
         self,
@@ -68,6 +72,7 @@ class StartOptions:
         priority: Duration | None,
         share: str | None,
         weight: float | None,
+        tags: Mapping[str, TagValue] | None,
     ) -> StartOptions:
         """Return these options with those that are not None. Raises ValueError and TypeError for what none can be."""
         changes: dict[str, Any] = {
@@ -89,6 +94,7 @@ class StartOptions:
             "priority": None if priority is None else _priority(priority),
             "share": None if share is None else check_share(share),
             "weight": None if weight is None else check_weight(weight),
+            "tags": None if tags is None else check_tags(tags),
         }
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
@@ -96,6 +102,11 @@ class StartOptions:
     def ranking(self) -> Ranking | None:
         """Return the rank that a start asks for, None for none. Raises TypeError for a weight without a share."""
         return ranking_of(self.priority, self.share, self.weight, conf.PRIORITIES)
+
+    @property
+    def stored_tags(self) -> dict[str, str] | None:
+        """Return the tags that a start gives, as they are stored; None for none."""
+        return stored_tags(self.tags) if self.tags else None
 
     def key_options(self) -> KeyOptions | None:
         """Return what a start does about the key. Raises TypeError for options that do not go together."""

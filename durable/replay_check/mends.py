@@ -24,6 +24,7 @@ _CALLS: Final = {
     EntryKind.COMPENSATE: "ctx.compensate(...)",
     EntryKind.CHILD: 'ctx.child("{name}", ...)',
     EntryKind.MAP: 'ctx.map("{name}", ...)',
+    EntryKind.TAG: "ctx.tag(...)",
     EntryKind.VERSION_CHECK: 'ctx.get_version("{name}", ...)',
     EntryKind.REMOVED: 'ctx.removed("{name}", ...)',
     BLOCK: 'ctx.try_block("{name}", ...)',

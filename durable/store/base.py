@@ -34,6 +34,7 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     SavedDetails,
+    TagChange,
 )
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.store.surveys import Surveyor
@@ -156,6 +157,14 @@ class Store(Protocol):
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
         """Return the rankings of those of the runs that were started with one, by run; one query."""
 
+    # -- tags
+
+    def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
+        """Return the tags of those of the runs that have some, by run and name, as they are stored; one query.
+
+        With `at_start`, those that the starts of the runs have given.
+        """
+
     # -- reading
 
     def get(self, run_id: str) -> RunRecord | None:
@@ -233,6 +242,7 @@ class Store(Protocol):
         entries: Sequence[EntryRecord],
         attempts: Sequence[AttemptRecord],
         messages: Sequence[Message],
+        tags: TagChange | None = None,
     ) -> None:
         """Give a history and an inbox to a run that was just created and that no worker can see yet.
 

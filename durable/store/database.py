@@ -43,6 +43,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavedDetails,
+    TagChange,
 )
 from durable.core.records import Hold as HoldRecord
 from durable.core.slot_records import Admission, SlotRow, SlotWant
@@ -64,6 +65,7 @@ from durable.models import (
 )
 from durable.models.renames import learn_names, learn_queues
 from durable.store import activities, endings, groups, keys, outline_rows, ranks, rates, row_rules, saves, slots
+from durable.store import tags as side_tags
 from durable.store.atomic import committed_or_raised
 from durable.store.base import ChildKeyTaken
 from durable.store.patience import RowsLocked
@@ -125,10 +127,13 @@ class DatabaseStore(ABC):
     def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
         first = {run.id: run for run in reversed(runs)}
         ranked = ranks.with_ranking(first[run_id] for run_id in dict.fromkeys(run.id for run in runs))
-        with transaction.atomic(using=self.alias) if ranked else nullcontext():
+        tagged = side_tags.with_tags(first.values())
+        with transaction.atomic(using=self.alias) if ranked or tagged else nullcontext():
             taken, held = self._insert([first[run_id] for run_id in sorted(first)])
             for ranking, group in ranks.grouped([run for run in ranked if run.id not in taken]):
                 self._rank(group, ranking, max(run.created_at for run in group))  # of many, each has its own
+            if tagged:
+                side_tags.put(self.alias, [run for run in tagged if run.id not in taken])
         new = first.keys() - taken.keys()
         for run_id, summary in held.items():
             first[run_id] = self._as_held(first[run_id], summary)
@@ -178,6 +183,8 @@ class DatabaseStore(ABC):
                 slots.forget(self.alias, run_id, change.deleted)
             if after.state == RunState.PAUSED:
                 slots.note_pause(self.alias, run_id)
+            if change.tags is not None:
+                side_tags.change(self.alias, run_id, change.tags)
             if change.saved:
                 saves.put(self.alias, change.saved)
             if change.retracted:
@@ -340,6 +347,8 @@ class DatabaseStore(ABC):
             RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
         if batch.saved:
             saves.put(self.alias, batch.saved)
+        if batch.tags is not None:
+            side_tags.change(self.alias, batch.run_id, batch.tags)
         if batch.forgotten:
             saves.forget(self.alias, batch.run_id, batch.forgotten)
 
@@ -420,6 +429,7 @@ class DatabaseStore(ABC):
         entries: Sequence[EntryRecord],
         attempts: Sequence[AttemptRecord],
         messages: Sequence[Message],
+        tags: TagChange | None = None,
     ) -> None:
         with transaction.atomic(using=self.alias):
             rows = [Entry(run_id=run_id, **ENTRY.attributes(each)) for each in entries]
@@ -433,6 +443,8 @@ class DatabaseStore(ABC):
             self._bulk_create(QueueMessage, [QueueMessage(**MESSAGE.attributes(each)) for each in messages])
             newest = max((each.order for each in messages), default=0)
             Run.objects.using(self.alias).filter(id=run_id).update(message_count=newest)
+            if tags is not None:
+                side_tags.change(self.alias, run_id, tags)
 
     def ask_activities(
         self, run: RunRecord, location: str, now: datetime, *, stack: bool = False, abandon: bool = False
@@ -507,6 +519,9 @@ class DatabaseStore(ABC):
 
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
         return ranks.of_runs(self.alias, run_ids) if run_ids else {}
+
+    def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
+        return side_tags.of_runs(self.alias, run_ids, at_start=at_start) if run_ids else {}
 
     def learn_names(self) -> None:
         learn_names(self.alias)

@@ -47,6 +47,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavedDetails,
+    TagChange,
 )
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.transitions import moved
@@ -59,6 +60,7 @@ from durable.store.memory_keys import MemoryKeys
 from durable.store.memory_ranks import MemoryRanks
 from durable.store.memory_rates import MemoryRates
 from durable.store.memory_slots import MemorySlots, MemorySlotTable, sweep
+from durable.store.memory_tags import MemoryTags
 from durable.store.outline import bare_entry, bare_message
 
 __all__ = ["MemoryStore", "Tables"]
@@ -80,6 +82,7 @@ Tables = tuple[
     MemorySlots,
     MemoryRates,
     MemoryRanks,
+    MemoryTags,
 ]
 
 
@@ -120,6 +123,7 @@ class MemoryStore:
         self._slots = MemorySlots()
         self._rates = MemoryRates()
         self._ranks = MemoryRanks()
+        self._tags = MemoryTags()
 
     # -- verbs, from outside a pass
 
@@ -141,6 +145,8 @@ class MemoryStore:
             self._inboxes[run.id] = []
             if isinstance(run, NewRun) and run.ranking is not None:
                 self._ranks.put(self._runs[run.id], run.ranking)
+            if isinstance(run, NewRun) and run.tags:
+                self._tags.put(run.id, run.tags)
         return row_rules.copied(self._runs[run.id]), new
 
     def _put(self, run: RunRecord) -> None:
@@ -362,6 +368,8 @@ class MemoryStore:
                 self._slot_table.give_up(run_id, locations=change.deleted)
             if after.state == RunState.PAUSED:
                 self._slot_table.leave_all(run_id, keeping=())
+            if change.tags is not None:
+                self._tags.change(run_id, change.tags.tags)
             for saved in change.saved:
                 self._saved[run_id, saved.location] = saved
             self._delete(run_id, change.deleted)
@@ -381,8 +389,11 @@ class MemoryStore:
         entries: Sequence[EntryRecord],
         attempts: Sequence[AttemptRecord],
         messages: Sequence[Message],
+        tags: TagChange | None = None,
     ) -> None:
         with self._lock:
+            if tags is not None:
+                self._tags.change(run_id, tags.tags)
             self._write(run_id, entries)
             self._attempts[run_id] += attempts
             self._messages |= {each.id: each for each in messages}
@@ -415,6 +426,10 @@ class MemoryStore:
     def rankings(self, run_ids: Sequence[str]) -> dict[str, Ranking]:
         with self._lock:
             return {run_id: found for run_id in run_ids if (found := self._ranks.rankings.get(run_id)) is not None}
+
+    def tags(self, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
+        with self._lock:
+            return self._tags.of_runs(run_ids, at_start=at_start)
 
     def learn_names(self) -> None:
         """Leave the names as they are: no migration has renamed what is in memory."""
@@ -525,6 +540,8 @@ class MemoryStore:
             self._return(run.id, batch.returned)
             if batch.failure is not None:
                 self._failures[run.id] = batch.failure
+            if batch.tags is not None:
+                self._tags.change(run.id, batch.tags.tags)
             for each in batch.saved:
                 self._saved[run.id, each.location] = each
             for location in batch.forgotten:
@@ -876,6 +893,7 @@ class MemoryStore:
             self._slots.copied(),
             self._rates.copied(),
             self._ranks.copied(),
+            self._tags.copied(),
         )
 
     def _put_back(self, tables: Tables) -> None:
@@ -895,4 +913,5 @@ class MemoryStore:
             self._slots,
             self._rates,
             self._ranks,
+            self._tags,
         ) = tables

@@ -35,7 +35,7 @@ from durable.core.records import (
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models.fields import pack, unpack
-from durable.store import groups, keys, libpq, patience, rates, row_rules, sessions, sql, sql_functions
+from durable.store import groups, keys, libpq, patience, rates, row_rules, sessions, sql, sql_functions, tags
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import Row, SQLFunction, text
@@ -105,7 +105,7 @@ class PostgresStore(DatabaseStore):
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
         is_renamed = keys.owner_of_keys(self.alias, run.workflow) != run.workflow
-        if is_renamed or not values or (isinstance(run, NewRun) and run.ranking is not None):
+        if is_renamed or not values or (isinstance(run, NewRun) and (run.ranking is not None or run.tags)):
             return super().start_keyed(run, key)
         while True:
             summary, holder = sql_functions.START_KEYED(self.alias, [*values, pack(key)])
@@ -225,7 +225,8 @@ class PostgresStore(DatabaseStore):
 
     def commit(self, batch: Batch) -> Committed:
         has_groups = bool(batch.groups or batch.awaited_groups)
-        has_more = batch.worked is not None or batch.saved or batch.forgotten
+        tagged = tags.with_tags(start.run for start in batch.starts)
+        has_more = batch.worked is not None or batch.saved or batch.forgotten or batch.tags or tagged
         if not has_more and not has_groups:
             return self._committed(batch)
         with transaction.atomic(using=self.alias):
@@ -233,6 +234,8 @@ class PostgresStore(DatabaseStore):
                 groups.lock(self.alias, [each.id for each in batch.groups])
             committed = self._committed(replace(batch, slots=None))
             self._write_beside(batch)
+            if tagged:
+                tags.put(self.alias, tagged, is_retried=True)
             if has_groups:
                 committed = self._change_groups(batch, committed)
             if batch.slots is not None and (queues := self._change_slots(batch, batch.slots)):

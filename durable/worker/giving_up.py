@@ -61,7 +61,9 @@ def given_up(
             return nothing
         written[entry.location] = _begun(other, GIVEN_UP)
     saved = _saved([each for each in (step, *beside) if each.info.location in written])
-    return RunChange(run=released, entries=list(written.values()), deleted=earlier.deleted, saved=saved)
+    return RunChange(
+        run=released, entries=list(written.values()), deleted=earlier.deleted, saved=saved, tags=earlier.tags
+    )
 
 
 def _is_unrecorded(step: timed_step, history: Mapping[str, EntryRecord]) -> bool:

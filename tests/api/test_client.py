@@ -16,6 +16,7 @@ import httpx
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.db import connection, connections
+from django.db.models import QuerySet
 from django.test import RequestFactory, override_settings
 from rest_framework.authtoken.models import Token
 from rest_framework.request import Request
@@ -378,6 +379,26 @@ def test_a_quiet_stream_gives_signs_of_life_and_ends_in_time(token: str, monkeyp
     assert lines[0] == "retry: 1000"
     assert ": nothing new" in lines
     assert [name for name, _, _ in parsed(answer.text)] == ["run"]
+
+
+def every_run(_request: Any, runs: QuerySet[Run]) -> QuerySet[Run]:
+    """A rule that allows all, and has to be asked for each run."""
+    return runs.exclude(id="hidden")
+
+
+def test_a_stream_of_a_child_tells_a_limited_user_of_its_parent(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first event needs is read in the thread of the streams: the event loop must not wait for the database."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    monkeypatch.setattr(broadcaster, "LONGEST", 0.3)
+    for run in ("parent", "child"):
+        workflows.loop.using(id=run, tags={"tenant": "acme"}).start(1)
+    Run.objects.filter(pk="child").update(parent="parent")
+    with override_settings(DURABLE={"API_RUNS": f"{__name__}.every_run"}):
+        with asgi_server() as address, client_of(address, token) as client:
+            answer = client.get("/runs/child/events", headers={"Accept": "text/event-stream"})
+        received: list[Any] = list(parsed(answer.text))
+    [(name, run, _)] = received
+    assert (name, run["parent"], run["tags"]) == ("run", "parent", {"tenant": "acme"})
 
 
 def test_a_waiting_request_gives_its_connection_back_between_two_looks() -> None:

@@ -2,7 +2,7 @@
 
 Each process is forked from this one, goes on where the last one died, and dies right after its first call of the store
 that has led a run to where no process has died yet. A call inside a larger transaction is among them: the transaction
-is lost then, and is made again. Prints as JSON what the database has in the end, and what it has when nothing is
+is lost then, and is made again. So is the moment between the records of a commit and its rows of tags. Prints as JSON what the database has in the end, and what it has when nothing is
 killed.
 """
 
@@ -70,6 +70,7 @@ def _fork(drive: Callable[[], None], deaths: Path | None) -> bool:
 
 def _arm(deaths: Path) -> None:
     """Let this process die after a call that writes, where none has died."""
+    from durable.store import tags
     from durable.store.postgres import PostgresStore
     from tests.faults.killed_scenarios import situation
 
@@ -89,6 +90,21 @@ def _arm(deaths: Path) -> None:
 
         return method
 
+    def dying_before(name: str) -> Callable[..., Any]:
+        call = getattr(tags, name)
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            here = hashlib.sha256(f"before {name} {situation()}".encode()).hexdigest()
+            if here not in survived:
+                with deaths.open("a") as lines:
+                    lines.write(f"{here}\n")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **kwargs)
+
+        return function
+
+    for name in ("put", "change"):
+        setattr(tags, name, dying_before(name))
     for name in _WRITES:
         setattr(PostgresStore, name, dying(name))
 

@@ -1,4 +1,4 @@
-"""What `tests.faults.killed_commits` drives: keyed children, the compensation of a map, and the recovery of one in batches.
+"""What `tests.faults.killed_commits` drives: keyed children, the compensation of a map, the recovery of one in batches, and tags.
 
 A scenario is called again from its beginning by each process, so each of its acts changes nothing where it was done
 before.
@@ -24,7 +24,7 @@ from durable import (
     workflow,
 )
 from durable.core import map_recovery
-from durable.models import Cascade, Child, Entry, GroupTally, Run, RunKey, Turn
+from durable.models import Cascade, Child, Entry, GroupTally, Run, RunKey, RunTag, Turn
 from durable.store import families
 from project.shop.models import Mail
 from tests.support.stores import in_force, passed, settle
@@ -101,6 +101,17 @@ def recovered_map(ctx: Context) -> int:
     return sum(ctx.map("bills", fragile_bill, [(number,) for number in range(CHILDREN)]).outputs)
 
 
+@workflow(name="faults.tagging")
+def tagging(ctx: Context) -> None:
+    """Tag the run before and after its operations, and its children."""
+    ctx.tag(stage="new")
+    ctx.step("look", str)
+    ctx.tag(stage="posted", sum=3)
+    ctx.child("child", keyed.using(tags={"part": 1}), waits=False)
+    ctx.map("bills", bill.using(tags={"part": 2}), [(1,), (2,)])
+    ctx.tag(stage="done")
+
+
 # -- the scenarios
 
 
@@ -143,6 +154,15 @@ def recovered_map_in_batches() -> None:
     settle()
 
 
+def tagged_family() -> None:
+    """A run with tags tags itself and its children, is replayed in place once, and gets to its end again."""
+    run = tagging.using(id="tagged", tags={"tenant": "acme"}).start()
+    settle()
+    if not Run.objects.get(pk=run.id).generations:
+        run.replay("look", in_place=True)
+    settle()
+
+
 def _driven(drive: Callable[[], None]) -> Callable[[], None]:
     def driven() -> None:
         map_recovery._BATCH = families._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
@@ -156,6 +176,7 @@ SCENARIOS: Final = {
     "keys": _driven(keyed_family),
     "compensation": _driven(compensated_map),
     "recovery": _driven(recovered_map_in_batches),
+    "tags": _driven(tagged_family),
 }
 
 
@@ -188,5 +209,6 @@ def found() -> dict[str, Any]:
         "counts": sorted(
             [*each] for each in GroupTally.objects.values_list("completed", "failed", "cancelled", "waiting")
         ),
+        "tags": sorted([*each] for each in RunTag.objects.values_list("run", "name", "value")),
         "left": [Cascade.objects.count(), Turn.objects.count()],
     }

@@ -66,3 +66,16 @@ def test_a_map_is_recovered_in_batches(child_environment: dict[str, str]) -> Non
     assert found["written"] == ["mended", *children]
     assert (found["counts"], found["left"]) == ([[CHILDREN, 0, 0, 0]], [0, 0])
     assert kills >= 5 * CHILDREN
+
+
+def test_a_run_tags_itself_and_its_children(child_environment: dict[str, str]) -> None:
+    found, kills = survived(child_environment, "tags")
+    assert [state for run_id, state, _, _ in found["runs"] if run_id == "tagged"] == ["completed"]
+    tags: dict[str, dict[str, str]] = {}
+    for run_id, name, value in found["tags"]:
+        tags.setdefault(run_id, {})[name] = value
+    assert tags.pop("tagged") == {"stage": "done", "sum": "3", "tenant": "acme"}
+    children = [run_id for run_id, *_ in found["runs"] if run_id != "tagged"]
+    assert tags == {each: {"part": "1" if "child" in each else "2"} for each in children}
+    assert len(children) == 6, "the replay in place has started them anew"
+    assert kills >= 20

@@ -36,6 +36,7 @@ from durable.models import (
     RunKey,
     RunLimit,
     RunRank,
+    RunTag,
     Share,
     Slot,
     SlotNote,
@@ -51,7 +52,7 @@ TABLES: Final = tuple(
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
         *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
-        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, Lane, Share, Run),
+        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, RunTag, Lane, Share, Run),
     )
 )
 

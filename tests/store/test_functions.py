@@ -48,7 +48,7 @@ NAMES = (
 )
 
 #: Triggers that look at the row they are given alone.
-WITHOUT_STATEMENTS = ("durable_entry_guard_3", "durable_metadata_guard_1", "durable_run_guard_1")
+WITHOUT_STATEMENTS = ("durable_entry_guard_4", "durable_metadata_guard_1", "durable_run_guard_1")
 
 #: A value for every column that a patch may have, other than that of a run in the hands of a worker.
 CHANGED: dict[str, Any] = {

@@ -42,11 +42,11 @@ NAMES = {
 MIGRATIONS = sorted(each.name for each in iter_modules(durable.migrations.__path__))
 
 LATER_GUARD = Function.of("""
-CREATE FUNCTION durable_entry_guard_4() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$
+CREATE FUNCTION durable_entry_guard_5() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$
 """)
 LATER_TRIGGER = Trigger.of(
-    "CREATE TRIGGER durable_guard_4 BEFORE INSERT OR UPDATE ON durable_entry FOR EACH ROW "
-    "EXECUTE FUNCTION durable_entry_guard_4()"
+    "CREATE TRIGGER durable_guard_5 BEFORE INSERT OR UPDATE ON durable_entry FOR EACH ROW "
+    "EXECUTE FUNCTION durable_entry_guard_5()"
 )
 LATER_MIGRATION = """
 from django.db import migrations
@@ -55,8 +55,8 @@ from durable.store.routines.operations import CreateRoutines, DropRoutines
 class Migration(migrations.Migration):
     dependencies = [("durable", "{newest}")]
     operations = [
-        DropRoutines(["durable_entry_guard_3", "durable_guard_3 on durable_entry"]),
-        CreateRoutines(["durable_entry_guard_4", "durable_guard_4 on durable_entry"]),
+        DropRoutines(["durable_entry_guard_4", "durable_guard_4 on durable_entry"]),
+        CreateRoutines(["durable_entry_guard_5", "durable_guard_5 on durable_entry"]),
     ]
 """
 
@@ -122,8 +122,8 @@ def test_a_later_version_changes_a_guard_under_a_new_name_and_this_version_leave
     settings.MIGRATION_MODULES = {"durable": later_version}
     call_command("migrate", "durable", database=alias, verbosity=0)
     later = names()
-    assert {name for _, name in later - before} == {"durable_entry_guard_4", "durable_guard_4"}
-    assert ("f", "durable_entry_guard_3") not in later
+    assert {name for _, name in later - before} == {"durable_entry_guard_5", "durable_guard_5"}
+    assert ("f", "durable_entry_guard_4") not in later
     assert differences(alias) == []
     store = store_for(alias)
     commit(store, started(store), entries=[an_entry()])

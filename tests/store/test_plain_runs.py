@@ -1,4 +1,4 @@
-"""A run without children, a key, limits, a priority or a schedule costs what it cost before there were such: its rows alone."""
+"""A run without children, a key, limits, a priority, tags or a schedule costs what it cost before there were such: its rows alone."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def test_a_plain_run_writes_the_rows_of_a_run_and_an_entry_and_no_others(program
         (parent, {}, {"durable_child"}),
         (one_step, {"key": "k"}, {"durable_runkey"}),
         (one_step, {"deadline": "1 hour"}, {"durable_runlimit"}),
+        (one_step, {"tags": {"tenant": "acme"}}, {"durable_runtag"}),
     ],
-    ids=["a child", "a key", "a deadline"],
+    ids=["a child", "a key", "a deadline", "a tag"],
 )
 def test_what_is_added_is_in_side_tables(program: Any, how: dict[str, Any], side: set[str]) -> None:
     found = written_by_a_run(program, **how)

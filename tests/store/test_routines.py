@@ -60,10 +60,10 @@ BREAKS = {
     ),
     "another trigger": (
         (
-            "DROP TRIGGER durable_guard_3 ON durable_entry; CREATE TRIGGER durable_guard_3 BEFORE INSERT ON durable_entry "
-            "FOR EACH ROW EXECUTE FUNCTION durable_entry_guard_3()"
+            "DROP TRIGGER durable_guard_4 ON durable_entry; CREATE TRIGGER durable_guard_4 BEFORE INSERT ON durable_entry "
+            "FOR EACH ROW EXECUTE FUNCTION durable_entry_guard_4()"
         ),
-        "the trigger durable_guard_3 on durable_entry differs from the one in the migrations",
+        "the trigger durable_guard_4 on durable_entry differs from the one in the migrations",
     ),
     "a trigger that is off": (
         "ALTER TABLE durable_run DISABLE TRIGGER durable_gone",

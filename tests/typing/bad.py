@@ -94,6 +94,9 @@ def jittery(ctx: Context) -> None:
     ctx.map("g", fulfil, [(3,)], at_once="10")  # 46 wrong type of an option
     ctx.map("h", fulfil, [(3,)], on_failure="skip")  # 47 wrong value of an option
     ctx.map("i", fulfil, [(3,)]).outputs[0].upper()  # 48 wrong output
+    ctx.tag(stage=["paid"])  # 50 wrong type of a value
+    fulfil.using(tags={"stage": None})  # 51 wrong type of a value
+    ctx.tag("paid")  # 52 a value without a name
     raise RetryLater("30 s", "the bank is closed", False)  # 37 a keyword by position
 
 

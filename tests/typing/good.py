@@ -125,6 +125,8 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     message.complete("yes")
     message.refuse("out of stock")
     assert_type(fulfil.using(deadline="30 days", work_limit=timedelta(hours=1)).start(3), Handle[dict[str, str]])
+    assert_type(fulfil.using(tags={"tenant": "acme", "order": 42, "sum": Decimal(1)}).start(3).tags, dict[str, str])
+    ctx.tag(stage="paid", order=order_id, gift=gift, at=message.sent_at)
     ctx.queue.send("done", {"order": order_id}, to=get_run("x"))
     ctx.queue.send("done", None, to="x")
     options: StepOptions[str] = {"max_retries": 3, "rollback": refund}

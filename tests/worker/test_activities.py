@@ -226,6 +226,12 @@ def refund(_context: Any, _output: Any) -> None:
     hold("refund")
 
 
+@workflow(name="tests.activities.tagging")
+def tagging(ctx: Context) -> Any:
+    ctx.tag(stage="before")
+    return ctx.step("swallow", swallow, **RETRIED)
+
+
 @workflow(name="tests.activities.short")
 def short(ctx: Context) -> Any:
     return [ctx.step(f"step {number}", lambda: None) for number in range(50)]
@@ -635,7 +641,9 @@ def test_after_its_last_attempt_a_step_that_was_given_up_is_exhausted(
     assert begun == ["swallow"]
 
 
-@pytest.mark.parametrize("of", [ephemeral, markers, first_iteration, after_a_loop, race], ids=lambda of: of.name)
+@pytest.mark.parametrize(
+    "of", [ephemeral, markers, first_iteration, after_a_loop, race, tagging], ids=lambda of: of.name
+)
 def test_the_code_fits_the_history_of_a_run_that_was_given_up(
     of: Any, working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -650,6 +658,17 @@ def test_the_code_fits_the_history_of_a_run_that_was_given_up(
     assert handle.output == "call 2"
     assert errors_of(handle) == ["AttemptAbandonedError"]
     assert begun.count("before") == (1 if of is ephemeral else 0)
+
+
+def test_tags_that_are_not_committed_are_written_when_the_run_is_given_up(
+    working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activities, "GIVE_UP", 0.5)
+    handle = tagging.using(tags={"tenant": "acme"}).start()
+    working()
+    ask(abandon_asked_at=timezone.now())
+    eventually(lambda: Run.objects.get(pk=handle.id).lease_expires_at is None)
+    assert handle.tags == {"stage": "before", "tenant": "acme"}
 
 
 @pytest.mark.parametrize("retries", [2, 0])

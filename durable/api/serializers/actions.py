@@ -204,6 +204,10 @@ class StartForm(Form):
     weight = serializers.FloatField(
         required=False, help_text="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default."
     )
+    tags = JSONObject(
+        required=False,
+        help_text="Names with values, text or numbers, by which the run is found; at most 8.",
+    )
     message = StartMessageForm(
         required=False, help_text="Sent to the open run that has the key, or to the new one; needs `key`."
     )

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.serializers.actions import Delay
-from durable.api.serializers.fields import Flag, Form, Id, Moment, Text
+from durable.api.serializers.fields import Flag, Form, Id, Moment, TagWords, Text
 from durable.core.ids import MAX_REASON
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
@@ -40,12 +40,18 @@ class BulkFilterForm(Form):
     error = Text(required=False, max_length=200, help_text="Part of the type or the message of its error.")
     cause = Text(required=False, max_length=16, help_text="The fingerprint of a cause.")
     place = Text(required=False, max_length=1024, help_text="The place of a cause.")
+    tag = TagWords(required=False, help_text="`name:value`: tags, all of which a run has.")
 
     @staticmethod
     def criteria(given: dict[str, Any]) -> RunCriteria:
         """Return the validated values as criteria."""
-        rest = {name: value for name, value in given.items() if name not in ("state", "error")}
-        return RunCriteria(states=frozenset(given.get("state", ())), error_text=given.get("error", ""), **rest)
+        rest = {name: value for name, value in given.items() if name not in ("state", "error", "tag")}
+        return RunCriteria(
+            states=frozenset(given.get("state", ())),
+            error_text=given.get("error", ""),
+            tags=given.get("tag", ()),
+            **rest,
+        )
 
 
 @extend_schema_serializer(component_name="Canary")

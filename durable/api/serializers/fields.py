@@ -16,6 +16,8 @@ from rest_framework.exceptions import ValidationError
 from durable.api.problems import MAX_FAULTS
 from durable.core.clock import BEYOND, to_utc
 from durable.core.ids import MAX_ID, check_id
+from durable.core.tags import MAX_TAGS, MAX_VALUE
+from durable.inspection.run_tags import checked_tags
 
 __all__ = [
     "Flag",
@@ -26,6 +28,7 @@ __all__ = [
     "Moment",
     "Query",
     "QueryFlag",
+    "TagWords",
     "Text",
     "Value",
     "Words",
@@ -136,6 +139,38 @@ class JSONObject(serializers.Field[dict[str, Any], Any, Any, Any]):
 
 class Words(serializers.ListField):
     """Several words, in a query string as `?state=failed&state=paused`."""
+
+
+class TagWord(Text):
+    """A tag as `name:value`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_length=MAX_ID + 1 + MAX_VALUE, **options)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return its name and its value. Raises ValidationError for what no tag is."""
+        name, colon, value = super().to_internal_value(data).partition(":")
+        if not colon:
+            raise ValidationError("Write a tag as name:value.", code="no_tag")
+        try:
+            [tag] = checked_tags([(name, value)])
+        except ValueError as error:
+            raise ValidationError(f"{error}.", code="no_tag") from None
+        return tag
+
+
+class TagWords(Words):
+    """Tags that a run has to have, all of them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(child=TagWord(), max_length=MAX_TAGS, **options)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return them, each once. Raises ValidationError for what no tag is, and for two values of one tag."""
+        try:
+            return checked_tags(super().to_internal_value(data))
+        except ValueError as error:
+            raise ValidationError(f"{error}.", code="no_tag") from None
 
 
 class Form(serializers.Serializer[Any]):

@@ -12,7 +12,7 @@ from rest_framework.exceptions import ValidationError
 
 from durable.api.long_poll import MAX_WAIT
 from durable.api.paging import PageQuery
-from durable.api.serializers.fields import Moment, Query, QueryFlag, Text, Words
+from durable.api.serializers.fields import Moment, Query, QueryFlag, TagWords, Text, Words
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
 from durable.core.places import Place
@@ -32,6 +32,7 @@ from durable.inspection import (
 )
 from durable.inspection.family import count_children, family_data, list_parents
 from durable.inspection.progress import open_keys_of_long
+from durable.inspection.run_tags import tags_data
 from durable.inspection.schedules import tick_data, tick_of
 from durable.models import Run
 from durable.operations.audit import revision
@@ -128,6 +129,9 @@ class RunSerializer(serializers.Serializer[Run]):
     )
     replay_of = serializers.SerializerMethodField(help_text="The run that it restarts or replays.")
     actions = serializers.SerializerMethodField(help_text="The actions that its state allows.")
+    tags = serializers.SerializerMethodField(
+        help_text="The values of its tags by name; null for one of which only the hash is stored."
+    )
     revision = serializers.SerializerMethodField(
         help_text="Give it back with an action that must not hit a newer state."
     )
@@ -168,6 +172,11 @@ class RunSerializer(serializers.Serializer[Run]):
     def get_actions(self, run: Run) -> list[str]:
         """Return the actions for display; the action itself decides."""
         return list(possible_verbs(run))
+
+    @extend_schema_field(serializers.DictField(child=serializers.CharField(allow_null=True)))
+    def get_tags(self, run: Run) -> Any:
+        """Return what was read for all runs of the answer."""
+        return tags_data(self.context["tags"][run.id])
 
     def get_revision(self, run: Run) -> str:
         """Return the revision for `acting_as(expected=)`."""
@@ -377,6 +386,10 @@ class RunListQuery(PageQuery):
         default=RunOrder.NEWEST.value,
         help_text="The order; a minus sign for the latest first. By `finished_at` the list has ended runs alone, by "
         "`wake_at` runs that go on by themselves. With `id_prefix` the list is by id.",
+    )
+    tag = TagWords(
+        required=False,
+        help_text="`name:value`: runs that have this tag. Given several times, runs that have all of them.",
     )
     cause = Text(
         required=False, max_length=16, help_text="The fingerprint of a cause: runs that are failed because of it."

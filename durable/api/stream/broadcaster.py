@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from django.db import DatabaseError, connections
@@ -124,9 +125,9 @@ async def events(slot: StreamSlot, follower: Follower, builder: EventBuilder, fi
     if not _reader.begin(slot):
         return
     try:
-        begin, has_ended = _RETRY + b"".join(encode_event(event) for event in builder.events(first)), first.has_ended
+        begin, has_ended = await _reader.read(partial(_encoded, builder, first)), first.has_ended
         del first  # its entries must not stay in memory for as long as the stream is open
-        yield begin
+        yield _RETRY + begin
         if has_ended:
             return
         async for each in _later_events(follower, builder):
@@ -165,8 +166,11 @@ async def _later_events(follower: Follower, builder: EventBuilder) -> AsyncItera
 
 def _look(follower: Follower, builder: EventBuilder) -> tuple[bytes, bool, bool]:
     news = follower.look()
-    chunk = b"".join(encode_event(event) for event in builder.events(news))
-    return chunk, news.has_more, news.has_ended
+    return _encoded(builder, news), news.has_more, news.has_ended
+
+
+def _encoded(builder: EventBuilder, news: News) -> bytes:
+    return b"".join(encode_event(event) for event in builder.events(news))
 
 
 def _read_once(look: Callable[[], T]) -> T:

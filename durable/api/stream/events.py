@@ -15,6 +15,7 @@ from durable.api.serializers.history import EntrySerializer
 from durable.api.serializers.runs import RunSerializer
 from durable.api.stream.changes import News
 from durable.inspection.run_rules import existing_among
+from durable.inspection.run_tags import tags_of
 from durable.models import Run
 
 __all__ = ["HEARTBEAT", "EventBuilder", "NoLongerPermittedError", "StreamEvent", "encode_event"]
@@ -78,6 +79,7 @@ class EventBuilder:
             "within": within,
             "existing": existing_among(within, (run.parent_id, run.replay_of_id)),
             "may_see_payloads": self._may_see_payloads,
+            "tags": tags_of([run]),
         }
 
 

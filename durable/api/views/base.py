@@ -24,6 +24,7 @@ from durable.api.serializers.fields import Form
 from durable.api.throttling import READ, Throttle
 from durable.conf import conf
 from durable.inspection.run_rules import existing_among
+from durable.inspection.run_tags import tags_of
 from durable.inspection.time_limit import is_statement_timeout, reading
 from durable.models import Run
 
@@ -137,6 +138,7 @@ class View(APIView):
             "within": within,
             "existing": existing_among(within, others),
             "may_see_payloads": may(request, "view_payload"),
+            "tags": tags_of(runs),
         }
 
     def require(self, request: Request, permission: str, what: str) -> None:

@@ -62,6 +62,7 @@ class RunsView(View):
             needs_attention=query.pop("attention"),
             only_roots=not query.pop("children"),
             hides_alerts=hides_alerts(unless=query.pop("alerts")),
+            tags=query.pop("tag", ()),
             **query,
         )
         within = visible_runs(request) if is_limited() else None
@@ -185,6 +186,7 @@ def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
             weight=given.get("weight"),
             rate=given.get("rate"),
             when_full=given.get("when_full"),
+            tags=given.get("tags"),
         )
         if (message := given.get("message")) is None:
             handle = how.start(*given["args"], **given["kwargs"])

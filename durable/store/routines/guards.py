@@ -86,6 +86,15 @@ DECLARE
 BEGIN{_REFUSE}END $$
 """),
     Function.of(f"""
+CREATE FUNCTION durable_entry_guard_4() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  broken text := CASE
+    WHEN NEW.kind NOT IN ('step', 'loop', 'sleep', 'message', 'send', 'join', 'race', 'removed', 'version_check',
+      'rollback_checkpoint', 'compensate', 'child', 'map', 'tag') THEN 'durable_entry_kind_is_known'
+  END;
+BEGIN{_REFUSE}END $$
+"""),
+    Function.of(f"""
 CREATE FUNCTION durable_metadata_guard_1() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
@@ -165,6 +174,7 @@ TRIGGERS: Final = (
     _guard("durable_entry", "durable_entry_guard_1"),
     _guard("durable_entry", "durable_entry_guard_2", "durable_guard_2"),
     _guard("durable_entry", "durable_entry_guard_3", "durable_guard_3"),
+    _guard("durable_entry", "durable_entry_guard_4", "durable_guard_4"),
     _guard("durable_entrymetadata", "durable_metadata_guard_1"),
     *_gone("durable_run", "durable_run_gone_1"),
     *_gone("durable_entry", "durable_entry_gone_1"),

@@ -164,6 +164,14 @@ _OTHERS: Final = (
     INSERT INTO durable_hold (kind, name, held_at, held_by, reason, summary)
     VALUES ('workflow', 'big.workflow_6', now(), 'ada', 'the bank is closed', '')
     """,
+    # two tags of each run: a tenant of 1,000, one of which has a tenth of all runs, and an order
+    """
+    INSERT INTO durable_runtag (run_id, name, value, start_value, created_at)
+    SELECT id, name, value, value, created_at
+    FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM durable_run) AS r,
+      LATERAL (VALUES ('tenant', CASE mod(n, 10) WHEN 0 THEN 'acme' ELSE 't' || mod(n, 1000) END),
+                      ('order', n::text)) AS tags (name, value)
+    """,
     """
     INSERT INTO durable_heldstart (run_id, workflow, due_at)
     SELECT id, workflow, created_at FROM durable_run WHERE state = 'paused' AND workflow = 'big.workflow_6'

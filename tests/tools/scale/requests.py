@@ -32,7 +32,7 @@ _PLACE: Final = "charge"
 _WORKER: Final = "orders-1:4711:0f3a"
 #: A value for each field of the filter.
 _FILTERS: Final[Mapping[str, list[str]]] = {
-    "q": ["run-0001", "run-00500001", "no answer for 39", "a text that none has"],
+    "q": ["run-0001", "run-00500001", "no answer for 39", "a text that none has", "tag:tenant=acme", "tag:tenant=t7"],
     "state": ["failed", "completed", "sleeping", "paused"],
     "workflow": [_WORKFLOW, "rare.workflow_run-00000100", "nothing"],
     "queue": ["high", "nobody"],
@@ -227,6 +227,11 @@ def _lists(live: str) -> list[Asked]:
         {"cause": "cause-3", "queue": "nobody"},
         {"since": "day", "state": "completed", "workflow": _WORKFLOW},
         {"columns": columns},
+        {"q": "tag:order=500001 tag:tenant=acme"},
+        {"q": "tag:tenant=t7", "state": "failed"},
+        {"q": "tag:tenant=acme", "workflow": _WORKFLOW},
+        {"q": "tag:tenant=acme", "sort": "finished_at"},
+        {"q": "tag:tenant=none", "state": "failed"},
     ]
     sorted_ = [
         {"sort": order.value, **around}
@@ -267,6 +272,7 @@ def _interface() -> dict[str, list[Asked]]:
         "schema": [to("schema")],
         "runs": [
             *(to("runs", **each) for each in ({}, {"limit": 200}, {"id_prefix": "run-0001"}, {"error": "none"})),
+            *(to("runs", tag=each) for each in ("tenant:acme", "tenant:t7", ["tenant:acme", "order:500001"])),
             *(
                 to("runs", **{name: value})
                 for name, values in _FILTERS.items()

@@ -1,0 +1,143 @@
+"""Tags of a run: names with values, by which runs are found.
+
+Owns which names and values there can be, and the one text by which a value is compared. A number and its text are the
+same value, because addresses and command lines have text only: 42, 42.0, Decimal("42.00") and "42" are one tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Final
+
+from durable.core.duration import check_moment
+from durable.core.ids import MAX_ID
+
+__all__ = [
+    "HASHED",
+    "MAX_TAGS",
+    "MAX_VALUE",
+    "TagValue",
+    "check_number",
+    "check_stored",
+    "check_tag_name",
+    "check_tags",
+    "tag_text",
+]
+
+MAX_TAGS: Final = 8  # of one run
+MAX_VALUE: Final = 200  # characters
+
+#: What a value that is kept as its HMAC begins with; no text of a tag does.
+HASHED: Final = "hmac-sha256:"
+
+TagValue = str | int | float | Decimal | datetime | date
+
+
+def check_tags(tags: Mapping[str, TagValue]) -> dict[str, str]:
+    """Return the tags with their values as text, in the order of their names.
+
+    Raises TypeError for what is not a dict of names and values, and ValueError for a name or a value that no tag has,
+    or more than 8 tags.
+    """
+    if not isinstance(tags, Mapping):
+        raise TypeError(f'tags are a dict of names and values, such as {{"tenant": "acme"}}, not {tags!r:.64}')
+    found = {check_tag_name(name): tag_text(name, value) for name, value in tags.items()}
+    check_number(found)
+    return dict(sorted(found.items()))
+
+
+def check_stored(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags as they are stored, read from elsewhere. Raises TypeError and ValueError for what none can be."""
+    if not isinstance(tags, Mapping) or not all(isinstance(value, str) for value in tags.values()):
+        raise TypeError("tags are texts by name")
+    for name, value in tags.items():
+        check_tag_name(name)
+        if not value.startswith(HASHED):
+            tag_text(name, value)
+        elif len(value) > MAX_VALUE:
+            raise ValueError(f'the hash of the tag "{name}" has {len(value)} characters')
+    check_number(tags)
+    return dict(tags)
+
+
+def check_number(names: Iterable[str]) -> None:
+    """Raise ValueError if these are more tags than a run has."""
+    given = sorted(names)
+    if len(given) > MAX_TAGS:
+        raise ValueError(
+            f"a run has at most {MAX_TAGS} tags, and these are {len(given)} ({', '.join(given):.200}): keep those by which "
+            "runs are looked for, and the rest in the input or in a table of your own"
+        )
+
+
+def check_tag_name(name: str) -> str:
+    """Return `name` if a tag can have it; else raise TypeError or ValueError.
+
+    It is made of 1 to 200 printable characters without spaces, "=" and ":".
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a tag's name is text, not {name!r:.64}")
+    if not (1 <= len(name) <= MAX_ID and name.isprintable()) or any(each in name for each in "=: "):
+        raise ValueError(
+            f'a tag\'s name is made of 1 to {MAX_ID} printable characters without spaces, "=" and ":", because it is '
+            f"written as name=value: {name[:64]!r}"
+        )
+    return name
+
+
+def tag_text(name: str, value: TagValue) -> str:
+    """Return the text by which a value is compared: of 1 to 200 characters.
+
+    Text stands for itself. A number is written with all its digits, without an exponent and without zeros at its end
+    ("42", "0.1"), True and False as "true" and "false". A moment is written in UTC ("2026-11-24T09:30:00Z", with six
+    digits of a fraction if it has one), a date as "2026-11-24". Raises TypeError for another type, and ValueError for
+    a number that is none, a moment without a zone, and a text of another length.
+    """
+    text = _text(name, value)
+    if not 1 <= len(text) <= MAX_VALUE:
+        raise ValueError(
+            f'the value of the tag "{name}" has {len(text)} characters, and 1 to {MAX_VALUE} are allowed: '
+            + ("tag the run with a key of yours, and keep the text elsewhere" if text else "leave the tag out for none")
+        )
+    if text.startswith(HASHED):
+        raise ValueError(
+            f'the value of the tag "{name}" begins with "{HASHED}", which only hashed values do: {text[:64]!r}'
+        )
+    return text
+
+
+def _text(name: str, value: TagValue) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)  # of a member of an enumeration too
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | Decimal):
+        return _number(name, value)
+    if isinstance(value, datetime):
+        what = f'the value of the tag "{name}"'
+        try:
+            at = check_moment(value, what).astimezone(UTC)
+        except OverflowError:
+            raise ValueError(f"{what} is not between the years 1 and 9999 in UTC") from None
+        return at.replace(tzinfo=None).isoformat() + "Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(
+        f'the value of the tag "{name}" is text, a number, a datetime or a date, not {type(value).__name__}: write str(...)'
+    )
+
+
+def _number(name: str, value: float | Decimal) -> str:
+    exact = Decimal(repr(float(value))) if isinstance(value, float) else Decimal(value)
+    if not exact.is_finite():
+        raise ValueError(f'the value of the tag "{name}" is {value}, which is no number: leave the tag out')
+    if not exact:
+        return "0"
+    if max(exact.adjusted(), -exact.adjusted()) > MAX_VALUE:  # before such a text is made
+        raise ValueError(
+            f'the value of the tag "{name}" is written in more than {MAX_VALUE} digits: tag the run with text'
+        )
+    text = format(exact, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,110 @@
+"""The tags of runs for the surfaces: words of a search, values as they are shown, and the tags of a page of runs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.db.models import Exists, OuterRef, Q
+
+from durable.conf import conf
+from durable.core.tags import HASHED, check_tag_name, tag_text
+from durable.core.words import Sentence, gettext_noop
+from durable.inspection.payloads import redacted
+from durable.models import Run, RunTag
+from durable.tag_hashes import sought
+
+__all__ = ["Tag", "checked_tags", "has_tag", "split_tags", "tag_word", "tags_data", "tags_of"]
+
+_TAG: Final = "tag:"  # what a word of a search begins with
+_WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)=(?:"(?P<quoted>[^"]+)"|(?P<plain>[^\s"]\S*))(?:\s+|$)')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """A tag of a run, with its value as the project's redaction hook shows it.
+
+    `value` is "" if only its hash is stored: then nobody can read it, and who knows it can search. `is_redacted`: the
+    hook shows another value than the stored one.
+    """
+
+    name: str
+    value: str
+    is_redacted: bool = False
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether only the hash of the value is stored."""
+        return not self.value
+
+    @property
+    def word(self) -> str:
+        """The word of a search that finds the runs with this tag; "" if its value is not shown, or no word can tell it."""
+        return "" if self.is_hashed or self.is_redacted else tag_word(self.name, self.value)
+
+
+def tag_word(name: str, value: str) -> str:
+    """Return the word of a search for a tag, "" if the value has quotation marks and spaces."""
+    if re.fullmatch(r'[^\s"]\S*', value):
+        return f"{_TAG}{name}={value}"
+    return "" if '"' in value else f'{_TAG}{name}="{value}"'
+
+
+def split_tags(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Return the tags with which a search begins, by name and value, and the rest of it.
+
+    Raises ValueError for words that begin like a tag and are none.
+    """
+    found = []
+    rest = text.strip()
+    while rest.startswith(_TAG):
+        word = _WORD.match(rest)
+        if word is None:
+            words = gettext_noop('write a tag as tag:name=value, or tag:name="two words": {text}')
+            raise ValueError(Sentence(words, text=repr(rest[:64])))
+        found.append((word["name"], word["quoted"] or word["plain"]))
+        rest = rest[word.end() :]
+    return checked_tags(found), rest
+
+
+def checked_tags(tags: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return these tags, each once.
+
+    Raises ValueError for a name or a value that no tag has, and for two values of one tag, which no run has.
+    """
+    found = tuple(dict.fromkeys((check_tag_name(name), tag_text(name, value)) for name, value in tags))
+    [(name, number)] = Counter(name for name, _ in found).most_common(1) or [("", 0)]
+    if number > 1:
+        raise ValueError(Sentence(gettext_noop('a run has one value of the tag "{name}": give one'), name=name))
+    return found
+
+
+def has_tag(name: str, value: str) -> Q:
+    """Return the condition for runs with the tag, which is looked up for each examined run."""
+    tags = RunTag.objects.filter(run=OuterRef("pk"), name=name, value__in=sought(name, value))
+    return Q(Exists(tags))
+
+
+def tags_of(runs: Sequence[Run]) -> dict[str, list[Tag]]:
+    """Return the tags of each of these runs, by the names of the tags; one statement."""
+    workflows = {run.id: run.workflow for run in runs}
+    found: dict[str, list[Tag]] = {run_id: [] for run_id in workflows}
+    rows = RunTag.objects.using(conf.DATABASE).filter(run__in=list(found)).order_by("run", "name")
+    for run_id, name, value in rows.values_list("run_id", "name", "value"):
+        found[run_id].append(_tag(workflows[run_id], name, value))
+    return found
+
+
+def _tag(workflow: str, name: str, value: str) -> Tag:
+    if value.startswith(HASHED):
+        return Tag(name=name, value="")
+    shown = str(redacted(workflow, f"{_TAG}{name}", value))
+    return Tag(name=name, value=shown, is_redacted=shown != value)
+
+
+def tags_data(tags: Iterable[Tag]) -> dict[str, str | None]:
+    """Return tags as data: their values by name, None for a hashed one."""
+    return {each.name: each.value or None for each in tags}

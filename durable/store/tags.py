@@ -1,0 +1,57 @@
+"""Tags on any database: what a start writes, what a run that tags itself changes, and what a replay takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from django.db import connections
+
+from durable.core.limits import NewRun
+from durable.core.records import RunRecord, TagChange
+from durable.models import RunTag
+
+__all__ = ["change", "of_runs", "put", "with_tags"]
+
+_AT_ONCE: Final = 1_000  # rows of one statement
+_KEY: Final = ["run", "name"]
+
+
+def with_tags(runs: Iterable[RunRecord]) -> list[NewRun]:
+    """Return those of the runs whose starts give them tags."""
+    return [run for run in runs if isinstance(run, NewRun) and run.tags]
+
+
+def put(alias: str, runs: Sequence[NewRun], *, is_retried: bool = False) -> None:
+    """Write the tags of new runs, in the transaction of their creation; `is_retried`: an earlier try may have."""
+    rows = [
+        RunTag(run_id=run.id, name=name, value=value, start_value=value, created_at=run.created_at)
+        for run in runs
+        for name, value in (run.tags or {}).items()
+    ]
+    RunTag.objects.using(alias).bulk_create(rows, batch_size=_AT_ONCE, ignore_conflicts=is_retried)
+
+
+def of_runs(alias: str, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
+    """Return the tags of those of the runs that have some, by run and name; `at_start`: those that their starts gave."""
+    column = "start_value" if at_start else "value"
+    rows = RunTag.objects.using(alias).filter(run_id__in=run_ids, **{f"{column}__isnull": False})
+    found: dict[str, dict[str, str]] = {}
+    for run_id, name, value in rows.order_by("run_id", "name").values_list("run_id", "name", column):
+        found.setdefault(run_id, {})[name] = value
+    return found
+
+
+def change(alias: str, run_id: str, change: TagChange) -> None:
+    """Set tags of a run whose row is locked, or take some away."""
+    tags = change.tags
+    rows = RunTag.objects.using(alias)
+    if gone := [name for name, value in tags.items() if value is None]:
+        rows.filter(run_id=run_id, name__in=gone).delete()
+    new = [
+        RunTag(run_id=run_id, name=name, value=value, created_at=change.created_at)
+        for name, value in tags.items()
+        if value is not None
+    ]
+    targeted = connections[alias].features.supports_update_conflicts_with_target
+    rows.bulk_create(new, update_conflicts=True, update_fields=["value"], unique_fields=_KEY if targeted else None)

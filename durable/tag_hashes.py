@@ -1,0 +1,90 @@
+"""Tags that are kept as an HMAC: `DURABLE["TAGS"] = {"email": "hashed"}`.
+
+Owns which tags are hashed, with which keys, and which names tell of people. `SECRET_KEY` hashes, and the
+`SECRET_KEY_FALLBACKS` still find what was hashed before. The same name and value give the same hash, so that runs are
+found by it. A reader of the database learns which runs have the same value; a reader who has the key too can try values.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from django.conf import settings
+from django.utils.crypto import salted_hmac
+
+from durable.conf import conf
+from durable.core.tags import HASHED, TagValue, check_tag_name, tag_text
+
+__all__ = ["HOW_TO_KEEP", "KINDS", "is_hashed", "sought", "stored_tags", "tells_of_people"]
+
+logger = logging.getLogger("durable")
+
+#: What `DURABLE["TAGS"]` says of a tag. "clear" says that the value may be read by all who see the run.
+KINDS: Final = ("hashed", "clear")
+#: What to do about a tag that tells of people.
+HOW_TO_KEEP: Final = 'Set DURABLE["TAGS"] = {{"{name}": "hashed"}}, which still finds runs by it, or "clear" if all who see runs may read it.'
+
+_SALT: Final = "durable.tags"
+_PERSONAL: Final = frozenset(
+    {
+        *(
+            "address",
+            "birthday",
+            "birthdate",
+            "card",
+            "dob",
+            "email",
+            "firstname",
+            "fullname",
+            "iban",
+            "ip",
+            "lastname",
+        ),
+        *("mail", "mobile", "name", "passport", "password", "phone", "secret", "ssn", "street", "surname", "telephone"),
+        *("token", "username"),
+    }
+)
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_told: set[str] = set()  # names that this process has warned of
+
+
+def stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags, given by name with the text of their values, as they are stored.
+
+    Logs once for each name that tells of people and is kept in clear without the project having said so.
+    """
+    for name in tags:
+        if name not in _told and name not in conf.TAGS and tells_of_people(name):
+            _told.add(name)
+            logger.warning('the values of the tag "%s" are kept in clear. %s', name, HOW_TO_KEEP.format(name=name))
+    return {name: _hashed(name, text, settings.SECRET_KEY) if is_hashed(name) else text for name, text in tags.items()}
+
+
+def sought(name: str, value: TagValue) -> list[str]:
+    """Return the stored forms of a value by which runs are found: one, or one for each key of a hashed tag.
+
+    Raises TypeError and ValueError for a name or a value that no tag has.
+    """
+    text = tag_text(check_tag_name(name), value)
+    if not is_hashed(name):
+        return [text]
+    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    return list(dict.fromkeys(_hashed(name, text, key) for key in keys))
+
+
+def tells_of_people(name: str) -> bool:
+    """Return True if the name of a tag has a word such as "email": its values tell of people, or are secret."""
+    return any(each.lower() in _PERSONAL for each in _WORD.findall(name))
+
+
+def is_hashed(name: str) -> bool:
+    """Return whether the values of this tag are kept as their hashes."""
+    return conf.TAGS.get(name) == "hashed"
+
+
+def _hashed(name: str, text: str, key: str | bytes) -> str:
+    value = f"{name}\0{text}".encode(errors="surrogatepass")  # no name has NUL
+    return HASHED + salted_hmac(_SALT, value, secret=key, algorithm="sha256").hexdigest()

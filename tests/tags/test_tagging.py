@@ -1,0 +1,249 @@
+"""Tags that a run gives itself: recorded once, written with the entry, taken back by a replay in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from durable import AsyncContext, Break, Context, Continue, Handle, get_run, runtime, workflow
+from durable.core.records import EntryKind
+from durable.models import Entry, Run, RunTag
+from durable.runtime import Runtime
+from durable.testing import Harness
+from tests.support.stores import STORES, in_force, passed, settle
+
+calls: list[str] = []
+is_removed = False
+
+
+@workflow(name="tests.tagging.stages")
+def stages(ctx: Context, stop: bool = False) -> None:
+    ctx.tag(stage="new")
+    ctx.step("one", calls.append, "one")
+    ctx.tag(stage="paid", sum=9.5)
+    ctx.step("two", calls.append, "two")
+    ctx.queue.next("go")
+    ctx.tag(stage="done")
+
+
+@workflow(name="tests.tagging.async_stages")
+async def async_stages(ctx: AsyncContext) -> None:
+    await ctx.tag(stage="new")
+    await ctx.step("one", calls.append, "one")
+    await ctx.tag(stage="done")
+
+
+@workflow(name="tests.tagging.wide")
+def wide(ctx: Context) -> list[str]:
+    refused = []
+    for number in range(6):
+        try:
+            ctx.tag(**{f"own{number}": number})
+        except ValueError as error:
+            refused.append(str(error))
+    ctx.step("one", calls.append, "one")
+    return refused
+
+
+def _branch(name: str, ctx: Context) -> None:
+    ctx.tag(**{name: 1})
+    ctx.tag(**{name: 2})
+
+
+def _iteration(ctx: Context, state: int) -> Any:
+    ctx.tag(round=state)
+    return Break(state) if state == 30 else Continue(state + 1)
+
+
+@workflow(name="tests.tagging.places")
+def places(ctx: Context) -> None:
+    ctx.join("both", {name: partial(_branch, name) for name in "ab"})
+    ctx.loop("rounds", _iteration, state=0)
+    ctx.try_block("block", lambda c: c.tag(block=True))
+
+
+@workflow(name="tests.tagging.removed")
+def removed(ctx: Context) -> None:
+    ctx.tag(stage="new")
+    if is_removed:
+        ctx.removed("tag", "tag")
+    else:
+        ctx.tag(stage="gone")
+    ctx.tag(stage="last")
+    ctx.queue.next("go")
+
+
+@pytest.fixture(params=STORES)
+def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
+    calls.clear()
+    with in_force(request.param) as found:
+        yield found
+
+
+def of_tags(run: Handle[Any]) -> list[tuple[str, Any]]:
+    entries = Entry.objects.filter(run_id=run.id, kind=EntryKind.TAG.value).order_by("ordinal")
+    return [(entry.location, entry.data["tags"]) for entry in entries]
+
+
+def test_a_run_tags_itself_once(at: Runtime) -> None:
+    run = stages.using(id="r", tags={"tenant": "acme"}).start()
+    passed(at, "r")
+    assert run.tags == {"stage": "paid", "sum": "9.5", "tenant": "acme"}
+    assert [each.id for each in Run.objects.tagged(stage="paid", tenant="acme")] == ["r"]
+    assert not Run.objects.tagged(stage="new").exists()
+    run.send("go")
+    with CaptureQueriesContext(connection) as queries:
+        settle()
+    assert run.state == "completed"
+    assert run.tags["stage"] == "done"
+    assert of_tags(run) == [
+        ("tag~0", {"stage": "new"}),
+        ("tag~1", {"stage": "paid", "sum": "9.5"}),
+        ("tag~2", {"stage": "done"}),
+    ]
+    written = [each["sql"] for each in queries.captured_queries if 'INSERT INTO "durable_runtag"' in each["sql"]]
+    assert len(written) == 1, "a replay writes no tag again"
+    assert calls == ["one", "two"]
+
+
+def test_async_code_tags_too(at: Runtime) -> None:
+    run = async_stages.start()
+    settle()
+    assert (run.state, run.tags) == ("completed", {"stage": "done"})
+
+
+def test_the_ninth_tag_is_refused_each_time(at: Runtime) -> None:
+    run = wide.using(tags={f"t{number}": number for number in range(4)}).start()
+    settle()
+    assert run.state == "completed"
+    refused = run.output
+    assert refused is not None
+    assert [each[:44] for each in refused] == ["a run has at most 8 tags, and these are 9 (o"] * 2
+    assert set(run.tags) == {"t0", "t1", "t2", "t3", "own0", "own1", "own2", "own3"}
+
+
+def test_tags_in_branches_iterations_and_blocks(at: Runtime) -> None:
+    run = places.start()
+    settle()
+    assert run.state == "completed"
+    assert run.tags == {"a": "2", "b": "2", "block": "true", "round": "30"}
+
+
+@workflow(name="tests.tagging.crowd")
+def crowd(ctx: Context) -> None:
+    ctx.join("all", {f"b{number}": partial(_branch, f"t{number}") for number in range(8)})
+    ctx.join("same", {f"b{number}": partial(_branch, "t0") for number in range(8)})
+    ctx.queue.next("go")
+
+
+def test_branches_in_threads_tag_at_once(transactional_db: None) -> None:
+    at = replace(runtime.production(), sequential_branches=False)
+    runtime.activate(at)
+    try:
+        run = crowd.start()
+        passed(at, run.id)
+        assert run.tags == {f"t{number}": "2" for number in range(8)}
+        run.replay("same", in_place=True)
+        assert run.tags == {f"t{number}": "2" for number in range(8)}
+        run.replay("all", in_place=True)
+        assert run.tags == {}
+    finally:
+        runtime.deactivate(at)
+
+
+def test_a_replay_in_place_takes_back_what_it_deletes(at: Runtime) -> None:
+    run = stages.using(tags={"stage": "start"}).start()
+    passed(at, run.id)
+    run.send("go")
+    settle()
+    assert run.tags == {"stage": "done", "sum": "9.5"}
+    run.replay("two", in_place=True)
+    assert run.tags == {"stage": "paid", "sum": "9.5"}
+    run.replay("one", in_place=True)
+    assert run.tags == {"stage": "new"}
+    run.replay("tag~0", in_place=True)
+    assert run.tags == {"stage": "start"}
+    settle()
+    assert run.tags == {"stage": "done", "sum": "9.5"}
+
+
+def test_a_replay_as_a_new_run_has_the_tags_of_what_it_keeps(at: Runtime) -> None:
+    run = stages.using(tags={"tenant": "acme"}).start()
+    passed(at, run.id)
+    run.send("go")
+    settle()
+    new = run.replay("two")
+    assert new.tags == {"stage": "paid", "sum": "9.5", "tenant": "acme"}
+    assert run.tags["stage"] == "done"
+    assert run.replay("one").tags == {"stage": "new", "tenant": "acme"}
+    assert new.restart().tags == run.restart().tags == {"tenant": "acme"}
+
+
+def test_a_plain_replay_and_commit_ask_for_no_tags(at: Runtime) -> None:
+    run = async_plain.start()
+    with CaptureQueriesContext(connection) as queries:
+        settle()
+        run.replay("one", in_place=True)
+        settle()
+    assert run.state == "completed"
+    assert not [each for each in queries.captured_queries if "runtag" in each["sql"]]
+
+
+@workflow(name="tests.tagging.plain")
+async def async_plain(ctx: AsyncContext) -> int:
+    return await ctx.step("one", lambda: 1)
+
+
+@workflow(name="tests.tagging.wrong")
+def wrong(ctx: Context) -> str:
+    try:
+        ctx.tag(stage="")
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_what_is_no_tag_is_refused_where_it_is_set(at: Runtime) -> None:
+    run = wrong.start()
+    settle()
+    assert "leave the tag out for none" in str(run.output)
+    assert not RunTag.objects.exists()
+
+
+def test_a_history_has_the_tags(at: Runtime) -> None:
+    stages.using(id="x").start()
+    passed(at, "x")
+    history = get_run("x").history()
+    assert [(each.location, each.kind) for each in history if each.kind == "tag"] == [
+        ("tag~0", "tag"),
+        ("tag~1", "tag"),
+    ]
+    assert history[0].data["tags"] == {"stage": "new"}
+
+
+def test_a_removed_call_keeps_its_number(at: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = removed.start()
+    settle()
+    monkeypatch.setitem(globals(), "is_removed", True)
+    run.send("go")
+    settle()
+    assert (run.state, run.tags) == ("completed", {"stage": "last"})
+
+
+def test_a_harness_tags_and_replays() -> None:
+    with Harness() as h:
+        run = stages.start()
+        h.settle()
+        assert run.tags == {"stage": "paid", "sum": "9.5"}
+        run.replay("one", in_place=True)
+        assert run.tags == {"stage": "new"}
+        h.settle()
+        run.send("go")
+        h.settle()
+        assert run.tags["stage"] == "done"
