@@ -15,6 +15,7 @@ from durable.core.records import (
     Batch,
     ChildStart,
     OutgoingMessage,
+    Request,
     RunChange,
     RunRecord,
     RunState,
@@ -27,9 +28,10 @@ from durable.store.base import ChildIdTaken
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from durable.store.row_rules import CASCADED_AT_ONCE
+from durable.store.sql_functions import PATCHED
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import LEASE, NOW, a_run, at, commit, park, started, the
-from tests.support.transitions import CALLS, ends
+from tests.support.transitions import CALLS, columns_of, ends, odd_run, patched
 
 DatabaseStores = OrmStore | PostgresStore
 ENDS = [name for name in TRANSITIONS if ends(name)]
@@ -230,28 +232,36 @@ def test_children_that_are_left_go_on(store: Store) -> None:
     assert the(store, "b").state == RunState.PENDING
 
 
-@pytest.mark.parametrize("state", [RunState.PENDING, RunState.SLEEPING, RunState.PAUSED])
-def test_a_child_that_no_worker_has_is_cancelled_at_once(store: Store, state: str) -> None:
+WHY = 'its parent "parent" has ended (completed)'
+
+
+def an_odd_child(store: Store, state: str, **columns: Any) -> RunRecord:
+    """A child with an odd value in each column that a commit writes, and that is not ending."""
     waiting(store, "a")
-    before = brought_to(store, "a", state, waiting_for="/q/", diverged_at=NOW)
+    odd = odd_run(state, state_after_rollback="", pending_request=Request.PAUSE, **columns)
+    patch: Any = {name: value for name, value in columns_of(odd).items() if name in PATCHED}
+    store.change("a", lambda _run, _entries: RunChange(run=patch))
+    before = the(store, "a")
+    assert {name: getattr(before, name) for name in patch} == patch
+    return before
+
+
+@pytest.mark.parametrize("state", [RunState.PENDING, RunState.SLEEPING, RunState.RUNNING, RunState.PAUSED])
+def test_a_child_that_no_worker_has_is_cancelled_at_once(store: Store, state: str) -> None:
+    """A worker that had it has lost its lease."""
+    before = an_odd_child(store, state)
     finish(store, "parent", at(1))
-    reason = 'its parent "parent" has ended (completed)'
     summary = Summary(SummaryKind.PARENT_ENDED, parent="parent", state="completed")
-    expected = transitions.cancelled_at_once(before, now=at(1), reason=reason, summary=summary)
-    after = the(store, "a")
-    assert {name: getattr(after, name) for name in expected} == expected
-    assert Summary.load(after.summary).kind is SummaryKind.PARENT_ENDED
+    expected = patched(before, transitions.cancelled_at_once(before, now=at(1), reason=WHY, summary=summary))
+    assert columns_of(the(store, "a")) == columns_of(expected)
+    assert Summary.load(expected.summary).kind is SummaryKind.PARENT_ENDED
 
 
 def test_a_child_that_a_worker_has_is_asked_to_end(store: Store) -> None:
-    waiting(store, "a")
-    held = store.claim_run("a", now=NOW, lease_until=NOW + LEASE, worker="w")
-    assert held is not None
+    before = an_odd_child(store, RunState.RUNNING, lease_expires_at=NOW + LEASE)
     finish(store, "parent", at(1))
-    after = the(store, "a")
-    expected = transitions.cancel_requested(held, request="cancel", reason='its parent "parent" has ended (completed)')
-    assert {name: getattr(after, name) for name in expected} == expected
-    assert (after.fence, after.state) == (held.fence, RunState.RUNNING)
+    expected = patched(before, transitions.cancel_requested(before, request=Request.CANCEL, reason=WHY))
+    assert columns_of(the(store, "a")) == columns_of(expected)
 
 
 @pytest.mark.parametrize(

@@ -225,9 +225,12 @@ def test_a_deferral(store: Store, wake_at: datetime | None) -> None:
     assert {run.id: run.state for run in expected} == TRANSITIONS["deferred"]
 
 
-def test_no_renewal_and_no_release_without_a_lease_or_with_another_fence(store: Store) -> None:
-    runs = planted(store, *RunState, lease_expires_at=None)
-    held = [(run.id, run.fence) for run in runs]
+@pytest.mark.parametrize(("columns", "newer"), [({"lease_expires_at": None}, 0), ({}, 1), ({}, -1)])
+def test_no_renewal_and_no_release_without_a_lease_or_with_another_fence(
+    store: Store, columns: dict[str, Any], newer: int
+) -> None:
+    runs = planted(store, *RunState, **columns)
+    held = [(run.id, run.fence + newer) for run in runs]
     assert store.renew(held, at(60)) == ({}, frozenset())
     store.release(held, NOW)
     assert_rows(store, runs)

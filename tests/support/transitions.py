@@ -129,29 +129,60 @@ def ends(transition: str) -> bool:
     return set(transitions.TRANSITIONS[transition].values()) <= ENDED
 
 
-#: What the transitions that take a run up again leave as it is, on purpose. A new column is written by them, or it is
-#: added here.
+# What belongs to the history of a run, not to its state, and what only verbs and messages write.
+_ALWAYS: Final = frozenset({"generations", "input", "message_count", "started_at"})
+# What a pass leaves to claims and verbs.
+_BY_CLAIMS: Final = _ALWAYS | {"change_seq", "fence"}
+# How a run has ended, and how its compensation will.
+_OUTCOME: Final = frozenset({"error", "finished_at", "origins", "output", "state_after_rollback"})
+# Who has the run; a run that has ended or is paused has no worker.
+_LEASE: Final = frozenset({"fence", "lease_expires_at", "worker"})
+_REQUEST: Final = frozenset({"pending_request", "request_reason"})
+
+_LEFT: Final = _BY_CLAIMS | _OUTCOME | _REQUEST | {"crashes"}  # by a pass that parks
+_UNBEGUN: Final = (
+    _ALWAYS | _OUTCOME | _REQUEST | {"diverged_at", "summary", "waiting_for"}
+)  # by a worker without a pass
+
+#: What each transition that leads to another state leaves as it is, on purpose, and so does each that takes an ended run
+#: up again. A new column is written by them, or it is added here.
 KEPT: Final[dict[str, frozenset[str]]] = {
-    # what a claim does not touch, the pass decides
-    "claimed": frozenset({"change_seq", "message_count", "waiting_for", "summary", "pending_request", "request_reason"})
-    | {"generations", "diverged_at", "finished_at", "output", "error", "origins", "state_after_rollback", "input"},
+    # the verbs: a wait, a failure and the count of crashes stay in sight while a run is paused
+    "paused_at_once": _ALWAYS | _OUTCOME | {"crashes", "diverged_at", "request_reason", "waiting_for"},
+    "resumed": _ALWAYS | _OUTCOME | _LEASE | _REQUEST | {"crashes", "waiting_for"},
+    "rollback_resumed": _ALWAYS | _OUTCOME | _LEASE | _REQUEST | {"crashes", "waiting_for"},
+    "cancelled_at_once": _ALWAYS | _OUTCOME - {"finished_at"} | {"crashes"},
+    "cancelled_with_rollback": _ALWAYS | _OUTCOME - {"state_after_rollback"} | {"crashes"},
     # a failed run has no lease, no wait and no output; its fence is raised by the next claim
-    "recovered": frozenset({"fence", "worker", "lease_expires_at", "waiting_for", "output"})
-    | {"message_count", "started_at", "input"},
+    "recovered": _ALWAYS - {"generations"} | _LEASE | {"output", "waiting_for"},
     # what is being compensated stays
-    "rollback_recovered": frozenset({"fence", "worker", "lease_expires_at", "waiting_for", "output"})
-    | {
-        "message_count",
-        "started_at",
-        "input",
-        "error",
-        "origins",
-        "state_after_rollback",
-        "request_reason",
-        "generations",
-    },
+    "rollback_recovered": _ALWAYS | _LEASE | _OUTCOME - {"finished_at"} | {"request_reason", "waiting_for"},
+    "replayed": _ALWAYS - {"generations"},
     # what a completed child has done stays, but for what its handlers undo
-    "undone_by_parent": frozenset({"fence", "worker", "lease_expires_at", "output", "error", "origins"})
-    | {"message_count", "started_at", "input", "generations"},
-    "replayed": frozenset({"message_count", "started_at", "input"}),
+    "undone_by_parent": _ALWAYS | _LEASE | {"error", "origins", "output"},
+    # the worker: what a claim does not touch, the pass decides
+    "claimed": _UNBEGUN - {"started_at"} | {"change_seq"},
+    "released": _UNBEGUN | {"change_seq", "crashes", "fence"},
+    "deferred": _UNBEGUN | {"crashes", "fence"},
+    "given_up": _UNBEGUN | {"crashes"},
+    # a pass that parks: the run may still have a request, and an outcome if it is being compensated
+    "parked": _LEFT,
+    "diverging": _LEFT,
+    "handed_over": _LEFT,
+    "paused": _LEFT - {"pending_request"} | {"diverged_at"},
+    "pause_dropped": _LEFT - {"pending_request"} | {"diverged_at"},
+    # the end of a run: the count of crashes and the reason of a cancel stay in sight
+    "cancelled": _LEFT - {"finished_at", "pending_request"},
+    "completed": _BY_CLAIMS | {"crashes", "request_reason", "state_after_rollback"},
+    "failed": _BY_CLAIMS | {"crashes", "output", "request_reason", "state_after_rollback"},
+    "stopped": _BY_CLAIMS | {"crashes", "output", "request_reason", "state_after_rollback"},
+    "crash_limit_reached": _BY_CLAIMS | {"output", "request_reason", "state_after_rollback"},
+    "rolled_back": _BY_CLAIMS | {"crashes", "error", "origins", "output", "request_reason"},
+    "cancel_rolled_back": _BY_CLAIMS | {"crashes", "origins", "output", "request_reason"},
+    "rollback_stopped": _BY_CLAIMS | {"crashes", "origins", "output", "request_reason", "state_after_rollback"},
+    # the beginning of a compensation: the pass goes on, so the worker keeps the run
+    "rollback_begun": _BY_CLAIMS | _LEASE | _REQUEST | {"crashes", "finished_at", "output", "wake_at"},
+    "cancel_rollback_begun": _BY_CLAIMS
+    | _LEASE
+    | {"crashes", "error", "finished_at", "origins", "output", "request_reason", "wake_at"},
 }
