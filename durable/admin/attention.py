@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -171,8 +171,24 @@ def _of_which_new(causes: Sequence[Row]) -> str:
     return ngettext(", %(number)d of them is new", ", %(number)d of them are new", new) % {"number": new}
 
 
+#: The conditions that `query_of` writes, and the two that say what it leaves out.
+_SAID: Final = frozenset(
+    {"states", "workflow", "queue", "cause", "worker", "is_diverged", "needs_attention", "is_undone"}
+    | {"only_roots", "hides_alerts"}
+)
+
+
 def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
-    """Return the query of the list's address that has this filter, and says that it has children and alerts too if it must."""
+    """Return the query of the list's address that has this filter, with children and alerts too if it must have them.
+
+    Raises ValueError for a condition that no finding has: without it the address would lead to other runs, and a bulk
+    would change them.
+    """
+    unsaid = [
+        each.name for each in fields(wanted) if each.name not in _SAID and getattr(wanted, each.name) != each.default
+    ]
+    if unsaid:
+        raise ValueError(f"the address of a finding does not say {', '.join(unsaid)}: let `query_of` write it")
     given: list[tuple[str, str]] = [("state", state) for state in sorted(wanted.states)]
     texts = {"workflow": wanted.workflow, "queue": wanted.queue, "cause": wanted.cause, "worker": wanted.worker}
     flags = {
