@@ -37,7 +37,6 @@ MOST_ROWS: Final = 120
 MOST_MEMBERS: Final = 25  # of a folded row, on one page
 
 _HAS_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
-#: The kinds that have a bar of their own; that of others is the span of what is inside.
 #: What the time of an entry is, by its kind; the time of any other but a step is a moment.
 _SPANS: Final = {
     EntryKind.SLEEP: "sleep",
@@ -46,6 +45,7 @@ _SPANS: Final = {
     EntryKind.MAP: "wait",
     EntryKind.COMPENSATE: "rollback",
 }
+#: The kinds that have a bar of their own; that of others is the span of what is inside.
 _TIMED: Final = frozenset(EntryKind) - {EntryKind.LOOP, EntryKind.JOIN, EntryKind.RACE}
 #: From the least to the most urgent.
 _STATUSES: Final = ("completed", "cancelled", "caught", "pending", "running", "failed", "exhausted")
