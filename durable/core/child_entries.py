@@ -1,4 +1,4 @@
-"""The entries of children, as far as the journal and the verbs have to know them; `durable.core.children` makes them."""
+"""The entries of children, as far as the journal and the verbs know them; `durable.core.children` makes them."""
 
 from __future__ import annotations
 

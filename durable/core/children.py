@@ -259,12 +259,18 @@ def _begin(
 
 
 def created_at(parent: RunRecord, now: datetime) -> datetime:
-    """Return when a child was created, on a worker whose clock may be behind: after its parent, see `RunQuerySet.with_ids`."""
+    """Return when a child was created: after its parent, on a worker whose clock is behind too.
+
+    See `RunQuerySet.with_ids`.
+    """
     return now if now >= parent.created_at else parent.created_at + timedelta(microseconds=1)
 
 
 def ids_at(parent: RunRecord, location: str) -> Iterator[str]:
-    """Yield the ids that the child of a location may have: a readable one if it is unambiguous and short, and a hashed one."""
+    """Yield the ids that the child of a location may have.
+
+    A readable one comes first, if it is unambiguous and short. Then comes a hashed one.
+    """
     parent_id, location = parent.id, canonical(parent.workflow, location)
     readable = f"{parent_id}:{location.replace('/', ':')}"
     if ":" not in location and len(readable) <= MAX_ID - 8 and readable.isprintable():
@@ -274,7 +280,7 @@ def ids_at(parent: RunRecord, location: str) -> Iterator[str]:
 
 
 def _of_generation(base: str, generation: int) -> str:
-    """Return the id of the run that is the child of this generation; hashed where the readable one would be too long."""
+    """Return the id of the child of this generation, hashed where the readable one would be too long."""
     if not generation:
         return base
     suffix = f"~{generation}"
@@ -299,7 +305,10 @@ def _raise_refusal(name: str, entry: EntryRecord) -> None:
 
 
 def _refuse_deadlock(scope: Scope, name: str, entry: EntryRecord, request: ChildRequest) -> Operation:
-    """Fail if the child would wait for a slot of a limit that this run, or one that waits for it, keeps until its end."""
+    """Fail if the child would wait for a slot of a limit that becomes free only after this run has ended.
+
+    This run, or one that waits for it, keeps that slot until its end.
+    """
     wants = request.wants()
     found: Deadlock | None = (yield PeekDeadlock(wants, frozenset({SlotKind.OPEN}))) if wants else None
     if found is not None and found.is_certain:

@@ -346,7 +346,7 @@ class HistoryDivergedError(ContractError):
 
 
 class EntryInProgressError(ContractError):
-    """An operation was started while another one of the same scope runs: a missing `await`, or a context in two threads."""
+    """An operation was started while another one of its scope runs: a missing `await`, or a context in two threads."""
 
 
 class RollbackCheckpointError(ContractError):

@@ -33,7 +33,10 @@ def moved_message(message: Message, run_id: str, message_id: str, copied: Copied
 
 
 def moved_entry(entry: EntryRecord, old_id: str, run_id: str, ids: Mapping[str, str], copied: Copied) -> EntryRecord:
-    """The entry of the run `old_id` in the history of the run `run_id`; `ids` are the messages' new ids by the old ones."""
+    """Return the entry of the run `old_id` as it stands in the history of the run `run_id`.
+
+    `ids` are the new ids of messages by the old ones.
+    """
     data: dict[str, Any] = dict(entry.data)
     if entry.kind == EntryKind.MESSAGE and "received" in data:
         data["received"] = [_moved_record(each, old_id, run_id, ids, copied) for each in data["received"]]

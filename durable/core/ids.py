@@ -23,7 +23,10 @@ def check_id(run_id: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """Return `key` if a run can be started with it: 1 to 200 printable characters; else raise TypeError or ValueError."""
+    """Return `key` if a run can be started with it: 1 to 200 printable characters.
+
+    Raises TypeError and ValueError for any other.
+    """
     if not isinstance(key, str):
         raise TypeError(f"a run's key is text, not {key!r}: write key=str(...)")
     if not (1 <= len(key) <= MAX_ID and key.isprintable()):
@@ -32,7 +35,10 @@ def check_key(key: str) -> str:
 
 
 def check_limit(name: str) -> str:
-    """Return `name` if a limit can have it: 1 to 200 printable characters without "/"; else raise TypeError or ValueError."""
+    """Return `name` if a limit can have it: 1 to 200 printable characters without "/".
+
+    Raises TypeError and ValueError for any other.
+    """
     if not isinstance(name, str):
         raise TypeError(f"a limit's name is text, not {name!r}")
     if not (1 <= len(name) <= MAX_ID and name.isprintable()) or "/" in name:

@@ -269,7 +269,10 @@ class Journal:
         return self.limits.excess(self.environment.now(), self.limits.worked + self.environment.worked())
 
     def wake_at(self, wanted: datetime | None) -> datetime | None:
-        """Return when a run that waits until `wanted` is due: at its deadline at the latest, unless it is compensated."""
+        """Return when a run that waits until `wanted` is due.
+
+        That is at its deadline at the latest, unless the run is rolling back.
+        """
         if self.limits is None or self.run.state == RunState.ROLLING_BACK:
             return wanted
         return self.limits.wake_at(wanted)
@@ -397,10 +400,10 @@ class Journal:
             self._pending.sends.append(message)
 
     def start_child(self, start: ChildStart) -> ChildStart | None:
-        """Let the next commit start a child; unless another operation of this pass has started one under the same id, or
-        is about to start one with the same key.
+        """Let the next commit start a child and return None, unless another start of this pass forbids that.
 
-        Then return that start. A store takes a second start under the same parent for a repeated commit.
+        Then return the other start: one of another operation under the same id, or one that is about to be committed
+        and has the same key. A store takes a second start under the same parent for a repeated commit.
         """
         with self.lock:
             pending = (each for each in self._pending.starts if key_of(each) is not None)
@@ -413,7 +416,7 @@ class Journal:
             return None
 
     def withdraw_starts(self) -> None:
-        """Start no child that is not committed, because the run is about to end: its end would not cancel that child."""
+        """Start none of the children that are not committed, because the run ends now and would not cancel them."""
         with self.lock:
             for start in self._pending.starts:
                 entry = self.entry_at(start.child.location)
@@ -449,7 +452,7 @@ class Journal:
                     self._pending.released_slots.append(each.location)
 
     def drop_children(self, parent: Node, segment: str) -> None:
-        """Let the next commit cancel the children that were started below the child `segment`, which is to be pruned."""
+        """Let the next commit cancel the children that were started below `segment`, which is to be pruned."""
         node = parent.child(segment)
         with self.lock:
             for each in [] if node is None else node.walk():

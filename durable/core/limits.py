@@ -67,9 +67,10 @@ def _after(now: datetime, length: float) -> datetime | None:
 
 @dataclass(slots=True, kw_only=True)
 class NewRun(RunRecord):
-    """A run to create: its row, and what is stored beside it. `key` is that of a child; other starts pass theirs.
+    """A run to create: its row, and what is stored beside it.
 
-    `tags` have their values as they are stored. A child whose `ranking` lacks a priority or a share has that of its parent.
+    `key` is that of a child; other starts pass theirs. `tags` have their values as they are stored. A child whose
+    `ranking` lacks a priority or a share has that of its parent.
     """
 
     limits: RunLimits | None = None

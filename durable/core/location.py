@@ -1,8 +1,8 @@
 """Locations: the path of an entry in a workflow, as text such as `ship/~3/label`.
 
 A location consists of the names from the root to the operation, joined by "/". A loop's iteration n is the segment
-`~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`, its n-th tagging `tag~n`. Names are escaped, so that no name can
-look like a path or one of these segments.
+`~n`, the n-th send of a scope is `send~n`, its n-th compensation `compensate~n`, its n-th tagging `tag~n`. Names are
+escaped, so that no name can look like a path or one of these segments.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _size(location: str) -> int:
 
 
 def display_location(location: str, words: Words = ENGLISH) -> str:
-    """Return a location for people: `polling/~3/poll` is "polling / iteration 3 / poll", with names as they were given."""
+    """Return a location for people, with names as they were given: `a/~3/b` is "a / iteration 3 / b"."""
     return " / ".join(_displayed(each, words) for each in location.split("/"))
 
 

@@ -73,14 +73,15 @@ def open_maps(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
 
 
 def taken_out(entry: EntryRecord) -> dict[int, tuple[str, int]]:
-    """Return the children that were taken out of the group and not replaced yet: by number their ids and generations."""
+    """Return the children that were taken out of the group and not replaced yet, as ids and generations by number."""
     children = entry.data.get(REPLACED, {}).get("children", {})
     return {int(number): (child_id, generation) for number, (child_id, generation) in children.items()}
 
 
 def waiting_again(entry: EntryRecord, by: Mapping[str, Any]) -> EntryRecord:
-    """Return the entry of a map that has failed as that of one that goes on: it recovers the failed children, and starts
-    the cancelled ones anew.
+    """Return the entry of a failed map as that of one that goes on.
+
+    The map recovers its failed children, and starts its cancelled ones anew.
     """
     data = {name: value for name, value in continued(entry).items() if name not in ("failure", "ended")}
     data[AGAIN] = {"by": dict(by)}

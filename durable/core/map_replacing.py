@@ -1,5 +1,6 @@
-"""The children of a map that others replace after a recovery: what they did is undone first, if the map has `rollback=True`.
+"""The children of a map that others replace after a recovery.
 
+If the map has `rollback=True`, what they did is undone first.
 A lost child was cancelled without its rollback: by an end of the parent that undid nothing, or by an operator. A batch
 of lost children is taken out of the group in one commit, which notes them in the entry. From then on each is a child of
 its own: it has no turn to wait for, and its end wakes the parent. When all of the batch have undone what was left, one

@@ -47,7 +47,7 @@ class Moves:
         return tuple(found)
 
     def check(self, move: Move) -> None:
-        """Raise ValueError for a move after which one name would be that of two things, or which does not go on from here."""
+        """Raise ValueError for a move that does not go on from the newest name, or to a name of something else."""
         now = self.newest(move.old)
         if now != move.old:
             raise ValueError(f"{move.old} has moved to {now} already: move it on from there")
@@ -121,7 +121,10 @@ def look_with(look: Callable[[], object]) -> None:
 
 
 def other_names(name: str) -> Iterator[str]:
-    """Yield the other names of what a record names, the newest first: of a name that leads to nothing in this process."""
+    """Yield the other names of what a record names, the newest first.
+
+    Called for a name that leads to nothing in this process.
+    """
     if "<" in name:  # of a function's inside, which no process can import
         return
     known = _known.moves.others(name)

@@ -91,8 +91,10 @@ class OperationGuard:
             )
 
     def check_may_go_on(self) -> None:
-        """Raise what has come from outside: an error of the code elsewhere, a lost race, an eviction, a request, a commit
-        without an answer, the end of the run's time.
+        """Raise what ends the pass, or the branch, at its next operation.
+
+        That is a lost lease, an error of the code elsewhere, a lost race, an eviction, a request, a commit without an
+        answer, or the end of the run's time.
         """
         self._journal.check_not_lost()
         if self._journal.poison is not None:

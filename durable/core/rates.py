@@ -43,7 +43,10 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate as code writes it, "500/min": a unit every `spacing` nanoseconds, and `burst` units at once after a pause."""
+    """A rate as code writes it, such as "500/min".
+
+    One unit every `spacing` nanoseconds, and `burst` units at once after a pause.
+    """
 
     text: str
     spacing: int

@@ -24,7 +24,7 @@ def record_of(wait: EntryRecord, message_id: str) -> dict[str, Any]:
 
 
 class Receipts:
-    """The receipts of one scope, and through `parent` those of the scopes around it, which threads of branches share."""
+    """The receipts of one scope, and through `parent` those of the scopes around it, which branch threads share."""
 
     __slots__ = ("_completed", "_entries", "_parent")
 

@@ -163,9 +163,11 @@ class EntryRecord:
 
     @property
     def is_compensable(self) -> bool:
-        """True for a completed step with a rollback handler that has not succeeded yet, and for the start of a child, or of
-        those of a map, that are compensated with their parent, unless this rollback has found nothing to undo
-        (`NOTHING`).
+        """Whether a rollback has something to undo here.
+
+        True for a completed step with a rollback handler that has not succeeded yet. Also true for the start of a
+        child, or of the children of a map, that are compensated with their parent, unless this rollback has found
+        nothing to undo (`NOTHING`).
         """
         if "rollback" not in self.data or self.rollback_completed_at is not None:
             return False

@@ -57,7 +57,7 @@ class WorkflowDefinition(Protocol):
 
     @property
     def mistakes(self) -> tuple[type[Exception] | str, ...] | None:
-        """The classes of errors that are mistakes in its code, or their dotted paths; None for those of the settings."""
+        """The classes of errors that are mistakes in its code, or their dotted paths; None: those of the settings."""
 
 
 class UnknownWorkflowError(KeyError):

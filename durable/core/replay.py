@@ -165,7 +165,7 @@ class Replay:
     # -- an earlier replay
 
     def begins_elsewhere(self, earlier: RunRecord, entries: Sequence[EntryRecord]) -> bool:
-        """Return True if an earlier replay of the run, which has these entries by now, kept other entries than this one.
+        """Return True if an earlier replay of the run, which has these entries by now, kept others than this one.
 
         An entry that was kept has the moment of its original, and is older than the new run. What proves nothing does
         not count: what the original has made anew since, what is pruned in a loop, a history that went back in place.

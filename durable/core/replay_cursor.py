@@ -122,7 +122,7 @@ class ReplayCursor:
         return node
 
     def recorded(self, segment: str) -> Node | None:
-        """Return the recorded node of an operation that the code comes to, under any of its names; None for a new one."""
+        """Return the recorded node, under any of its names, of an operation of the code; None if it is new."""
         key = self.key(segment)
         self._use(key, segment)
         return self.node.child(key)

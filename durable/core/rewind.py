@@ -46,8 +46,9 @@ def first_try(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_children_to_undo(entry: EntryRecord) -> dict[str, Any]:
-    """Return the data of the start of children in which a rollback found nothing: the next one looks again, because they
-    may have been recovered.
+    """Return the data of the start of children, without the note that a rollback has found nothing in them.
+
+    The next rollback looks again, because they may have been recovered.
     """
     forgotten = (NOTHING, UNDONE_FROM, UNDONE_SOME)
     policy = {name: value for name, value in entry.data["rollback"].items() if name not in forgotten}

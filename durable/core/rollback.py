@@ -39,7 +39,7 @@ def has_compensation(journal: Journal) -> bool:
 
 
 def compensable(journal: Journal) -> list[EntryRecord]:
-    """Return the steps whose handlers are left to run, and the children left to compensate, in this order: the newest first."""
+    """Return the steps whose handlers are left to run, and the children left to compensate, the newest first."""
     left = [entry for entry in journal.entries() if entry.is_compensable]
     return sorted(left, key=_place, reverse=True)
 

@@ -435,7 +435,7 @@ class _Attempt:
         return with_failure(error, Failure("step", self.name, (entry.location,), info, step_failure))
 
     def _rebuilt(self, name: str | None, base: type[Exception], message: str) -> Exception:
-        """Return the user's subclass of `base`, so that code may catch it on replay too; `base` if it cannot be built."""
+        """Return the user's subclass of `base`, so that code catches it on replay too; `base` if it cannot be built."""
         if name:
             try:
                 found = self.environment.resolve(name)

@@ -18,7 +18,7 @@ __all__ = ["rewound", "tag"]
 
 
 def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
-    """Set these tags of the run. Raises TypeError and ValueError for what is no tag, and for more than 8 tags in all."""
+    """Set these tags of the run. Raises TypeError and ValueError for what is no tag, or for more than 8 tags in all."""
     if not tags:
         raise TypeError('tag() takes at least one tag: ctx.tag(stage="paid")')
     texts = check_tags(tags)

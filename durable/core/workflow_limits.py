@@ -20,7 +20,7 @@ _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limit:
-    """A limit of a workflow: at most `at_once` of its runs at a time, or so many for each key; how often its passes begin.
+    """A limit of a workflow: at most `at_once` of its runs go on at a time, in all or for each key.
 
     `@workflow(limit=Limit("crm", at_once=1, key=lambda tenant: tenant, hold="open"))`. Workflows and steps that name
     the same limit share it. `key` is called with the arguments of the run, without the context, and returns text; it
