@@ -60,8 +60,9 @@ class AsyncDriver:
         self._passing: list[BaseException] = []
 
     def with_loops(self, operation: Operation) -> Operation:
-        """Return `operation` for the synchronous driver, with its bodies performed here, one after the other, each on an
-        event loop that nothing else uses meanwhile.
+        """Return `operation` for the synchronous driver, with its bodies performed here.
+
+        The bodies run one after the other, each on an event loop that nothing else uses meanwhile.
         """
         effect, value = _resumed(operation.send, None)
         while effect is not None:

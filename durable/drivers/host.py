@@ -118,7 +118,7 @@ class Host(Protocol):
         """Return the context for an asynchronous body."""
 
     def before_branches(self) -> None:
-        """Check, in the pass's own thread, that no transaction is open before it commits for branches in other threads."""
+        """Check, in the pass's own thread, that no transaction is open before it commits for branches in others."""
 
     def branch_thread(self) -> AbstractContextManager[None]:
         """Return the context manager around the branches in a thread of their own: it cleans up before and after."""
@@ -127,7 +127,7 @@ class Host(Protocol):
         """Clean up in a branch thread before it ends: close database connections, for example."""
 
     def interrupted(self) -> None:
-        """Clean up after a step was interrupted at its timeout at any point: drop a half-used connection, for example."""
+        """Clean up after a timeout has interrupted a step at any point: drop a half-used connection, for example."""
 
 
 def refuse_lazy_body(value: Any, function: Callable[..., Any]) -> None:

@@ -83,8 +83,9 @@ class _LoopThread:
                 self.end()
 
     def end(self) -> None:
-        """End the thread and wait for that. If an interruption of the caller has cut a call off, its tasks are cancelled,
-        and no code waits for them.
+        """End the thread, and wait for its end.
+
+        If an interruption of the caller has cut a call off, its tasks are cancelled, and no code waits for them.
         """
         self._is_ending = True
         with suppress(RuntimeError):  # it is closed already

@@ -221,10 +221,10 @@ class CommitSession:
         return child
 
     def recover_child(self, effect: RecoverChild) -> None:
-        """Recover a failed child, with those that made it fail, in one transaction, as long as this worker may write the
-        run. One that is gone, or whose key another run has, stays as it is.
+        """Recover a failed child, with those that made it fail, as long as this worker may write the pass's run.
 
-        It may be repeated: it changes no run that goes on.
+        It is one transaction. A child that is gone, or whose key another run has, stays as it is. The call may be
+        repeated: it changes no run that goes on.
         """
         self.rollback_leftovers(already_failing=False)
         self._delegate.call(lambda: self._recover_child(effect))
@@ -259,10 +259,10 @@ class CommitSession:
             self._events.other_changed(child, previous)
 
     def supersede(self, effect: Supersede) -> bool:
-        """Cancel the run that has a key, and free the key, in a transaction of its own, as long as this worker may write
-        the run. Return False if that run is being compensated.
+        """Cancel the run that has a key, and free the key, as long as this worker may write the pass's run.
 
-        It may be repeated: a run that no longer has the key stays as it is.
+        It is a transaction of its own. Return False if that run is being compensated. The call may be repeated: a run
+        that no longer has the key stays as it is.
         """
         self.rollback_leftovers(already_failing=False)
         return self._delegate.call(lambda: self._changed(lambda: self._supersede(effect)))
@@ -362,10 +362,11 @@ class CommitSession:
         self._answered(committed)
 
     def _prolonged(self) -> float:
-        """Renew a lease that is overdue for renewal, in the transaction of an atomic step; return when it ends (monotonic).
+        """Renew a lease that is overdue for renewal, in the transaction of an atomic step.
 
-        The worker cannot renew it while this transaction locks the run's row, because the step has sent to its own run.
-        If the lease ended meanwhile, another worker could claim the run as soon as this commits, and count a crash.
+        Return when the lease ends (monotonic). The worker cannot renew it while this transaction locks the run's row,
+        because the step has sent to its own run. If the lease ended meanwhile, another worker could claim the run as
+        soon as this commits, and count a crash.
         """
         now, ends_at = time.monotonic(), self._eviction.lease_ends_at
         if ends_at - now > conf.LEASE / 2:  # the worker renews it after a third

@@ -1,6 +1,7 @@
-"""Notice files that are written or changed, sockets and processes between two operations, with an audit hook of Python's.
+"""Notice files that are written or changed, sockets and processes between two operations.
 
-In development and in tests only, because a hook stays for the life of the process and is called for each audited event.
+An audit hook of Python's tells of them. Use it in development and in tests only: a hook stays for the life of the
+process, and is called for each audited event.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def lets_reads_through() -> bool:
 
 @contextmanager
 def refusing_effects() -> Iterator[None]:
-    """Within the block, every effect is refused whatever the setting says, and reads of the database are let through."""
+    """Refuse every effect within the block, whatever the setting says, but let reads of the database through."""
     _refusing.append(None)
     try:
         yield
