@@ -20,8 +20,9 @@ _is_left_out: ContextVar[bool] = ContextVar("_is_left_out", default=False)
 
 @contextmanager
 def without_code() -> Iterator[None]:
-    """Within the block the checks leave files of code out, migrations included: a worker, and each of its processes, would
-    read all of them at its start, and the warnings would come once for each of them.
+    """Leave files of code, migrations included, out of the checks within the block.
+
+    A worker, and each of its processes, would read all of them at its start, and the warnings would come once for each.
     """
     token = _is_left_out.set(True)
     try:

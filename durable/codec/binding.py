@@ -43,7 +43,10 @@ def binding(codec: Codec) -> BindingCodec | None:
 
 
 def without_limit(codec: Codec) -> Codec:
-    """Return the codec without its limit of one value, for values that are collected; the codec itself if it has none."""
+    """Return the codec without its limit of one value, for values that are collected.
+
+    A codec that has no limit is returned itself.
+    """
     return cast("Codec", getattr(codec, "unlimited", codec))
 
 

@@ -69,10 +69,10 @@ def class_name(cls: type) -> str:
 
 
 def find_class(name: str, fits: Callable[[type], bool] | None = None) -> type:
-    """Return the class called `name`, also by an alias that was left in its old module, or where a migration says that it is.
+    """Return the class called `name`, in its own module or where it has moved.
 
-    A class that does not fit hides none that has moved, and is the answer if nothing fits. Raises Refused if there is
-    none.
+    It is also found by an alias that was left in its old module, or where a migration says that it is. A class that
+    does not fit hides none that has moved, and is the answer if nothing fits. Raises Refused if there is none.
     """
     first = refused = None
     try:

@@ -12,7 +12,10 @@ __all__ = ["Acts"]
 
 
 class Acts:
-    """The calls of one workflow's code that reach the world: each is a fact of the step around it, or of the code between."""
+    """The calls of one workflow's code that reach the world.
+
+    Each is a fact of the step around it, or of the code between the steps.
+    """
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts

@@ -268,7 +268,7 @@ class Expressions:
 
 
 def _is_method_handed_on(node: ast.Attribute, module: Module) -> bool:
-    """Return True if a method of something is named here and called elsewhere: `ctx.step("region", os.environ.get, ...)`."""
+    """Return True if a method is named here and called elsewhere: `ctx.step("region", os.environ.get, ...)`."""
     method = module.parents.get(node)
     caller = module.parents.get(method) if isinstance(method, ast.Attribute) else None
     return caller is not None and not (isinstance(caller, ast.Call) and caller.func is method)

@@ -215,7 +215,10 @@ class Reader:
 
     @contextmanager
     def within(self, branch: Branch, frame: Frame) -> Iterator[None]:
-        """Read a part of the code that is not always run, or not once: afterwards a name may hold what it held before."""
+        """Read a part of the code that is not always run, or not once.
+
+        Afterwards a name may hold what it held before.
+        """
         env = frame.env
         before = dict(env.origins) if branch.kind in ("arm", "loop", "try") else {}
         frame.path.append(branch)
@@ -390,7 +393,10 @@ class Reader:
         )
 
     def _mutate_holder(self, target: ast.Attribute, node: ast.AST, frame: Frame) -> None:
-        """Note that a step changes an attribute of the object whose method it is; what it means for others is not known."""
+        """Note that a step changes an attribute of the object whose method it is.
+
+        What that means for others is not known.
+        """
         step = frame.step
         if step is None or step.holder is None or step.function is None or not isinstance(target.value, ast.Name):
             return

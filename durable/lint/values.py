@@ -254,9 +254,9 @@ class ContextMoment:
 
 @dataclass(eq=False, slots=True)
 class Display:
-    """A dict, list or tuple that is written out: its values, such as the bodies for `ctx.join`, and the origins of each.
+    """A dict, list or tuple that is written out, such as the bodies for `ctx.join`.
 
-    `by_key` has constant keys and positions; what it lacks is not known.
+    `by_key` has the origins of each value, by constant keys and positions; what it lacks is not known.
     """
 
     values: list[Value]

@@ -1,4 +1,4 @@
-"""The counts of a process: passes, calls, failures, the lateness of wake-ups, lost leases, and slots and units asked for.
+"""The counts of a process: passes, calls, failures, late wake-ups, lost leases, and slots and units asked for.
 
 Labels are names of the code (workflows, queues, limits) and durable's own words, never ids, locations or texts of
 errors: each value of a label is a permanent series.

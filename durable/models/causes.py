@@ -93,8 +93,9 @@ class Failure(models.Model):
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[CheckMessage]:
-        """Check the model, without a warning for databases such as SQLite: there the index by time lacks `workflow`, which
-        is read from the table.
+        """Check the model, without a warning for databases such as SQLite.
+
+        There the index by time lacks `workflow`, which is read from the table.
         """
         return [each for each in super().check(**kwargs) if each.id != "models.W040"]
 

@@ -61,7 +61,10 @@ class _LookUp(Join):
 
 
 class _Keys(Subquery):
-    """A subquery that Django does not replace with NULL if it is known to have no rows: then no row meets the condition."""
+    """A subquery that Django does not replace with NULL if it is known to have no rows.
+
+    Then no row meets the condition.
+    """
 
     empty_result_set_value = NotImplemented
 

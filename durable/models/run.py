@@ -1,6 +1,7 @@
-"""The run: one execution of a workflow, with the named queries about runs and the updates that claim, renew and release.
+"""The run: one execution of a workflow.
 
-Each update names its conditions and returns how many rows it changed; none reads before it writes.
+Owns the named queries about runs, and the updates that claim, renew and release them. Each update names its conditions
+and returns how many rows it changed; none reads before it writes.
 """
 
 from __future__ import annotations

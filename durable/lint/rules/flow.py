@@ -273,7 +273,7 @@ def _has_state(node: ast.Call) -> bool:
 
 
 def _runs_off(body: list[ast.stmt]) -> bool:
-    """Return True if the end of the body is certainly reached in one case: after an `if` alone, or a plain statement."""
+    """Return True if the end of the body is certainly reached in one case: after a plain statement or a lone `if`."""
     last = body[-1]
     if ending(body) or (isinstance(last, ast.If) and last.orelse):
         return False
