@@ -97,7 +97,7 @@ def _with_short_timeouts(name: str) -> Redis:
 
 
 def _pool_with_short_timeouts(pool: Any) -> ConnectionPool | None:
-    """Return a pool to the same Redis in which no thread waits for a connection; None for a pool of an unknown class."""
+    """Return a pool to the same Redis in which no thread waits for a connection; None if the class is unknown."""
     kwargs = {**pool.connection_kwargs, "connection_class": pool.connection_class, **_short_timeouts()}
     if type(pool) in (ConnectionPool, BlockingConnectionPool):
         return ConnectionPool(**kwargs)

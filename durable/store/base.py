@@ -276,7 +276,10 @@ class Store(Protocol):
         """Return, by id, what makes those of the runs that are children; one query."""
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
-        """Return the ids of the run's children, in the order of their starts: in this state, of this group; one query."""
+        """Return the ids of the run's children in this state and of this group, in the order of their starts.
+
+        With None, children in all states, or of all groups and of none. One query.
+        """
 
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         """Return the ids of the run's children that have not ended and were started below these places ("a/loop/")."""
@@ -288,7 +291,7 @@ class Store(Protocol):
         """
 
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
-        """Return those of the runs that have started children, the ones that are deleted by now included; two statements."""
+        """Return those of the runs that have started children, also ones that are deleted by now; two statements."""
 
     def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
         """Return how many children of the run were started below this place ("a/loop/"), by workflow; one query."""
@@ -325,9 +328,10 @@ class Store(Protocol):
         """
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
-        """Let children of a group begin whose turn came while a transaction had their rows locked: of the first behind `after`.
+        """Let children begin whose turn came while a transaction had their rows locked: those of one group.
 
-        Return that group, and the queues to notify; None if no child waits in a group behind it.
+        It is the first group behind `after` in which children wait. Return that group, and the queues to notify; None
+        if there is none.
         """
 
     def learn_names(self) -> None:
@@ -408,7 +412,7 @@ class Store(Protocol):
         """
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
-        """Take slots of limits for an operation of a claimed run: all of them, or a place in the line of one that is full.
+        """Take slots of limits for an operation of a claimed run: all, or a place in the line of one that is full.
 
         What the operation holds already stays its own, and its place in a line stays its place. `wants` are in the
         order of limits and keys. The rows of the keys are locked, after the row of the run. Raises LeaseLost if the run
@@ -535,7 +539,10 @@ class Store(Protocol):
         """
 
     def answer_stack(self, asked: AskedOfActivity, stack: str, now: datetime) -> None:
-        """Store the stack of an activity that is still noted under that fence, unless another transaction has locked its row."""
+        """Store the stack of an activity that is still noted under that fence.
+
+        Store nothing if another transaction has locked its row.
+        """
 
     def forget_activities(self) -> None:
         """Delete activities that are not current: their workers have died or lost the run. At most a few hundred.

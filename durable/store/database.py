@@ -114,7 +114,10 @@ class DatabaseStore(ABC):
 
     @abstractmethod
     def _end_dropped(self, run: RunRecord, at: datetime) -> None:
-        """Cancel the dropped children of a locked run, and those of dropped groups, as far as no transaction has them locked."""
+        """Cancel the dropped children of a locked run, and those of dropped groups.
+
+        Children that a transaction has locked are left for later.
+        """
 
     @abstractmethod
     def get_many(self, run_ids: Sequence[str]) -> dict[str, RunRecord]: ...

@@ -59,9 +59,10 @@ def _count(alias: str, child: RunRecord, locking: Locking) -> frozenset[str]:
 
 
 def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) -> int:
-    """Cancel the children of a run that are to be cancelled, and theirs; return how many were cancelled or asked to end.
+    """Cancel the children of a run that are to be cancelled, and theirs.
 
-    A bounded number, and none that another transaction has locked: the others are noted for the sweep.
+    Return how many were cancelled or asked to end. That is a bounded number, and none that another transaction has
+    locked: the others are noted for the sweep.
     """
     number = 0
     parents: Mapping[str, RunRecord] = {run.id: run}
@@ -145,7 +146,7 @@ def number_below(alias: str, parent_id: str, place: str) -> dict[str, int]:
 
 
 def left(alias: str, run_ids: Sequence[str], most: int) -> dict[str, int]:
-    """Return how many children of these parents are left for the sweep, of those that have some (`Store.children_left`)."""
+    """Return how many children of each of these parents are left for the sweep, if some are (`Store.children_left`)."""
     noted = Cascade.objects.using(alias).filter(run_id__in=list(run_ids)).values_list("run_id", "run__state")
     return {
         run_id: _cancellable_of(alias, [run_id], [run_id] if state in ENDED else []).values("pk")[: most + 1].count()

@@ -62,7 +62,10 @@ def _stopped_members(store: Store, groups: Iterable[str], others: Iterable[str])
 
 
 class _ChildrenFirst(Exception):
-    """Raised, with nothing changed, where children are to be recovered first: a child's row is locked before its parent's."""
+    """Raised, with nothing changed, where children are to be recovered before their parent.
+
+    A child's row is locked before its parent's.
+    """
 
     def __init__(self, children: Sequence[str], groups: Sequence[str]) -> None:
         self.children = children

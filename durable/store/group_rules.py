@@ -39,8 +39,10 @@ def room(group: GroupRecord, parent: RunRecord | None) -> int:
 
 
 def continued(group: GroupRecord) -> GroupRecord:
-    """Return the group after a recovery of its parent: one that stops at a failure is stopped as long as it has a failed
-    child, which is not recovered yet, or has failed again.
+    """Return the group after a recovery of its parent.
+
+    A group that stops at a failure is stopped as long as it has a failed child: one that is not recovered yet, or has
+    failed again.
     """
     is_stopped = group.spec.on_failure == OnFailure.STOP and group.failed > 0
     return replace(group, is_over=False, is_dropped=False, is_stopped=is_stopped)
@@ -79,7 +81,7 @@ def is_counted_out(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRe
 
 
 def counted_again(group: GroupRecord, state: str, goes_on: str) -> tuple[GroupRecord, bool]:
-    """Return the group after a child that had ended in this state goes on in another, and whether that waits for its turn.
+    """Return the group after a child that had ended in `state` goes on in another, and whether that waits for its turn.
 
     A compensation waits for none: the parent may wait for it, in a group that is over and gives no turns.
     """

@@ -281,10 +281,10 @@ def _turned(alias: str, group: GroupRecord, now: datetime) -> tuple[GroupRecord,
 
 
 def give_turns(alias: str, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
-    """Let children of the first group behind this one begin whose turn has come; return that group, and the queues to notify.
+    """Let children of the first group behind `after` begin whose turn has come.
 
-    The end of a child passes over those whose rows another transaction has locked. If that was the last
-    child, no other end of a child looks for them.
+    Return that group, and the queues to notify. The end of a child passes over those whose rows another transaction has
+    locked. If that was the last child, no other end of a child looks for them.
     """
     turns = Turn.objects.using(alias).filter(group_id__gt=after).order_by("group_id")
     group_id = turns.values_list("group_id", flat=True).first()

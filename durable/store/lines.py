@@ -78,7 +78,10 @@ class SlotTable(Protocol):
         """Delete what the run holds, and its places, of these locations (None: of all). Return the limits and keys."""
 
     def leave_all(self, run_id: str, *, keeping: Iterable[str]) -> set[tuple[str, str]]:
-        """Delete what the run holds only while a worker executes it, except at these locations; return limits and keys."""
+        """Delete what the run holds only while a worker executes it, and return the limits and keys of that.
+
+        What it holds at the locations `keeping` stays.
+        """
 
     def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
         """Delete one slot that the operation holds, and let the sweep hand it on."""

@@ -1,4 +1,7 @@
-"""The tags of `durable.store.memory`: what `durable.store.tags` is for databases. The store holds its lock around each call."""
+"""The tags of `durable.store.memory`: what `durable.store.tags` is for databases.
+
+The store holds its lock around each call.
+"""
 
 from __future__ import annotations
 

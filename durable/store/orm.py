@@ -510,7 +510,7 @@ class OrmStore(DatabaseStore):
         return frozenset({parent.queue} if parent is not None and row_rules.is_due(parent, batch.now) else ())
 
     def _awaited(self, run: RunRecord, batch: Batch) -> list[Message]:
-        """Return the messages that a parking run may have overlooked; those it has just received are no longer pending."""
+        """Return the messages that a parking run may have overlooked. Those it has just received are not pending."""
         waiting_for = run.waiting_for if batch.run is None else batch.run.get("waiting_for", run.waiting_for)
         if batch.park_change_seq is None or not waiting_for:
             return []
@@ -595,7 +595,7 @@ class OrmStore(DatabaseStore):
             return busy
 
     def _held(self, held: Sequence[tuple[str, int]]) -> tuple[list[RunRecord], frozenset[str]]:
-        """Return those of the runs whose fence and lease still hold, locked; and the ids of those that others have locked."""
+        """Return the runs whose fence and lease still hold, locked, and the ids of those that others have locked."""
         fences = dict(held)
         found = self._locked(fences, skip=True)
         others = sorted(fences.keys() - found.keys())

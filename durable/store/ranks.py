@@ -46,7 +46,7 @@ def with_ranking(runs: Iterable[RunRecord]) -> list[NewRun]:
 
 
 def grouped(runs: Sequence[NewRun]) -> list[tuple[Ranking, list[NewRun]]]:
-    """Return new runs by what their starts say and by queue, in the order of shares, so that no two creators deadlock."""
+    """Return new runs by what their starts say and by queue, ordered by share, so that no two creators deadlock."""
     found: dict[tuple[str, Ranking], list[NewRun]] = {}
     for run in runs:
         assert run.ranking is not None

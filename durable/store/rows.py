@@ -265,7 +265,7 @@ _OF_SAVED: Final = "~saved"
 
 
 def _beside(kind: str, row: str) -> list[str]:
-    """Return the columns of a row like those of ENTRY_FIELDS and ENTRY_NUMBERS, whose data is `row`, the name of a table."""
+    """Return the columns of a row as ENTRY_FIELDS and ENTRY_NUMBERS have them; its data is `row`, a table's name."""
     found = {"data": f"to_json({row})::text", "kind": f"'{kind}'"}
     return [found.get(field.name, "NULL") for field in fields(EntryRecord)]
 

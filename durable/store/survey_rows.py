@@ -252,7 +252,10 @@ class _Span(NamedTuple):
 
 
 def _has_handler() -> Q:
-    """Return the condition that an entry can be compensated once it has done something: a step, or the start of children."""
+    """Return the condition for entries that can be compensated once they have done something.
+
+    They are steps, and starts of children.
+    """
     return Q(_data_contains(_HANDLER), kind__in=[kind.value for kind in _COMPENSATED])
 
 

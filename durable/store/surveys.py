@@ -60,7 +60,7 @@ class Surveyor(Protocol):
     """
 
     def short_history(self, most: int) -> list[EntryRecord]:
-        """Return all entries in the order in which they began if they are at most so many, and none if they are more."""
+        """Return all entries in the order in which they began, or none of them if they are more than `most`."""
         ...
 
     def messages(self) -> list[Message]:
@@ -84,7 +84,10 @@ class Surveyor(Protocol):
         ...
 
     def compensated(self, gone: Sequence[Region], most: int) -> list[EntryRecord]:
-        """Return at most so many compensated steps and starts of children outside these regions, in the order in which they began."""
+        """Return at most so many compensated steps and starts of children outside these regions.
+
+        They are in the order in which they began.
+        """
         ...
 
     def running_steps(self, gone: Sequence[Region]) -> list[str]:

@@ -33,7 +33,10 @@ def put(alias: str, runs: Sequence[NewRun], *, is_retried: bool = False) -> None
 
 
 def of_runs(alias: str, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
-    """Return the tags of those of the runs that have some, by run and name; `at_start`: those that their starts gave."""
+    """Return the tags of those of the runs that have some, by run and name.
+
+    With `at_start`, return the tags that their starts gave.
+    """
     column = "start_value" if at_start else "value"
     rows = RunTag.objects.using(alias).filter(run_id__in=run_ids, **{f"{column}__isnull": False})
     found: dict[str, dict[str, str]] = {}

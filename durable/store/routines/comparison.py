@@ -131,7 +131,7 @@ def _wrong_triggers(alias: str, expected: Iterable[Trigger]) -> Iterable[Differe
 
 
 def _plain(definition: str) -> str:
-    """Return a trigger's definition without schemas, casts, parentheses and case, which PostgreSQL writes differently."""
+    """Return a trigger's definition without what PostgreSQL writes differently: schemas, casts, parentheses, case."""
     text = _SCHEMA.sub("", definition.lower()).replace("::text", "")
     return " ".join(re.sub(r"[()]", " ", text).split())
 

@@ -127,8 +127,8 @@ END $$
     # an old snapshot what ended runs have left there. The function
     #
     # 1. gives start tags to runs of shares that have become due;
-    # 2. reads the first due runs without a lock: those without a rank, and of each lane those with a tag and the others;
-    # 3. locks the first of them in the order of rank, skips what another transaction has locked, and reads again if that was all.
+    # 2. reads the first due runs without a lock: those without a rank, and of each lane those with a tag and others;
+    # 3. locks the first of them by rank, skips what another transaction has locked, and reads again if that was all.
     #
     # The last row also has the points at which the next search may begin: that of runs without a rank, and that of the
     # others.
