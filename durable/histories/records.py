@@ -2,7 +2,8 @@
 
 A history is a line with `durable_history`, the number of the format, and the run's row; a line for each entry in the
 order of their ordinals; one for each message in its order; and a last line with the numbers of both, so that a file
-that was cut is noticed. The first line of a run with tags has them too. Times are ISO 8601 text, errors are objects, values are codec text.
+that was cut is noticed. The first line of a run with tags has them too. Times are ISO 8601 text, errors are objects,
+and values are codec text.
 """
 
 from __future__ import annotations

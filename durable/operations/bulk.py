@@ -187,11 +187,12 @@ def apply(
     rate: float | None = None,
     **options: Any,
 ) -> BulkReport:
-    """Apply `verb` to each of the runs; `options` are the verb's own: `rollback` and `interrupt` of cancel, `end_sleeps` of wake.
+    """Apply `verb` to each of the runs.
 
-    The current actor (`durable.acting_as`) acts on each run, for the reason given there. More than AT_ONCE runs, or a
-    selection of unknown size, are processed in the background, unless `in_background` decides. The background run has
-    the id `as_id`; a bulk that already has this id is not started again.
+    `options` are the verb's own: `rollback` and `interrupt` of cancel, `end_sleeps` of wake. The current actor
+    (`durable.acting_as`) acts on each run, for the reason given there. More than AT_ONCE runs, or a selection of
+    unknown size, are processed in the background, unless `in_background` decides. The background run has the id
+    `as_id`; a bulk that already has this id is not started again.
 
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.
 

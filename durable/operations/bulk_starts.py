@@ -67,7 +67,10 @@ class BulkStarts:
 
 
 class StartsCounter:
-    """Counts what replays start again, a page of failed runs at a time, until `most` runs with children were planned."""
+    """A counter of what replays start again.
+
+    It takes failed runs a page at a time, until `most` runs with children were planned.
+    """
 
     def __init__(self, most: int = PLANNED) -> None:
         self.looked_at = 0
@@ -159,7 +162,10 @@ def _pages(selection: Selection, allowed: frozenset[str]) -> Iterator[Sequence[s
 
 
 def _numbers(at: Runtime, run: RunRecord, entries: Iterable[EntryRecord]) -> Iterator[tuple[str, int]]:
-    """Yield how many children the replay of a run from where it failed starts again, by workflow; none if it is refused."""
+    """Yield how many children the replay of a run from where it failed starts again, by workflow.
+
+    Yield nothing if that replay is refused.
+    """
     in_order = sorted(entries, key=lambda entry: entry.ordinal)
     location = failed_at(run, {each.location: each for each in in_order}.get)
     if not location:

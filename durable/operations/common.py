@@ -68,7 +68,7 @@ def announce(at: Runtime, queue: str, wake_at: datetime | None) -> None:
 
 
 def announce_parent(at: Runtime, run: RunRecord) -> None:
-    """Notify workers of the parent that the end of this run may have made due, and of a child whose turn may have come."""
+    """Notify workers of what the end of this run may have made due: its parent, and a child whose turn has come."""
     if run.state in ENDED and run.parent_id is not None and (parent := at.store.get(run.parent_id)) is not None:
         announce(at, parent.queue, parent.wake_at)
         at.notify({run.queue})

@@ -167,7 +167,7 @@ def _as_new_run(
 
 
 def _check_from(at: Runtime, old: RunRecord, found: RunRecord, location: str) -> None:
-    """Raise RunConflictError if the earlier run was not replayed from this location, or from one that means the same."""
+    """Raise RunConflictError unless the earlier run was replayed from this location, or one that means the same."""
     entries, _ = at.store.outline(found.id)
     if Replay(old, *at.store.outline(old.id), location).begins_elsewhere(found, entries):
         raise RunConflictError(found.id, f'and was not replayed from "{location}"')

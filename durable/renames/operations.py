@@ -27,7 +27,10 @@ _INTERNAL: Final = "durable."  # with which the names of durable's own workflows
 
 
 class _Renaming(Operation):
-    """A rename of what is recorded: it leaves the models as they are, and can be interrupted, applied again and reversed."""
+    """A rename of what is recorded.
+
+    It leaves the models as they are, and can be interrupted, applied again and reversed.
+    """
 
     reversible = True
     reduces_to_sql = False

@@ -158,7 +158,7 @@ class _Rewriting:
     # -- one transaction
 
     def _rewrite(self, run_ids: Sequence[str]) -> list[str]:
-        """Rewrite the runs in one transaction; return those that workers have, or that another transaction has locked."""
+        """Rewrite the runs in one transaction; return the others, which workers have or transactions have locked."""
         connection = connections[self.alias]
         rewritten: list[str] = []
         with transaction.atomic(using=self.alias):
@@ -256,7 +256,7 @@ class _Rewriting:
             manager.bulk_update(rows, columns, batch_size=_ROWS)
 
     def _rows(self, found: Any, run: str, column: str, run_ids: Sequence[str]) -> Iterator[list[Any]]:
-        """Yield the rows of these runs that are under the old name, some at a time, in the order of run and location."""
+        """Yield the rows of these runs that are under the old name, some at a time, by run and `column`."""
         found = found.filter(self.renaming.in_column(column), **{f"{run}__in": run_ids})
         found = found.order_by(f"{run}_id", column, "pk")
         rows = list(found[:_ROWS])

@@ -1,7 +1,8 @@
-"""The rewriting of a workflow's name: what refers to it at once, then its runs in batches, then the figures of its ended runs.
+"""The rewriting of a workflow's name.
 
-A batch can be repeated: a rewritten run has another name. No lease is looked at, because no worker writes the name of a
-run that it has.
+What refers to the name is rewritten at once, then its runs in batches, then the figures of its ended runs. A batch
+can be repeated: a rewritten run has another name. No lease is looked at, because no worker writes the name of a run
+that it executes.
 """
 
 from __future__ import annotations

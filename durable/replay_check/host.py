@@ -1,5 +1,6 @@
-"""The host of the replay of a recorded run: it refuses every effect, imports nothing that only a record asks for, and its
-contexts log nothing.
+"""The host of the replay of a recorded run.
+
+It refuses every effect, and imports nothing that only a record asks for. Its contexts log nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RecordsJournal(RefusingJournal):
         super().mark(entry, **columns)
 
     def forget(self) -> None:
-        """Give up the history, which the frames of a pass that has ended would keep until the next collection of garbage."""
+        """Give up the history, which the frames of an ended pass would keep until the next collection of garbage."""
         self.root.children = None
 
 

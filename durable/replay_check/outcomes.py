@@ -33,7 +33,10 @@ class Outcome:
 
 
 def decision_of(run: RunRecord, outcome: Outcome, codec: Codec) -> Decision | None:
-    """Return what the code does instead of what an ended run has done; None if it does the same, as far as that is known."""
+    """Return what the code does instead of what an ended run has done.
+
+    Return None if it does the same, as far as that is known.
+    """
     if run.state not in ENDED or outcome.journal is None:
         return None
     error = outcome.error

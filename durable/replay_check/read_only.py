@@ -90,7 +90,7 @@ def _unwatched(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 @contextmanager
 def _query_only(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Within the block, a connection to SQLite writes nothing, and its transactions do not take the lock of a writer."""
+    """Let a connection to SQLite write nothing within the block, and take no lock of a writer in transactions."""
     settings: Any = connection
     session, mode = connection.connection, settings.transaction_mode
     with closing(session.cursor()) as cursor:

@@ -267,7 +267,10 @@ class _Replay:
         return self._raised("", info)
 
     def _of_branches(self, outcome: Outcome) -> Finding | None:
-        """Return the finding for an error that has left a branch which has not failed in the record of a run at rest."""
+        """Return the finding for an error that has left a branch, where the record has no failure of that branch.
+
+        There is none for a run that is not at rest.
+        """
         if self.run.state in (RunState.RUNNING, RunState.PENDING) or outcome.journal is None:
             return None
         for location, info in outcome.journal.failed_branches:
