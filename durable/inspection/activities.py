@@ -82,7 +82,10 @@ class RunningStep:
 
     @property
     def is_hung(self) -> bool:
-        """Whether it runs for much longer than usual, or past half of its timeout if nothing is known; not within a minute."""
+        """Whether it runs for much longer than usual, or past half of its timeout if its usual time is not known.
+
+        No step is hung within its first minute.
+        """
         if self.seconds < HUNG_AFTER:
             return False
         if (usual := self.usual) is not None and usual.p95 is not None and usual.sampled - usual.failed >= _ENOUGH:
@@ -126,7 +129,10 @@ class RunningStep:
 
     @property
     def words_of_minute(self) -> str:
-        """The same with the age in its largest unit alone: it stays as it is for a minute, for a step that runs for one."""
+        """The same with the age in its largest unit alone.
+
+        It stays as it is for a minute at least, once the step has run for one.
+        """
         return self._told(units=1)
 
     def _told(self, units: int) -> str:

@@ -127,7 +127,7 @@ def list_causes(
 
 
 def further_causes(*, after: int, most: int) -> list[CauseLine]:
-    """Return up to `most` causes that are not muted, those behind the first `after` of `list_causes`; two statements."""
+    """Return up to `most` causes that are not muted, behind the first `after` of `list_causes`; two statements."""
     causes = list(_newest_first(muted=False)[after : after + most])
     counts = _open_of_each(causes, LINE_CAP)
     return [
@@ -211,7 +211,10 @@ def _builds() -> QuerySet[CauseBuild]:
 
 
 def _newest_first(muted: bool | None) -> QuerySet[Any]:
-    """Return the causes that have failed runs, all or the muted or the others, the one with the newest failure first."""
+    """Return the causes that have failed runs, the one with the newest failure first.
+
+    `muted` chooses the muted ones or the others; None: all.
+    """
     causes = _known().filter(last_at__isnull=False)
     if muted is not None:
         causes = causes.filter(muted_at__isnull=not muted)

@@ -1,4 +1,7 @@
-"""The children of an ended run that are still to be cancelled: one transaction cancels a few hundred, workers the rest."""
+"""The children of an ended run that are still to be cancelled.
+
+One transaction cancels a few hundred of them, and workers cancel the rest.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ _PLAIN: Final = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditableInput:
-    """`values` are the arguments that can be edited, `kept` the names of the others, which stay as they were recorded."""
+    """The input of a run as it can be edited.
+
+    `values` are the arguments that can be edited, `kept` the names of the others, which stay as they were recorded.
+    """
 
     values: Mapping[str, Any]
     kept: Sequence[str]

@@ -244,7 +244,7 @@ def _known_of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool
 
 
 def _of_entries(run: Run, after: EventKey | None, *, is_newest_first: bool) -> Sequence[Event]:
-    """Return the events of entries; one statement, which sorts the entries by the first of their events that is left."""
+    """Return the events of entries; one statement, which sorts entries by the first of their events that is left."""
     never = _FIRST if is_newest_first else _LAST
     left = {rank: _left(rank, moment, after, never, is_newest_first) for rank, (moment, _) in _OF_ENTRIES.items()}
     recorded = EntryMetadata.objects.using(conf.DATABASE).of_runs(run.id)

@@ -42,7 +42,7 @@ _AT_ONCE: Final = 1024 * 1024  # bytes of recorded text in memory at a time
 
 
 def exported(run: Run, *, with_payloads: bool) -> dict[str, Any]:
-    """Return the run, its history, failed attempts, saves, messages and audit log in memory, as `written` writes them."""
+    """Return in memory what `written` writes: the run, its history, failed attempts, saves, messages and audit log."""
     data: dict[str, Any] = json.loads("".join(written(run, with_payloads=with_payloads)))
     return data
 

@@ -85,7 +85,7 @@ class ForkOutcome:
 
 
 def read_outcomes(run_id: str, locations: Sequence[str] | None = None) -> dict[int, ForkOutcome]:
-    """Return the outcomes of joins and races of a run, by the keys of their entries: of those at `locations`, or of all.
+    """Return the outcomes of a run's joins and races by the keys of their entries: those at `locations`, or all.
 
     One statement, and one more for each batch of long ones.
     """

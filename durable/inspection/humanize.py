@@ -89,7 +89,10 @@ def _unit(size: int, count: str) -> str:
 
 
 def browser_words() -> dict[str, str]:
-    """Return the texts of `relative` and `span`, for a program that counts on in the browser: "%s" is a number or a span."""
+    """Return the texts of `relative` and `span` for a program that counts on in the browser.
+
+    "%s" stands for a number or a span.
+    """
     number = {"number": "%s"}
     return {
         "now": gettext("now"),

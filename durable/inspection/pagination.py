@@ -1,4 +1,7 @@
-"""Orders of lists, and keys of lists: where a page ended, as text for the next request and as a condition for the next query."""
+"""Orders of lists, and keys of lists.
+
+A key says where a page ended: as text for the next request, and as a condition for the next query.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class PayloadText:
         return len(self.text) if self.text.isascii() else len(self.text.encode())
 
     def parts(self, length: int = PART) -> list[tuple[int, int]]:
-        """Return the begin and the end of each part of at most `length` characters, at the end of a line if possible."""
+        """Return where each part of at most `length` characters begins and ends: at the end of a line if possible."""
         found: list[tuple[int, int]] = []
         begin = 0
         while begin < len(self.text):

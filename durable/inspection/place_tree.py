@@ -253,7 +253,10 @@ def _members(group: Iterable[PlaceNode], opened: str) -> list[PlaceNode]:
 
 
 def _merged(location: str, group: Sequence[PlaceNode], opened: str) -> PlaceNode:
-    """Return a node with the entries of all these, and with what is inside of them merged; at `opened` it has members."""
+    """Return one node with the entries of all these, and with what is inside of them merged.
+
+    It has members if it is at `opened`.
+    """
     [first, *others] = sorted(group, key=lambda node: node.ordinal)
     if not others and not first.is_folded:
         return PlaceNode(

@@ -134,7 +134,7 @@ def has_more_entries(run_id: str, number: int) -> bool:
 
 
 def count_progress(run: Run) -> dict[str, Any]:
-    """Return the counts that `progress_of` is made of, as JSON for `durable.inspection.stored_counts`; three statements."""
+    """Return the counts that `progress_of` uses, as JSON for `durable.inspection.stored_counts`; three statements."""
     found, failed = _count(run)
     seconds = {"active": _in_seconds(found["active"]), "open": ",".join(map(str, _open_keys(found)))}
     return {"entries": {**found, **seconds}, "attempts": {**failed, "took": _in_seconds(failed["took"])}}

@@ -32,7 +32,10 @@ WINDOW: Final = timedelta(minutes=10)  # at most, over which a rate is taken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """The flow of runs into or out of a queue, in runs a minute: from the newest `SAMPLE` runs of all queues within `WINDOW`."""
+    """The flow of runs into or out of a queue, in runs a minute.
+
+    It is computed from the newest `SAMPLE` runs of all queues within `WINDOW`.
+    """
 
     per_minute: float
 

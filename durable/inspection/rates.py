@@ -81,7 +81,9 @@ class RateKeySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSummary:
-    """A limit's rate. `code_says` is that of code and settings. `closing` is that of all keys. The keys for which most attempts
+    """A limit's rate.
+
+    `code_says` is the rate that code and settings give. `closing` is that of all keys. The keys for which most attempts
     wait come first.
     """
 
@@ -175,7 +177,10 @@ def reservations_of(limit: str, key: str, now: datetime) -> list[Reservation]:
 
 
 def count_rates(now: datetime, cap: int) -> list[RateCounts]:
-    """Return the counts of each limit with a rate, of at most 100 limits, counting no further than `cap`; three statements."""
+    """Return the counts of each limit with a rate, of at most 100 limits; three statements.
+
+    They count no further than `cap`.
+    """
     names = list(RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_LIMITS])
     if not names:
         return []
@@ -188,7 +193,7 @@ def count_rates(now: datetime, cap: int) -> list[RateCounts]:
 
 
 def unused_rates() -> list[str]:
-    """Return the limits with a rate that neither the settings nor a workflow of this process names, and that no run awaits."""
+    """Return the limits with a rate that the settings and workflows of this process do not name, and no run awaits."""
     named = set(conf.LIMITS)
     named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
     names = RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_LIMITS]
@@ -196,7 +201,10 @@ def unused_rates() -> list[str]:
 
 
 def refusal_of(run_id: str) -> str:
-    """Return a sentence about the start that would have made a run of this id, if a rate has refused that last; "" if not."""
+    """Return a sentence about the newest start under this id that a rate has refused; "" if none is known.
+
+    A key of a limit keeps the start that it refused last, and no others.
+    """
     rows = RateKey.objects.using(conf.DATABASE).filter(refused_run=run_id, refused_at__isnull=False)
     found = rows.order_by("-refused_at").first()
     if found is None or found.last_refused is None:

@@ -142,7 +142,10 @@ class Lane:
         return self.plan.rest_of_failures is not None and self.within is None and not self.shown_text
 
     def of_failures(self, window: int) -> tuple[QuerySet[Failure], Cursor | None] | None:
-        """Return what `matching` does as rows of failures, whose keys are those of the runs; None if these do not tell it."""
+        """Return what `matching` does as rows of failures, whose keys are those of the runs.
+
+        Return None if the rows of failures do not tell which runs match.
+        """
         if self.plan.failures is None or self.plan.rest_of_failures is None or not self.is_of_failures:
             return None
         rows = self._along_failures(self.plan.failures.filter(self.plan.rest_of_failures))

@@ -20,7 +20,10 @@ __all__ = ["RunRule", "existing_among", "find_among"]
 
 @dataclass(frozen=True, slots=True)
 class RunRule:
-    """The rule that the setting of this name gives: the dotted path of a function of a request and a queryset of runs."""
+    """The rule that the setting of this name gives.
+
+    The setting is the dotted path of a function, which takes a request and a queryset of runs.
+    """
 
     setting: str
 

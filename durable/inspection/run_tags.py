@@ -42,7 +42,10 @@ class Tag:
 
     @property
     def word(self) -> str:
-        """The word of a search that finds the runs with this tag; "" if its value is not shown, or no word can tell it."""
+        """The word of a search that finds the runs with this tag.
+
+        It is "" if the tag's value is not shown, or if no word can tell it.
+        """
         return "" if self.is_hashed or self.is_redacted else tag_word(self.name, self.value)
 
 

@@ -121,7 +121,10 @@ class RunCriteria:
 
     @property
     def leaves_alerts_out(self) -> bool:
-        """Whether alerts are left out: `hides_alerts` is given, and nothing that has to lead to one, or to failed runs alone."""
+        """Whether alerts are left out, because `hides_alerts` is given.
+
+        They are shown all the same if something else given has to lead to an alert, or to failed runs alone.
+        """
         return self.hides_alerts and not (self._looks_for_trouble or self.workflow or self.states == _FAILED)
 
     @property
@@ -245,7 +248,7 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
 
 
 def hides_alerts(*, unless: bool) -> bool:
-    """Return the `hides_alerts` of every surface's list: where the project sends alerts, `unless` they were asked for."""
+    """Return `hides_alerts` for each surface's list: True if the project sends alerts, `unless` they are wanted."""
     return bool(conf.ALERTS) and not unless
 
 
@@ -411,7 +414,10 @@ def _lanes(wanted: RunCriteria) -> list[Plan]:
 
 
 def _failed_roots(wanted: RunCriteria) -> Plan:
-    """Return the lane of failed runs that are no children: along an index of their own, however many children have failed."""
+    """Return the lane of failed runs that are no children.
+
+    It goes along an index of its own, however many children have failed.
+    """
     sieve = _sieve(replace(wanted, only_roots=False, hides_alerts=False, queue=""))
     fixed = {"workflow": wanted.workflow, "queue": wanted.queue}  # these of a run never change
     rest = sieve & _is(**{f"failure__{name}": value for name, value in fixed.items()})

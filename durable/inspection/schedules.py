@@ -178,7 +178,10 @@ def _summaries(rows: Sequence[Schedule], now: datetime, *, with_ticks: bool = Tr
 
 
 def _newest_ticks(rows: Sequence[Schedule]) -> dict[int, list[Tick]]:
-    """Return the newest ticks of each; the numbers of a schedule's ticks follow each other, so that a range has them."""
+    """Return the newest ticks of each schedule that has ticked; one statement.
+
+    The numbers of a schedule's ticks follow each other, so that a range has the newest.
+    """
     found: dict[int, list[Tick]] = {}
     ticked = [row.pk for row in rows if row.tick_count]
     if ticked:

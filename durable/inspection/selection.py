@@ -62,8 +62,8 @@ class Filtered:
     def tally(self, states: Collection[str], most: int) -> Tally:
         """Count the matching runs: in `states` by workflow, in other states by state alone.
 
-        Counts up to `most` runs of each state along an index, of another state less exactly. Two statements, one for the other names of a workflow or
-        a queue, and at most one more for each state and each cause.
+        Counts up to `most` runs of each state along an index, of another state less exactly. Two statements, one for
+        the other names of a workflow or a queue, and at most one more for each state and each cause.
         """
         learn_names_of(self.wanted)
         if conf.REDACT and self.wanted.error_text:

@@ -162,7 +162,7 @@ def _still(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> 
 
 
 def unused_limits() -> list[str]:
-    """Return the limits that neither the settings nor a workflow of this process names, and of which no run has a slot."""
+    """Return the limits that the settings and workflows of this process do not name, and no run has a slot of."""
     named = set(conf.LIMITS)
     named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
     return [

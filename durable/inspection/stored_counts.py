@@ -5,10 +5,10 @@ of a run with more than `LONG_HISTORY` entries notes it (`durable.worker.long_hi
 counts what is noted once the run has rested for `REST`. Owns the table of these counts; what is counted, `progress` and
 `places` say.
 
-A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators
-and migrations that rename an operation: these raise its `change_seq`. So stored counts hold while both are what they
-were, and the run is the same: another one may have got its id, and was created later. Rows that an operator has changed by hand show in the counts after the next pass of the run. Without stored
-counts a page counts by itself.
+A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators and
+migrations that rename an operation: these raise its `change_seq`. So stored counts hold while both are what they were,
+and the run is the same. Another run that has got its id was created later. Rows that an operator has changed by hand
+show in the counts after the next pass of the run. Without stored counts a page counts by itself.
 """
 
 from __future__ import annotations

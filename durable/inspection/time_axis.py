@@ -1,4 +1,4 @@
-"""An axis of time on which long stretches without work are folded, so that seconds of work beside days of waiting show."""
+"""An axis of time that folds long stretches without work, so that seconds of work beside days of waiting show."""
 
 from __future__ import annotations
 

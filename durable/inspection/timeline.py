@@ -331,7 +331,10 @@ def _percentiles(records: Iterable[Record]) -> tuple[float | None, float | None]
 
 
 def _chosen(rows: Sequence[_Shown], opened: str) -> list[_Shown]:
-    """Return the rows to draw, at most `MOST_ROWS`: what has failed or is under way, what was opened, then the outer."""
+    """Return the rows to draw, at most `MOST_ROWS`.
+
+    First comes what has failed or is under way, then what was opened, then the outer rows.
+    """
     if len(rows) <= MOST_ROWS:
         return list(rows)
     parents: list[int] = []

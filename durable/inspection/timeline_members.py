@@ -180,7 +180,10 @@ def _page_of_entries(rows: _Rows, place: str, most: int) -> _Page:
 
 
 def _pattern(segment: str) -> str:
-    """Return the pattern of what the segment of a place stands for: "#" is all digits of a number, or part of a name."""
+    """Return the pattern of what the segment of a place stands for.
+
+    "#" stands for all digits of a number, or for itself as a part of a name.
+    """
     return re.escape(segment).replace(re.escape("#"), "([0-9]+(?![0-9])|#)")
 
 

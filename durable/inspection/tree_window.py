@@ -136,7 +136,10 @@ def _open_keys(run: Run | str) -> Sequence[int]:
 
 
 def _remembered(run: Run | str, what: str, read: Callable[[], _T]) -> _T:
-    """Return what `read` returns, or has returned of the long history; of a run that is known by its id it is read each time."""
+    """Return what `read` returns, or what it has returned for this long history.
+
+    A run that is known by its id alone is read each time.
+    """
     return read() if isinstance(run, str) else remembered(run, what, read, lambda _: resting.LONG + 1)
 
 
@@ -157,7 +160,10 @@ class _Order:
         self.total = self._counted() if total is None else total
 
     def position(self, ordinal: int) -> int:
-        """Return how many entries began before the one with this ordinal; one statement, two unless it is a newest one."""
+        """Return how many entries began before the one with this ordinal.
+
+        One statement, and a second one unless the entry is one of the newest.
+        """
         ordinals, _ = self._newest()
         after = len(ordinals) - bisect_right(ordinals, ordinal)
         if after < len(ordinals):

@@ -40,7 +40,10 @@ class VisibleFailures:
 
 
 def visible_failures(within: RunQuerySet, size: int) -> VisibleFailures:
-    """Return why these runs are failed, among the newest `size` failed runs or, of few, of all; at most three statements."""
+    """Return why these runs are failed; at most three statements.
+
+    They are those among the newest `size` failed runs, or all of them if they are few.
+    """
     everyone: RunQuerySet = Run.objects.using(conf.DATABASE)
     end = end_of_window(_failed(everyone), within, RunOrder.NEWEST, size, "created_at")
     runs = _failed(within) if end is None else _failed(within).filter(end.up_to(RunOrder.NEWEST.key))

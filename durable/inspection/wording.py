@@ -148,7 +148,7 @@ def display_location(location: str) -> str:
 
 
 def display_place(place: str) -> str:
-    """Return a place without numbers of iterations for people: "polling / ~ / poll" is "polling / any iteration / poll"."""
+    """Return a place without numbers of iterations for people: "a / ~ / b" is "a / any iteration / b"."""
     return " / ".join(gettext("any iteration") if each == "~" else each for each in place.split(" / "))
 
 

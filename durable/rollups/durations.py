@@ -1,4 +1,4 @@
-"""Durations in classes, each a fifth longer than the one before: percentiles of any number of runs from a few counts."""
+"""Durations in classes, each a fifth longer than the last: percentiles of any number of runs from a few counts."""
 
 from __future__ import annotations
 

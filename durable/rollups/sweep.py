@@ -158,7 +158,10 @@ class _Tally:
 
 
 def _first_end(since: datetime, until: datetime) -> datetime:
-    """Return the minute of the first end from `since` on, at most `until`: time in which no run ended needs no counting."""
+    """Return the minute of the first end from `since` on, at most `until`.
+
+    Time in which no run ended needs no counting.
+    """
     ends = Run.objects.using(conf.DATABASE).filter(finished_at__gte=since).order_by("finished_at")
     first = ends.values_list("finished_at", flat=True).first()
     return until if first is None else min(_floor(first, MINUTE), until)
