@@ -18,7 +18,10 @@ _CODE: Final = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A parameter, or a field of a schema: its name, where it stands or whether it is optional, its type, its meaning."""
+    """A parameter, or a field of a schema.
+
+    `note` says where a parameter stands, or whether a field is optional.
+    """
 
     name: str
     note: str

@@ -74,9 +74,11 @@ class WorkflowStatsView(View):
 
     @described(operation_id="get_workflow_stats", responses=WorkflowStatsSerializer)
     def get(self, request: Request, name: str) -> Response:
-        """Return how long its runs and their steps took, where open ones stand, its hold with held starts, and its builds.
+        """Return the workflow in numbers.
 
-        A workflow that cannot be started over REST, or of which only runs are left, has numbers if you see a run of it.
+        They say how long its runs and their steps took, where open runs stand, its hold with held starts, and its
+        builds. A workflow that cannot be started over REST, or of which only runs are left, has numbers if you see a
+        run of it.
         """
         within, found = _visible(request), workflow_of(name)
         definition = found.definition
@@ -103,7 +105,10 @@ class QueuesView(View):
 
     @described(operation_id="list_queues", responses=QueueListSerializer)
     def get(self, request: Request) -> Response:
-        """Return the queues of the project, of runs and of pauses: what is due, in hand, in and out, and who serves each."""
+        """Return the queues of the project, of runs and of pauses.
+
+        Each says what is due and in hand, what comes in and goes out, and who serves it.
+        """
         within = _visible(request)
         found = worker_overview(within)
         queues = list_queues(runtime.current().now(), found, within=within)
