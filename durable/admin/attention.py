@@ -179,7 +179,7 @@ _SAID: Final = frozenset(
 
 
 def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
-    """Return the query of the list's address that has this filter, with children and alerts too if it must have them.
+    """Return the query of the list's address for this filter, which asks for children and alerts where it has to.
 
     Raises ValueError for a condition that no finding has: without it the address would lead to other runs, and a bulk
     would change them.

@@ -53,5 +53,8 @@ class AdminPages:
         return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
 
     def url_maker(self, name: str) -> Callable[[str], str]:
-        """Return a function of an id that returns what `url` does: for a page with hundreds of links, without a look-up for each."""
+        """Return a function that makes the URL of this page for an id, as `url` does.
+
+        A page with hundreds of links needs one look-up instead of one for each.
+        """
         return url_maker(name, self.admin_site.name)

@@ -28,9 +28,10 @@ def shallow(nodes: Sequence[TreeNode], deepest: int = _DEEPEST) -> list[TreeNode
 
 
 def spark(counts: Sequence[int]) -> str:
-    """Return the path of a column for each count above 0, `_SPARK_WIDTH` wide and up to `_SPARK_HEIGHT` high; "" for none.
+    """Return the path of a chart that has a column for each count above 0; "" for none.
 
-    One path and not an element for each column: a page has dozens of these charts.
+    A column is `_SPARK_WIDTH` wide and up to `_SPARK_HEIGHT` high. All are one path, and not an element each, because a
+    page has dozens of these charts.
     """
     most = max(counts, default=0)
     columns = []

@@ -1,4 +1,4 @@
-"""A run's family on its page: the chain of its parents, and its children as a bar, numbers and the first failed ones."""
+"""A run's family on its page: the chain of its parents, its children as a bar and numbers, the first failed ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class GroupView:
 
 
 def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQuerySet | None = None) -> dict[str, Any]:
-    """Return what the page shows of the run's family: a few statements more for a run that has failed children, or parents.
+    """Return what the page shows of the run's family; a few statements more if it has failed children or parents.
 
     `within` limits it to the runs that a user may see. Then it offers no recovery of a family, which acts on all of it.
     """
@@ -95,7 +95,10 @@ def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQu
 
 
 def _failed_both(run: Run, parents: Sequence[Run]) -> bool:
-    """Return whether the run is a failed child of a failed parent, which stays failed if the child is recovered alone."""
+    """Return whether the run is a failed child of a failed parent.
+
+    That parent stays failed if the child is recovered alone.
+    """
     return run.state == _FAILED and bool(parents) and parents[-1].state == _FAILED and is_child(run.id)
 
 

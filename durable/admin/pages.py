@@ -56,7 +56,7 @@ def with_everyone(are_there: bool | None = None) -> dict[str, str]:
 
 
 def etag_of(now: datetime, *parts: object) -> str:
-    """Return an ETag of a page's content, its language, and the minute of `now`: the page shows times relative to it."""
+    """Return an ETag of a page's content, its language, and the minute of `now`, to which its times are relative."""
     minute = int(now.timestamp() // 60)
     text = "\0".join(map(str, [*parts, get_language(), minute]))
     # Keyed: the parts contain text that the redaction hook may hide, and a plain hash would let a reader guess that

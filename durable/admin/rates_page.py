@@ -68,7 +68,10 @@ class ShownReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastMinute:
-    """The units of the last minute as a line: its points in a viewBox of 100 by 100, and the labels of the axis from the top."""
+    """The units of the last minute as a line.
+
+    `points` are in a viewBox of 100 by 100. `scale` has the labels of the axis from the top.
+    """
 
     counts: list[tuple[int, int]]
     points: str

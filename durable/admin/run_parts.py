@@ -213,7 +213,10 @@ def _attempts(shown: Shown) -> dict[str, Any]:
 
 
 def _failed_handlers(shown: Shown) -> list[FailedHandler]:
-    """Return the steps whose rollback handlers have failed, and have not undone them since; one statement if there may be any."""
+    """Return the steps whose rollback handlers have failed and not succeeded since.
+
+    One statement, and none if no such step is possible.
+    """
     entries = Entry.objects.using(conf.DATABASE).filter(pk__in=shown.progress.open_keys)
     found = entries.filter(metadata__rollback_error__isnull=False).select_related("metadata")
     workflow = shown.run.workflow

@@ -29,7 +29,10 @@ def _duration_field(label: Any, help_text: Any) -> forms.CharField:
 
 
 class StartForm(MuteForm):
-    """The arguments of a new run as JSON, its id, how it starts, and a token against repeats: the id if none is given."""
+    """The arguments of a new run as JSON, its id, how it starts, and a token against repeats.
+
+    The token becomes the run's id if none is given.
+    """
 
     arguments = forms.CharField(
         strip=False,

@@ -1,4 +1,4 @@
-"""`durable rates`, `set-rate`, `take-back-rate`, `close-limit` and `open-limit`: what begins when, and what is closed."""
+"""`durable rates`, `set-rate`, `take-back-rate`, `close-limit`, `open-limit`: what begins when, and what is closed."""
 
 from __future__ import annotations
 

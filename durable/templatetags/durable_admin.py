@@ -355,7 +355,10 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
 
 @register.simple_tag
 def is_offered(name: str) -> bool:
-    """Whether there is a page at the address of this name: not where the runs that a user sees are limited without it."""
+    """Whether there is a page at the address of this name.
+
+    Some are missing where the runs that a user sees are limited.
+    """
     from durable.admin import sight
 
     return sight.is_offered(name)
@@ -363,7 +366,7 @@ def is_offered(name: str) -> bool:
 
 @register.simple_tag(takes_context=True)
 def page_link(context: dict[str, Any], name: str, of: str, shown: str = "") -> SafeString:
-    """A link to the page of a queue, a workflow or another thing by its name; the name alone where there is no such page."""
+    """A link to the page of a queue, a workflow or another thing by its name, or the name if it has no such page."""
     from durable.admin import sight
 
     text = format_html("<bdi>{}</bdi>", shown or of)
