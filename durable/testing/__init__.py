@@ -397,7 +397,7 @@ class Harness(AsyncTwins):
         drive: Callable[[Harness, Handle], Any] | None = None,
         **kwargs: Any,
     ) -> int:
-        """Run the workflow twice for each commit it makes: once with a crash before that commit, once with one after it.
+        """Run the workflow twice for each commit that it makes: with a crash before that commit, and with one after it.
 
         Returns the number of these runs. After each crash a new pass continues the run. Asserts that the outcome is
         that of an undisturbed run, that no step's function was called again after its result was recorded, and, if

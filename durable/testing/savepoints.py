@@ -17,8 +17,9 @@ __all__ = ["go_on_after_refusals", "roll_back_inside"]
 
 
 def go_on_after_refusals() -> None:
-    """Let the test use its transactions further: a statement that the guard has refused was not sent, but Django counts it as
-    failed.
+    """Let the test use its transactions further after the guard has refused statements.
+
+    Such a statement was not sent, but Django counts it as failed.
     """
     connection: Any  # the stubs lack rollback_exc
     for connection in connections.all(initialized_only=True):

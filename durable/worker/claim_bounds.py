@@ -42,8 +42,10 @@ _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(slots=True)
 class _Queue:
-    """`point` is where the last claim ended, `ranked` where it left runs with a rank; `all_at` is when to search from the
-    start again (monotonic).
+    """Where the next claim of a queue begins.
+
+    `point` is where the last claim ended, and `ranked` where it left runs with a rank. `all_at` is when to search from
+    the start again (monotonic).
     """
 
     point: DuePoint

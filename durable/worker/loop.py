@@ -140,11 +140,12 @@ class WorkerLoop:
         return self._await(self._scheduler.free_slots, seconds) > 0 or self.stop.requested
 
     def _claim_more(self, queue: str) -> None:
-        """Claim the runs of `queue` that the end of a pass has made due, in the thread of this pass, or have others do so.
+        """Claim the runs of `queue` that the end of a pass has made due, in the pass's thread, or have others do so.
 
-        A slot that is handed on, the parent of a child that has ended: a notification and its job would cost more than
-        most of these passes. Without a thread for them they are for another worker. So they are while this worker waits
-        for room: a queue whose passes make others due again and again must not keep it from its other queues.
+        Such a run gets a slot that is handed on, or is the parent of a child that has ended. A notification and its job
+        would cost more than most of these passes. Such runs are for another worker if no thread is free for them, or
+        while this worker waits for room: a queue whose passes make others due again and again must not keep it from its
+        other queues.
         """
         if self._pool.is_inline:
             if self._scheduler.startable():  # otherwise the job claims again at once
@@ -189,10 +190,10 @@ class WorkerLoop:
         return False
 
     def _claim(self, queue: str, until: float) -> tuple[list[RunRecord] | None, bool]:
-        """Claim due runs of `queue` for the places that are free, and schedule them. The caller holds `_claiming`: no other
-        thread claims meanwhile for the same places.
+        """Claim due runs of `queue` for the places that are free, and schedule them.
 
-        Return the batch, None where nothing could be claimed, and whether it is as large as asked for: more may be due.
+        The caller holds `_claiming`, so that no other thread claims for the same places meanwhile. Return the batch,
+        None where nothing could be claimed, and whether it is as large as asked for: then more may be due.
         """
         if not (limit := self._scheduler.claim_limit(conf.CLAIM_BATCH)):
             return None, False

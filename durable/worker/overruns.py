@@ -53,10 +53,10 @@ class Overruns:
         release: Callable[[set[str]], object],
         expire: Callable[[set[str]], object],
     ) -> None:
-        """End the process, or prepare its end, if one of the running `steps` has overrun its timeout or heartbeat by too much.
+        """End the process, or prepare its end, if a running step has overrun its timeout or heartbeat by too much.
 
-        `held` returns the ids of the runs whose passes have begun. `release` makes runs due for other workers, `expire`
-        lets leases expire at once.
+        `steps` are the running ones. `held` returns the ids of the runs whose passes have begun. `release` makes runs
+        due for other workers, `expire` lets leases expire at once.
         """
         now = time.monotonic()
         over = [(step, now - since) for step, since in steps if _is_over(step, since, now)]

@@ -1,7 +1,8 @@
-"""The ticker: the thread that ticks schedules at their moments (`durable.operations.schedules`), with a look each second.
+"""The ticker: the thread that ticks schedules at their moments (`durable.operations.schedules`).
 
-A thread of its own beside the timer, so that thousands of ticks at one moment put off no deadline of a run. Any number
-of them may run at once. At its looks it also hands on slots of limits that runs have given up outside a pass.
+It looks each second. It is a thread of its own beside the timer, so that thousands of ticks at one moment put off no
+deadline of a run. Any number of them may run at once. At its looks it also hands on slots of limits that runs have
+given up outside a pass.
 """
 
 from __future__ import annotations
