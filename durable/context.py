@@ -843,7 +843,10 @@ class AsyncQueue(_SharedQueue[AsyncDriver]):
 
 
 def step_definition(function: Callable[..., Any]) -> tuple[str, dict[str, Any]] | None:
-    """Return the name and options that `@step` gave the function, if it did: a mock has any attribute, so the kind counts."""
+    """Return the name and options that `@step` gave the function, or None.
+
+    A mock has any attribute, so what is found counts only if it is a tuple.
+    """
     found = getattr(function, "_durable_step", None)
     return found if isinstance(found, tuple) else None
 

@@ -40,7 +40,7 @@ def with_rate(want: RateWant) -> RateWant:
 
 
 def undefined(limits: WorkflowLimits | None) -> list[str]:
-    """Return the limits of a workflow to which neither the settings nor a workflow gives a number of slots or a rate."""
+    """Return the limits of a workflow that have no rate, and get no number of slots from the settings or a workflow."""
     if limits is None:
         return []
     own = [each for each in limits.limits if each.at_once is None and each.rate is None]

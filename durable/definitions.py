@@ -222,14 +222,14 @@ class Workflow(Generic[P, R_co]):
         parent is: a completed one runs its rollback handlers, one that has not ended is cancelled with its rollback.
         The parent waits for that. Such a child is started after a rollback checkpoint.
 
-        Workers begin the run that has waited longest. A `priority` is a head start in this order, a length of time such as
-        "10 min" or a name in `DURABLE["PRIORITIES"]`; a negative one puts the run back. Runs that have a `share`, a
-        tenant's say, take turns with those of other shares in their queue, a run of `weight` 2 twice as often as one of 1. A
-        child has the priority and the share of its parent, unless its own start gives another.
+        Workers begin the run that has waited longest. A `priority` is a head start in this order: a length of time such
+        as "10 min", or a name in `DURABLE["PRIORITIES"]`. A negative one puts the run back. Runs that have a `share`, a
+        tenant's say, take turns with those of other shares in their queue. A run of `weight` 2 has its turn twice as
+        often as one of 1. A child has the priority and the share of its parent, unless its own start gives another.
 
-        Runs are found by their `tags`, at most 8 names with values of at most 200 characters: `Run.objects.tagged`. They
-        are stored in clear, unless `DURABLE["TAGS"]` says otherwise. They replace those of an earlier `using`, and a
-        child has its own alone.
+        Runs are found by their `tags`, at most 8 names with values of at most 200 characters (`Run.objects.tagged`).
+        They are stored in clear, unless `DURABLE["TAGS"]` says otherwise. They replace those of an earlier `using`, and
+        a child has its own alone.
         """
         how = copy(self)
         how._start_options = self._start_options.changed(
@@ -326,7 +326,7 @@ class Workflow(Generic[P, R_co]):
         return await run_sync(self.start, *args, **kwargs)
 
     def input(self, *args: P.args, **kwargs: P.kwargs) -> Input[P]:
-        """Return the arguments of one run, for `start_many`; a type checker compares them with the function's parameters."""
+        """Return the arguments of one run, for `start_many`; type checkers compare them with the function."""
         return Input(self.name, args, kwargs)
 
     def start_many(
@@ -353,7 +353,7 @@ class Workflow(Generic[P, R_co]):
         return await run_sync(self.start_many, inputs, ids=ids)
 
     def start_or_send(self, queue: str, body: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
-        """Send a message to the open run that has the key of `using(key=...)`; if there is none, start one and send to that.
+        """Send a message to the open run that has the key of `using(key=...)`, or start a run and send to that.
 
         The arguments are those of a new run; an open one keeps its own. Both are one transaction. Returns the handle of
         the run that has the message. Raises what `start` and `Handle.send` raise, and InvalidTransitionError for an
@@ -479,7 +479,10 @@ def workflow(
 
 
 class StepDecorator(Generic[Output_contra]):
-    """The result of `@step(rollback=handler)` for a type checker: a decorator for functions whose output the handler takes."""
+    """The result of `@step(rollback=handler)` for a type checker.
+
+    It decorates functions whose output the handler takes.
+    """
 
     if TYPE_CHECKING:  # at run time it is a function
 

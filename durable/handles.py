@@ -100,7 +100,10 @@ class Handle(Generic[R_co]):
 
     @property
     def tags(self) -> dict[str, str]:
-        """The run's tags by name, the values as the texts by which they are compared ("42"), of a hashed tag its hash."""
+        """The run's tags by name, with their values as the texts by which they are compared ("42").
+
+        The value of a hashed tag is its hash.
+        """
         return operations.tags(self.id)
 
     def children(self, state: str | None = None, group: str | None = None) -> list[Handle[Any]]:

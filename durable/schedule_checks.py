@@ -1,4 +1,7 @@
-"""The system check that compares the schedules of the code with their rows: only `check --database` and `migrate` run it."""
+"""The system check that compares the schedules of the code with their rows.
+
+Only `check --database` and `migrate` run it.
+"""
 
 from __future__ import annotations
 

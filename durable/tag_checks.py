@@ -1,7 +1,7 @@
 """The system check of tags: names that tell of people, whose values would stand in clear beside encrypted payloads.
 
-Reads the code of the apps that bring workflows, as text: `using(tags={"email": ...})`, `ctx.tag(email=...)`. A name that
-code makes when it runs is not found here; `durable.tag_hashes` logs it once when it is used.
+Reads the code of the apps that bring workflows, as text: `using(tags={"email": ...})`, `ctx.tag(email=...)`. A name
+that code makes when it runs is not found here; `durable.tag_hashes` logs it once when it is used.
 """
 
 from __future__ import annotations

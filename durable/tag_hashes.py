@@ -2,7 +2,7 @@
 
 Owns which tags are hashed, with which keys, and which names tell of people. `SECRET_KEY` hashes, and the
 `SECRET_KEY_FALLBACKS` still find what was hashed before. The same name and value give the same hash, so that runs are
-found by it. A reader of the database learns which runs have the same value; a reader who has the key too can try values.
+found by it. A reader of the database learns which runs have the same value, and with the key too can try values.
 """
 
 from __future__ import annotations
