@@ -1,5 +1,6 @@
-"""The site: pages in Markdown, a reference made of the package itself. `uv run --group docs sphinx-build -W docs <out>`.
+"""The site: pages in Markdown, and a reference made of the package itself.
 
+`uv run --group docs sphinx-build -W docs <out>` builds it.
 Owns how the pages are put together. What they say of the package is read from its docstrings, its settings, its
 command line's parsers and docs/openapi.yaml, so that it cannot say something else.
 """

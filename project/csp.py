@@ -1,6 +1,7 @@
-"""A strict Content-Security-Policy for every page: scripts, styles and images from this site alone, and none of them inline.
+"""A strict Content-Security-Policy for every page.
 
-Owns the header and nothing else. A response that has one keeps it.
+It allows scripts, styles and images from this site alone, and none of them inline. Owns the header and nothing else. A
+response that has one keeps it.
 """
 
 from collections.abc import Callable

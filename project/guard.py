@@ -131,7 +131,10 @@ def _guard_main() -> int:
 
 
 def _wait_for_order_or_end(server: subprocess.Popen[bytes], waker: int) -> str:
-    """The order read from the pipe, or "" if the owner died or the guard was asked to end; also when the server ends."""
+    """Return the order read from the pipe, or "ended" if the server ends by itself.
+
+    Return "" if the owner died, or if the guard was asked to end.
+    """
     while server.poll() is None:
         ready, _, _ = select.select([0, waker], [], [])
         if 0 in ready:

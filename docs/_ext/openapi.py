@@ -1,4 +1,4 @@
-"""The directive `openapi-operations <file>`: the operations of an OpenAPI document and its schemas, as pages show them."""
+"""The directive `openapi-operations <file>`: it shows the operations and schemas of an OpenAPI document on a page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The parsers of `manage.py durable_worker` and `durable_dev`, by names that the directive `sphinx_argparse_cli` can import.
+"""The parsers of `manage.py durable_worker` and `durable_dev`, by names that `sphinx_argparse_cli` can import.
 
-A parser that Django makes also has Django's own options (`--settings`, `--verbosity`, ...): they are left out here, so
+A parser that Django makes also has Django's own options (`--settings`, `--verbosity`, ...). They are left out here, so
 that the reference shows what is durable's.
 """
 

@@ -1,4 +1,4 @@
-"""The orders of one demo: places them, answers them, and reads where they stand, in two queries however many they are."""
+"""The orders of one demo: places and answers them, and reads where they stand, in two queries however many they are."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping

@@ -71,7 +71,7 @@ def fulfil(ctx: Context, order_id: int) -> dict[str, str]:
 
 @workflow(name="shop.cart")
 def cart(ctx: Context) -> int | None:
-    """Keep what a visitor chooses until it is ordered, and return the number of the order; None for a cart that was left.
+    """Keep what a visitor chooses until it is ordered; return the order's number, or None for a cart that was left.
 
     The rule: one open run for each key. Each click sends to the visitor's open cart, or starts one and sends to that.
     However fast the clicks come, there is one cart, and it has them all in their order.
