@@ -170,7 +170,7 @@ WHERE state = 'failed'
 
 
 def fill(*, runs: int, entries: int, causes: int = 5) -> None:
-    """Insert that many runs with a step each, and one with that many entries; then let the database learn of its new size."""
+    """Insert that many runs with a step each, and one with that many entries; then ANALYZE their tables."""
     given: dict[str, str | int] = {
         "runs": runs,
         "entries": entries,

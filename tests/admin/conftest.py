@@ -86,7 +86,10 @@ MakeUser = Callable[..., User]
 
 @pytest.fixture
 def make_user(db: None) -> MakeUser:
-    """A staff user with these permissions of durable's; only who logs in by hand needs a password, which takes its time."""
+    """A staff user with these permissions of durable's.
+
+    Only who logs in by hand needs a password, which takes its time.
+    """
 
     def make(*permissions: str, name: str = "ada", is_staff: bool = True, password: str | None = None) -> User:
         user = User.objects.create_user(name, password=password, is_staff=is_staff)

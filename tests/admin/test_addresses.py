@@ -1,4 +1,7 @@
-"""Every address of the admin, walked from the URLconf: who may ask it, and that the program that measures pages asks it."""
+"""Every address of the admin, walked from the URLconf.
+
+Who may ask it, and that the program that measures pages asks it.
+"""
 
 from __future__ import annotations
 

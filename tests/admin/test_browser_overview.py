@@ -1,4 +1,4 @@
-"""From "something is wrong" to mended, counted in clicks and scrolls; and the pages of causes for every kind of reader."""
+"""From "something is wrong" to mended, counted in clicks and scrolls; the pages of causes for every kind of reader."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def ten_causes(stage: Stage) -> str:
 
 @pytest.fixture
 def fifty_causes(stage: Stage) -> list[str]:
-    """Failed runs of each of fifty causes, two of those that are recovered; what their places end with, the newest first."""
+    """Failed runs of each of fifty causes, two of those that are recovered.
+
+    Returns what their places end with, the newest first.
+    """
     places = [f"{tens}{ones}" for tens in "abcde" for ones in "fghijklmno"]
     for place in reversed(places):
         for number in range(2 if places.index(place) in RECOVERED else 1):

@@ -240,7 +240,10 @@ def test_children_are_listed_page_by_page_by_state_and_group(
 
 @pytest.fixture
 def with_ties(family: Stage) -> list[str]:
-    """The ids of six children of one run, in order: the first five have one position, and were stored in another order."""
+    """The ids of six children of one run, in order.
+
+    The first five have one position, and were stored in another order.
+    """
     added = [f"billing-1:bill {number}" for number in ("1~2", "1~1")]
     for run_id in added:
         run = Run.objects.get(pk=CHILDREN[1])

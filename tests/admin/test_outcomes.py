@@ -151,7 +151,7 @@ class TestARecovery:
         assert "1 failed" in text_of(operator.get(url("change", "run"), {"part": "history"}))
 
     def test_what_is_given_by_hand_takes_no_time(self, stage: Stage, operator: Client) -> None:
-        """A replay has made none of the attempts that it takes over, nor has the output that was given taken an hour."""
+        """A replay has made none of the attempts that it takes over, and a given output has not taken an hour."""
         stage.start(flows.switched, id="run")
         lasting = EntryMetadata.objects.filter(entry__run="run", entry__location="before")
         lasting.update(last_attempt_at=F("completed_at") - timedelta(minutes=20))

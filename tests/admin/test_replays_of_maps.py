@@ -1,4 +1,7 @@
-"""Replays of failed runs that start children again: the pages say how many before, and the bulk's page says it afterwards."""
+"""Replays of failed runs that start children again.
+
+The pages say beforehand how many, and the bulk's page says it afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Durable's tables on a second database: the admin looks there and nowhere else, users and sessions stay where they were."""
+"""Durable's tables on a second database.
+
+The admin looks there and nowhere else. Users and sessions stay where they were.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,7 @@
-"""Where code and history part, told in the language of the page, from the text that the engine has stored in English."""
+"""Where code and history part, told in the language of the page.
+
+It is made from the text that the engine has stored in English.
+"""
 
 from __future__ import annotations
 

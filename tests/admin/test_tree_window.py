@@ -1,4 +1,4 @@
-"""Pages of the tree of a long history: the same entries with the same statuses as in the whole tree, each on one page."""
+"""Pages of the tree of a long history: the same entries and statuses as in the whole tree, each entry on one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The zone in which pages tell moments: the browser's by a cookie, else the project's, or the one that a middleware has chosen."""
+"""The zone in which pages tell moments.
+
+It is the one that a middleware has chosen, else the browser's by a cookie, else the project's.
+"""
 
 from __future__ import annotations
 
