@@ -1,4 +1,4 @@
-"""Children over REST: lists of roots, the children of a run, and what a user who may see some runs only learns of them."""
+"""Children over REST: lists of roots, the children of a run, and what a user who sees some runs only learns of them."""
 
 from __future__ import annotations
 

@@ -387,7 +387,7 @@ def every_run(_request: Any, runs: QuerySet[Run]) -> QuerySet[Run]:
 
 
 def test_a_stream_of_a_child_tells_a_limited_user_of_its_parent(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the first event needs is read in the thread of the streams: the event loop must not wait for the database."""
+    """The thread of the streams reads what the first event needs, so that the event loop waits for no database."""
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     monkeypatch.setattr(broadcaster, "LONGEST", 0.3)
     for run in ("parent", "child"):

@@ -1,4 +1,4 @@
-"""What is recorded cannot be guessed by asking for the same again, except by users that may see it or have written it."""
+"""Nobody can guess what is recorded by asking for the same again, except users who may see it or have written it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What the OpenAPI document says is so: a generator of requests finds no 5xx, no answer that the document does not have,
-and no endpoint that answers without permission, against a live server with runs of every kind.
+"""What the OpenAPI document says is so.
+
+A generator of requests finds no 5xx, no answer that the document does not have, and no endpoint that answers without
+permission. It asks a live server with runs of every kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No page takes more memory than its limit and one row, whatever the rows weigh; what is left out comes with the next one."""
+"""No page takes more memory than its limit and one row, whatever the rows weigh; the next page has what is left out."""
 
 from __future__ import annotations
 
