@@ -12,8 +12,9 @@ __all__ = ["cpu_seconds"]
 
 
 def cpu_seconds(worker: int) -> Callable[[], float]:
-    """Return what says how many seconds of CPU this worker's processes and those of PostgreSQL, which runs on this machine,
-    have used so far.
+    """Return a function that says how many seconds of CPU this worker and PostgreSQL have used so far.
+
+    It counts all processes of both. PostgreSQL has to run on this machine.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")

@@ -31,7 +31,10 @@ UNENDED = ("pending", "running", "sleeping")
 
 @contextmanager
 def workers(processes: int, *, concurrency: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """So many worker processes of one `durable_worker`, each for so many runs at once, waiting for work; the command."""
+    """Yield the command of one `durable_worker` with so many worker processes, which wait for work.
+
+    Each executes `concurrency` runs at once.
+    """
     command = [sys.executable, str(ROOT / "manage.py"), "durable_worker", "--skip-checks"]
     options = [f"--processes={processes}", f"--concurrency={concurrency}"]
     process = subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -15,8 +15,10 @@ from tests.benchmarks.workflows import holding, steps, waiting
 
 @measure("concurrency")
 def concurrency(bench: Bench) -> Iterator[Figure]:
-    """One process with one slot and with eight: runs per second of a step that waits 20 ms for another service; and, with
-    eight, of one that does nothing, beside "one-step runs, 1 worker": what it costs or brings to share an interpreter.
+    """One process with one slot and with eight: runs per second of a step that waits 20 ms for another service.
+
+    With eight also those of a step that does nothing. Beside "one-step runs, 1 worker", they show what it costs or
+    brings to share an interpreter.
     """
     for slots in (1, 8):
         with workers(1, concurrency=slots):

@@ -46,12 +46,12 @@ def fanned_out(bench: Bench) -> Iterator[Figure]:
 
 @measure("map")
 def mapped(bench: Bench) -> Iterator[Figure]:
-    """10,000 children of one step of one map by two workers, beside as many runs of one step that nobody waits for: runs
-    per second, and the milliseconds of CPU that workers and PostgreSQL take for each.
+    """10,000 children of one step of one map by two workers, beside as many runs of one step that nobody waits for.
 
-    Both from the start to the end of the last run; that of a map is the end of the parent, which has read all outputs.
-    Once all at once, once 50 at once. Then how often the row of the parent was written, by a trigger, and what the
-    server takes for the pages that show the children.
+    Runs per second, and the milliseconds of CPU that workers and PostgreSQL take for each. Both are taken from the
+    start to the end of the last run; that of a map is the end of the parent, which has read all outputs. Once all at
+    once, once 50 at once. Then how often the row of the parent was written, by a trigger, and what the server takes for
+    the pages that show the children.
     """
     count = bench.size(_COUNT, 600)
     maps = {"a map": None, f"a map, {_AT_ONCE} at once": _AT_ONCE}
@@ -71,8 +71,10 @@ def mapped(bench: Bench) -> Iterator[Figure]:
 
 @measure("map, memory")
 def memory(bench: Bench) -> Iterator[Figure]:
-    """What a pass of a parent of 10,000 children has in memory at most, by tracemalloc: that which starts them, and that
-    which reads how they have ended. In this process, without workers; the children are ended by a statement.
+    """What a pass of a parent of 10,000 children has in memory at most, by tracemalloc.
+
+    One pass starts the children, another one reads how they have ended. They are measured in this process, without
+    workers. A statement ends the children.
     """
     count = _COUNT if not bench.short else 3000
     handle = mapping.start(count)
@@ -89,9 +91,10 @@ def memory(bench: Bench) -> Iterator[Figure]:
 
 @measure("map, killed")
 def killed(bench: Bench) -> Iterator[Figure]:
-    """The same map while one of the two workers is killed with SIGKILL every second, and another one is started in its place:
-    children per second. None is killed before a child has ended since the last one was. What it takes is mostly the
-    start of Python, and at the end the lease of what was killed last.
+    """Children per second of the same map while one of the two workers is killed with SIGKILL every second.
+
+    Another worker is started in its place. None is killed before a child has ended since the last one was. What it
+    takes is mostly the start of Python, and at the end the lease of what was killed last.
     """
     count = bench.size(_COUNT, 300)
     dice = random.Random(3)  # not for secrets

@@ -23,9 +23,7 @@ FILL = """INSERT INTO durable_run SELECT copy.* FROM durable_run AS t, generate_
 
 @measure("growth")
 def growth(bench: Bench) -> Iterator[Figure]:
-    """What takes longer when there is ten times as much: the time for ten times, divided by ten times the time for once.
-
-    1.0 is no growth. Steps: 1,500 and 15,000 of one run. Claims: 2,000 due runs of one step worked off in process,
+    """What takes longer when there is ten times as much: the time for ten times, divided by ten times that for once.
     among 10,000 and 100,000 sleeping or finished ones; and twenty claims alone out of 2,000 and 20,000 due runs. Shows
     no table that is larger than memory.
     """

@@ -16,9 +16,10 @@ _ROUNDS = 5
 
 @measure("guard")
 def guard(bench: Bench) -> Iterator[Figure]:
-    """What the guard adds to one statement of a step, which is all that it adds to an operation: µs, the least of five rounds.
+    """What the guard adds to one statement of a step: µs, the least of five rounds.
 
-    Statements between two operations cost more, and are told. A step without statements costs the same with each mode.
+    That is all that it adds to an operation. Statements between two operations cost more, and are told. A step without
+    statements costs the same with each mode.
     """
     count = bench.size(200_000, 50_000)
     with override_settings(DURABLE={"GUARD": "log"}), Harness() as h:

@@ -26,13 +26,13 @@ from tests.benchmarks.passing import empty_tables
 
 @measure("pages")
 def pages(bench: Bench) -> Iterator[Figure]:
-    """What the server takes for a page of the admin among 1,000,000 runs, one of which has 10,000 entries: ms, the median of 30.
+    """What the server takes for a page of the admin among 1,000,000 runs, one of which has 10,000 entries.
 
-    The list as it opens, of the failed runs, and of those failed runs whose error has a text that none has, so that the
-    whole window is looked through; the long run's page as it opens, with the timeline, and at the end of its history's
-    tree; the overview. A superuser's requests, one after the other, through the WSGI application, middleware and
-    session included. Shows neither a WSGI server nor a browser nor what others ask meanwhile; and no run of many
-    messages, which a page shows thirty of.
+    Milliseconds, the median of 30. The pages are the list as it opens, of the failed runs, and of those failed runs
+    whose error has a text that none has, so that the whole window is looked through; the long run's page as it opens,
+    with the timeline, and at the end of its history's tree; the overview. A superuser's requests, one after the other,
+    through the WSGI application, middleware and session included. Shows neither a WSGI server nor a browser nor what
+    others ask meanwhile; and no run of many messages, which a page shows thirty of.
     """
     lists = reverse("admin:durable_run_changelist")
     addresses = {

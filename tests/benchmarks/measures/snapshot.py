@@ -16,7 +16,7 @@ from tests.benchmarks.workflows import steps
 
 @measure("held snapshot")
 def under_a_held_snapshot(bench: Bench) -> Iterator[Figure]:
-    """One-step runs by one `durable_worker`, before and after 100,000 under a REPEATABLE READ snapshot: runs per second.
+    """One-step runs per second by one `durable_worker`, before and after 100,000 under a REPEATABLE READ snapshot.
 
     Both are medians of three batches of 2,000 that are started together; the runs between them are batches as well, and
     all stay in the tables. A dump, an idle transaction or a replica's feedback holds such a snapshot.

@@ -23,10 +23,11 @@ AT_ONCE = 4
 
 @measure("dbos", is_peer=True)
 def dbos(bench: Bench) -> Iterator[Figure]:
-    """Steps of one workflow, queued workflows of one step from the first enqueueing to the last result, and those that a
-    workflow enqueues and waits for, per second; and replayed steps, µs each: a fork of a workflow after its last step.
-    Then workflows of one step from a queue that allows four at once, and how many of them worked at once, by the clock
-    of their steps.
+    """Per second: steps of a workflow, queued workflows of one step, and those that a workflow enqueues and waits for.
+
+    Queued workflows are timed from the first enqueueing to the last result. Then replayed steps, µs each: a fork of a
+    workflow after its last step. Then workflows of one step from a queue that allows four at once, and how many of them
+    worked at once, by the clock of their steps.
 
     Workflows and queues live in one process, DBOS' recommendation for one machine, with the defaults for everything. A
     queue is looked at once a second, unless it is told otherwise.
