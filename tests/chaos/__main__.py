@@ -1,5 +1,6 @@
-"""`python -m tests.chaos --seconds 60 [--seed N] [--concurrency N] [--load runs|families|flow|limits]`: servers, workers, runs, faults,
-and the audit at the end.
+"""Servers, workers, runs, faults, and the audit at the end.
+
+`python -m tests.chaos --seconds 60 [--seed N] [--concurrency N] [--load runs|families|flow|limits]`
 """
 
 from __future__ import annotations

@@ -45,8 +45,9 @@ RANKS: Final[tuple[dict[str, Any], ...]] = (
 
 @dataclass
 class Load:
-    """Groups of runs, one of each kind. `expected` says what each run id has to come to, `ranks` what its start has said
-    of its rank.
+    """Groups of runs, one of each kind.
+
+    `expected` says what each run id has to come to, `ranks` what its start has said of its rank.
     """
 
     expected: dict[str, Any] = field(default_factory=dict)

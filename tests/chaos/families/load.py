@@ -1,4 +1,7 @@
-"""The load of families, keys and schedules: starts, messages, cancels and recovers, by a client that does not give up."""
+"""The load of families, keys and schedules.
+
+Starts, messages, cancels and recovers, by a client that does not give up.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Everything of flow at once under faults: compensated children, maps, keys, deadlines, and verbs on parents in every state."""
+"""Everything of flow at once under faults.
+
+Compensated children, maps, keys, deadlines, and verbs on parents in every state.
+"""

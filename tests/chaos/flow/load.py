@@ -116,7 +116,10 @@ class FlowLoad:
         return [*force(_unended), *(f"not recovered: {each}" for each in force(_unmended))]
 
     def _wait_for_progress(self) -> None:
-        """Let the runs get on a little between two faults, however slow the machine is: verbs are to find them in all states."""
+        """Let the runs get on a little between two faults, however slow the machine is.
+
+        The verbs are to find them in all states.
+        """
         deadline = time.monotonic() + _PROGRESS_WITHIN
         while (newest := force(_newest_entry)) < self._seen + _PROGRESS and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -75,7 +75,7 @@ def stepper(ctx: Context, tenant: str) -> str:
 
 @workflow(name="chaos.rated", limit=Limit("chaos-starts", rate=RATES["chaos-starts"]))
 def rated(ctx: Context, tenant: str) -> str:
-    """A rate of its passes, one of a step that takes a slot too, and one of a step that is one commit with its charge."""
+    """A rate of its passes, one of a step that takes a slot too, and one of an atomic step, the charge."""
     ctx.step("work", time.sleep, 0.01, rate=f"chaos-rate/{tenant}", limit=f"chaos-step/{tenant}", **STUBBORN)
     ctx.step("charge", charge_once, ctx.run_id, atomic=True, rate="chaos-rate", **STUBBORN)
     return tenant
