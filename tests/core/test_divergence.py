@@ -1,4 +1,7 @@
-"""Code that no longer fits a run's history: noticed before it does harm, at every depth; the run continues after the fix."""
+"""Code that no longer fits a run's history.
+
+It is noticed before it does harm, at every depth, and the run continues after the fix.
+"""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ class Gate:
 
 
 def test_11_what_changes_while_a_commit_is_written_is_not_taken_for_written(h: Harness) -> None:
-    """Fault 11: flushing marked as clean what changed while it wrote, so that records of parallel branches were lost."""
+    """Fault 11: a flush marked as clean what changed while it wrote, so records of parallel branches were lost."""
     gate = Gate(h._store, "join/writer/a")
 
     def writer(ctx: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Children of a map that were cancelled without their rollback undo what they did before others are started in their places."""
+"""Children of a map that were cancelled without their rollback.
+
+They undo what they did before others are started in their places.
+"""
 
 from __future__ import annotations
 

@@ -115,7 +115,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @contextmanager
 def forked(store: str) -> Iterator[None]:
-    """Let a database forget what happens inside, so that a run goes on from where it was; the store in memory keeps it."""
+    """Let a database forget what happens inside the block, so that a run goes on from where it was.
+
+    The store in memory keeps it.
+    """
     done = list(DONE)
     if store == "memory":
         yield
@@ -131,7 +134,10 @@ def undone() -> list[str]:
 
 
 def charges_left() -> set[str]:
-    """Return the charges that were made and not given back; each is made and given back at most once between two looks."""
+    """Return the charges that were made and not given back.
+
+    Each is made and given back at most once between two looks.
+    """
     left: dict[str, int] = {}
     for each in DONE:
         name = each.removeprefix("undo ")

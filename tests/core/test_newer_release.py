@@ -1,4 +1,7 @@
-"""A run recorded by a newer release of durable, or of the code: it stops, nothing is compensated, it goes on elsewhere."""
+"""A run recorded by a newer release of durable, or of the code.
+
+It stops, nothing is compensated, and it goes on elsewhere.
+"""
 
 from __future__ import annotations
 

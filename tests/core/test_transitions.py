@@ -1,4 +1,4 @@
-"""The life of a run: every transition in every state, against the table and the diagram of `durable.core.transitions`."""
+"""The life of a run: each transition in each state, against the table and diagram of `durable.core.transitions`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_diagram_is_the_table() -> None:
 
 
 def test_each_column_has_an_odd_value() -> None:
-    """A new column gets one there, and a place in `durable.core.transitions`: the transitions that write it, or none."""
+    """A new column gets one, and a place in `durable.core.transitions`: the transitions that write it, or none."""
     assert list(ODD) == COLUMNS
     for each in fields(RunRecord):
         default = each.default_factory() if each.default_factory is not MISSING else each.default
