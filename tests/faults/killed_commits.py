@@ -1,9 +1,9 @@
-"""`python -m tests.faults.killed_commits SCENARIO`: passes on the real database by processes that SIGKILL ends at each commit.
+"""`python -m tests.faults.killed_commits SCENARIO`: passes by processes that SIGKILL ends at each commit.
 
 Each process is forked from this one, goes on where the last one died, and dies right after its first call of the store
 that has led a run to where no process has died yet. A call inside a larger transaction is among them: the transaction
-is lost then, and is made again. So is the moment between the records of a commit and its rows of tags. Prints as JSON what the database has in the end, and what it has when nothing is
-killed.
+is lost then, and is made again. So is the moment between the records of a commit and its rows of tags. Prints as JSON
+what the real database has in the end, and what it has when nothing is killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `tests.faults.killed_commits` drives: keyed children, the compensation of a map, the recovery of one in batches, and tags.
+"""What `tests.faults.killed_commits` drives: keyed children, a compensated map, one recovered in batches, and tags.
 
 A scenario is called again from its beginning by each process, so each of its acts changes nothing where it was done
 before.
@@ -116,7 +116,10 @@ def tagging(ctx: Context) -> None:
 
 
 def keyed_family() -> None:
-    """A key is taken, refused, handed to the child that replaces its run, and to that child's next generation; it is freed."""
+    """Take, refuse, hand on and free a key.
+
+    It is handed to the child that replaces its run, and to that child's next generation.
+    """
     keyed.using(id="first", key="k").start(waits=True)
     settle()
     keyed_parent.using(id="refused").start("error", waits=False)

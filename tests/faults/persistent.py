@@ -1,4 +1,4 @@
-"""The settings of `tests.faults`, with connections that are kept for ever, and limits that are small enough to wait for."""
+"""The settings of `tests.faults`, with connections that are kept for ever, and limits small enough to wait for."""
 
 from tests.faults.settings import *  # noqa: F403  # a settings module extends another one in this way
 from tests.faults.settings import DATABASES as BASE_DATABASES

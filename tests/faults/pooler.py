@@ -1,8 +1,9 @@
-"""A pooler in transaction mode, as PgBouncer is one, and a hostile one: it speaks PostgreSQL's protocol on a local port.
+"""A pooler in transaction mode, as PgBouncer is one, and a hostile one.
 
-Each transaction goes to another server connection than the last one, and each server connection forgets its session
-after each transaction (`DISCARD ALL`): a client that relies on what it did to its session before finds it gone, or
-finds another client's. A client that prepares a statement by name, which a pooler cannot keep, is noted in `prepared`.
+It speaks PostgreSQL's protocol on a local port. Each transaction goes to another server connection than the last one,
+and each server connection forgets its session after each transaction (`DISCARD ALL`): a client that relies on what it
+did to its session before finds it gone, or finds another client's. A client that prepares a statement by name, which a
+pooler cannot keep, is noted in `prepared`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A signal to stop is not forgotten: before RQ listens to signals, and where the exception of its handler is swallowed."""
+"""A signal to stop is not forgotten.
+
+It may come before RQ listens to signals, or where the exception of its handler is swallowed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The location functions against any text at all: nothing collides, nothing gets out of its segment, nothing crashes."""
+"""The location functions against any text at all: nothing collides, leaves its segment, or crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that breaks things, wherever a user's text can come in: it is stored as it is, or refused at once and clearly."""
+"""Text that breaks things, wherever a user's text can come in: it is stored as it is, or refused clearly at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL after each commit of a family: whatever commit was the last of a process, the next one comes to the same end."""
+"""SIGKILL after each commit of a family: the next process comes to the same end, whatever commit was the last."""
 
 from __future__ import annotations
 

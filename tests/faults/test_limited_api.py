@@ -1,4 +1,7 @@
-"""An API with a quota, called by many runs while workers are killed; `python -m tests.tools.limited_api` does it with 1,000."""
+"""An API with a quota, called by many runs while workers are killed.
+
+`python -m tests.tools.limited_api` does it with 1,000 runs.
+"""
 
 from __future__ import annotations
 

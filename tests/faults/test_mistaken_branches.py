@@ -1,4 +1,7 @@
-"""A mistake in one branch while others, in threads or tasks of their own, are at work: theirs is kept, nothing is undone."""
+"""A mistake in one branch while others are at work, in threads or tasks of their own.
+
+Their work is kept, and nothing is undone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Signal handlers that raise, as they break into a pass in the main thread: a user's own, and RQ's for a worker that is asked
-to stop for the second time."""
+"""Signal handlers that raise, as they break into a pass in the main thread.
+
+They are a user's own, and RQ's for a worker that is asked to stop for the second time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A worker that is stopped past its lease and wakes up when its run has ended elsewhere writes nothing, and says why."""
+"""A worker that is stopped past its lease, and wakes up when its run has ended elsewhere.
+
+It writes nothing, and says why.
+"""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ def plain(ctx: Context, number: int) -> int:
 
 @workflow(name="faults.allowed")
 def allowed(ctx: Context) -> int:
-    """Something of everything that is written: a failed attempt, a loop that prunes, a message, a send, an atomic step."""
+    """Something of all that is written: a failed attempt, a loop that prunes, a message, a send, an atomic step."""
     ctx.try_step("fail", lambda: 1 // 0, max_retries=0)
     ctx.loop("turn", lambda c, n: Continue(n + 1) if n < 5 else Break(n), state=0, history_prune_interval=2)
     got = ctx.queue.next("go", names=["go"])
