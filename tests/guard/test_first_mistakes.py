@@ -1,4 +1,4 @@
-"""What somebody who begins gets wrong without a word from Python: each mistake is told, by name of its line or of both sides."""
+"""What beginners get wrong without a word from Python: each mistake is told, by name of its line or of both sides."""
 
 from __future__ import annotations
 

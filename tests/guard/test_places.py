@@ -1,4 +1,4 @@
-"""Where the guard takes code for a workflow's: runs in steps of other runs, receivers, other databases, tools of tests."""
+"""Where the guard takes code for a workflow's: runs in steps of others, receivers, other databases, tools of tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of right workflows do, and the second replay of a harness says nothing of: mocks, counts, seeds, rows, logs."""
+"""What tests of right workflows do, and a harness's second replay says nothing of: mocks, counts, seeds, rows, logs."""
 
 from __future__ import annotations
 
