@@ -1,4 +1,7 @@
-"""Two transactions on connections of their own, statement by statement: which waits for which is seen in the database."""
+"""Two transactions on connections of their own, statement by statement.
+
+Which one waits for the other is seen in the database.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ TABLES: Final = tuple(
 
 
 def empty(alias: str, *tables: str) -> None:
-    """Delete all rows of these tables of the database `alias`, in this order; of all tables of durable if none is named."""
+    """Delete all rows of these tables of the database `alias`, in this order; of durable's tables if none is named."""
     connection = connections[alias]
     statements = [f"DELETE FROM {table}" for table in tables or TABLES]
     with connection.cursor() as cursor:

@@ -196,7 +196,10 @@ def cancelled(run: Any) -> RunChange:
 def test_a_parent_sends_to_its_child_while_that_ends(
     locking_store: LockingStore, pools: Pools, parent_id: str, child_id: str, end: str
 ) -> None:
-    """The end has the child's row when the parent asks for it, and then asks for the parent's: a deadlock, if it has that."""
+    """The end has the child's row when the parent asks for it, and then asks for the parent's row.
+
+    That is a deadlock if the parent's commit has locked its own row.
+    """
     store = locking_store
     empty(POSTGRES, *TABLES)
     held = started(store, parent_id)

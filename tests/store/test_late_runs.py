@@ -1,6 +1,7 @@
-"""Runs that become due behind the point at which claims begin: the next look at all finds them, and the sweep calls for one.
+"""Runs that become due behind the point at which claims begin.
 
-On every store, and on two connections where a database has them.
+The next look at all runs finds them, and the sweep calls for one. On every store, and on two connections where a
+database has them.
 """
 
 from __future__ import annotations

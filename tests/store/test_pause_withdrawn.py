@@ -1,4 +1,7 @@
-"""A pass that pauses its run writes the request that it has read; by then the pause may have been taken back or overtaken."""
+"""A pass that pauses its run writes the request that it has read.
+
+By then the pause may have been taken back or overtaken.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run without children, a key, limits, a priority, tags or a schedule costs what it cost before there were such: its rows alone."""
+"""A run without children, key, limits, priority, tags or schedule costs what it cost before these: its rows alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def parent(ctx: Context) -> None:
 
 
 def written() -> dict[str, tuple[int, int, int]]:
-    """By table of durable's: the rows that this session has inserted, updated and deleted; within a transaction they add up."""
+    """Return, by table of durable's, the rows that this session has inserted, updated and deleted.
+
+    Within a transaction they add up.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT relname, n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_xact_user_tables "

@@ -232,7 +232,7 @@ def test_two_verbs(locking_store: LockingStore, pools: Pools, order: str, others
 
 
 def test_a_pass_that_parks_after_its_moment_was_moved_is_due_at_once(store: Store) -> None:
-    """Between the reservation and the park an operator opens the limit: the moment that the pass was told is the old one."""
+    """An operator opens the limit between the reservation and the park, so that the pass was told the old moment."""
     store.declare_rate("api", SECOND)
     run = started(store, "a")
     store.close_rate("api", "k", LimitClosing(until=HOUR))

@@ -1,5 +1,6 @@
-"""A model of rates: whatever attempts do in whatever order, on every store no more units begin in any time than the rate
-gives in it, and the burst; and all stores compute the same.
+"""A model of rates, whatever attempts do in whatever order.
+
+On every store, no more units begin in any time than the rate gives in it, and the burst. All stores compute the same.
 """
 
 from __future__ import annotations

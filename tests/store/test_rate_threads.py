@@ -1,4 +1,7 @@
-"""Rates with several connections and the real clock: the moments that were given and begun are compared, not the machine."""
+"""Rates with several connections and the real clock.
+
+The moments that were given and begun are compared, and not how fast the machine is.
+"""
 
 from __future__ import annotations
 

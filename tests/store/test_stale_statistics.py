@@ -1,4 +1,4 @@
-"""What PostgreSQL knows of its tables may be older than nearly all of their rows: after a restore, before an ANALYZE."""
+"""What PostgreSQL knows of its tables may be older than nearly all their rows: after a restore, before an ANALYZE."""
 
 from __future__ import annotations
 

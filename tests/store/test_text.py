@@ -1,4 +1,4 @@
-"""Any text survives in every column that a user can fill: NUL, lone surrogates, emoji, and what looks like an escape."""
+"""Any text survives in each column that a user can fill: NUL, lone surrogates, emoji, and what looks like an escape."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def assert_rows(store: Store, expected: list[RunRecord]) -> None:
 
 
 def test_each_column_of_a_run_is_one_of_a_record_or_of_its_rank() -> None:
-    """What is no column of a `RunRecord` is compared with no transition: `durable.store.ranks` and claims write a rank."""
+    """A column that no `RunRecord` has is compared with no transition: `durable.store.ranks` and claims write ranks."""
     of_rank = {"head_start", "start_tag"}
     columns = {each.attname for each in Run._meta.concrete_fields}
     assert columns == {each.name for each in fields(RunRecord)} | of_rank
