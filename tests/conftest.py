@@ -86,7 +86,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: "DjangoDbBlocker")
 
 
 def _forget_what_the_shop_declares() -> None:
-    """Delete what `migrate` has made of the shop's schedules, which would tick in the middle of a test, and of its limits."""
+    """Delete what `migrate` has made of the shop's limits, and of its schedules, which would tick during a test."""
     from django.db import connection
 
     from durable.models import Limit, RateLimit, Schedule
@@ -118,8 +118,11 @@ def redis_connection() -> Iterator["redis.Redis"]:
 
 @pytest.fixture(autouse=True)
 def patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for Redis in this process longer than in production: a web request gives up after a second, in which a busy machine may not
-    have come to run the server, and nothing is sent for a while then."""
+    """Wait for Redis in this process longer than in production.
+
+    A web request gives up after a second, in which a busy machine may not have come to run the server. Nothing is sent
+    for a while then.
+    """
     from durable.notifier import redis_clients
 
     monkeypatch.setattr(redis_clients, "CONNECT_TIMEOUT", 60.0)
@@ -161,8 +164,11 @@ def child_environment(transactional_db: None, redis_connection: "redis.Redis") -
 
 @pytest.fixture(scope="session")
 def live_server(live_server: "LiveServer") -> Iterator["LiveServer"]:
-    """Django's own, which sends at once: it writes head and body of an answer one by one, and the kernel would hold the body
-    back until the client's kernel has confirmed the head, 40 ms later."""
+    """Django's own live server, which sends at once.
+
+    It writes head and body of an answer one by one. The kernel would hold the body back until the client's kernel has
+    confirmed the head, 40 ms later.
+    """
     from django.core.servers.basehttp import WSGIRequestHandler
 
     with pytest.MonkeyPatch.context() as patch:

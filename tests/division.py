@@ -103,7 +103,7 @@ def module_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """Escape lone surrogates in a report, which contains what a test has logged: no process can send them to another."""
+    """Escape lone surrogates in a report, which has what a test has logged: no process can send them to another."""
     report = yield
     return _encodable(report)
 

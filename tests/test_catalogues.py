@@ -71,7 +71,10 @@ def test_translations_have_the_places_of_their_texts(language: str) -> None:
 
 
 def fits(message: Message, told: str) -> bool:
-    """Whether a translation has the values, the elements and the spaces around of its text; one form may leave out values."""
+    """Return whether a translation has the values, the elements and the spaces around of its text.
+
+    One form may leave out values.
+    """
     *_, text = files.texts_of(message)
     if message.pluralizable:
         return places(told) <= {name for each in files.texts_of(message) for name in places(each)}

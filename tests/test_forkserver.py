@@ -213,7 +213,10 @@ def test_random_numbers_differ(environment: dict[str, str]) -> None:
 
 
 def test_a_command_of_django_says_the_same_each_time(environment: dict[str, str]) -> None:
-    """The first one sets Django up; for the second one, a process that has done so is made, and forked for that and the third."""
+    """The first one sets Django up.
+
+    For the second one a process is made that has done so, and is forked for that one and the third.
+    """
     command = [sys.executable, MANAGE, "durable", "show", "nothing"]
 
     def run() -> tuple[int, bytes, bytes]:

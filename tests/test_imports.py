@@ -320,7 +320,7 @@ def test_importing_durable_needs_no_configured_django() -> None:
 
 
 def test_no_module_hides_a_public_name() -> None:
-    """Importing `durable.x` binds `x` in the package, over a function of that name which `from durable import x` means."""
+    """Importing `durable.x` binds `x` in the package, in place of a function that `from durable import x` means."""
     code = (
         "import importlib, types, django; django.setup(); import durable\n"
         f"for name in {sorted(SOURCES)}:\n"

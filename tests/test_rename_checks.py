@@ -1,4 +1,4 @@
-"""Code that has two functions under two names of one workflow: an error of the checks, before a migration is applied."""
+"""Code that has two functions under two names of one workflow: the checks find it before a migration is applied."""
 
 from __future__ import annotations
 

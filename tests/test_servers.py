@@ -1,4 +1,4 @@
-"""The embedded servers: they start, keep or lose what they should, and leave nothing behind, however their owner ends."""
+"""The embedded servers: they start, keep or lose what they should, and leave nothing, however their owner ends."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`durable replay-check`: what it prints, its exit status, its choice of runs, and that it leaves everything as it is."""
+"""`durable replay-check`: its output, its exit status, its choice of runs, and that it leaves everything as it is."""
 
 from __future__ import annotations
 

@@ -86,7 +86,10 @@ def problems(scenario: Scenario, done: Replayed, output: Any) -> list[str]:
 
 
 def ends_wrong(scenario: Scenario, run: Any, output: Any) -> list[str]:
-    """What is wrong with the end of a run; `output` is what the scenario gave undisturbed, None if it did not complete."""
+    """Return what is wrong with the end of a run.
+
+    `output` is what the scenario gave undisturbed, None if it did not complete.
+    """
     if run.error is not None and run.error.type in _CONTRACT:
         return [f"it ended with {run.error}"]
     if output is not None and is_certain(scenario) and run.output != output:

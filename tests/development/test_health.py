@@ -1,4 +1,4 @@
-"""`durable_worker --health-port`: what the probes say, of real processes too, and that no client can block the server."""
+"""`durable_worker --health-port`: what the probes say, of real processes too; no client can block the server."""
 
 from __future__ import annotations
 

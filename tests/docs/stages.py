@@ -74,7 +74,7 @@ def _with_key(_: Play, __: Namespace) -> Iterator[None]:
 
 @contextmanager
 def _served(_: Play, __: Namespace) -> Iterator[None]:
-    """Whatever httpx asks of example.org is answered by this project, in this thread; before a result, a worker comes by."""
+    """This project answers whatever httpx asks of example.org, in this thread; before a result, a worker comes by."""
 
     @workflow(name="shop.fulfil")
     def fulfil(ctx: Context, order_id: int) -> dict[str, Any]:

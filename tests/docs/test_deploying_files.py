@@ -1,4 +1,7 @@
-"""The files that docs/guides/deploying.md includes: read as the programs read them for whom they are, and their commands run."""
+"""The files that docs/guides/deploying.md includes.
+
+They are read as the programs read them for whom they are, and their commands run.
+"""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ LIMITED = [
 
 @override_settings(DURABLE={"API_RUNS": f"{__name__}.runs_of_a_workflow"})
 def test_what_a_user_sees_who_may_see_some_runs_is_looked_up(get: Callable[[str], Any]) -> None:
-    """Lists, causes, counts, queues, the audit log and the children of a run: none reads a table, or sifts without an end.
+    """Lists, causes, counts, queues, the audit log and the children of a run: none reads a table, or sifts for ever.
 
     Of the failures the database may read all: here they are few pages.
     """

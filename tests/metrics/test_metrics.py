@@ -286,7 +286,7 @@ def test_nothing_is_counted_unless_it_is_asked_for() -> None:
 
 
 def test_django_prometheus_shows_them_too(tmp_path: Path) -> None:
-    """Its own registry is prometheus_client's, in which both kinds are then; without tables, that is exported as well."""
+    """Its own registry is prometheus_client's, which then has both kinds; it is exported without tables too."""
     code = """
 import django
 from django.apps import apps

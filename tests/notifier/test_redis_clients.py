@@ -1,4 +1,4 @@
-"""Clients of durable's own on real servers: behind Sentinels, where names move on, and beside the project's own clients."""
+"""Durable's own clients on real servers: behind Sentinels, where names move on, and beside the project's clients."""
 
 from __future__ import annotations
 

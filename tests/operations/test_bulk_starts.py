@@ -1,4 +1,7 @@
-"""What is said beforehand of the children that the replays of many failed runs start again, and that just these are started."""
+"""What is said beforehand of the children that the replays of many failed runs start again.
+
+Just these children are started.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is asked for twice under one id is done once, and says so: starts, restarts, replays and messages, in each store."""
+"""What is asked for twice under one id is done once, and says so, in each store.
+
+This holds for starts, restarts, replays and messages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that act on one run at the same moment, on connections of their own: one wins, and the log knows of both."""
+"""Operators that act on one run at the same moment, on connections of their own: one wins, and the log has both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue that is paused while several workers claim from it: what is claimed after the pause has been committed is nothing."""
+"""A queue that is paused while several workers claim from it: nothing is claimed once the pause has been committed."""
 
 from __future__ import annotations
 

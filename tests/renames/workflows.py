@@ -1,4 +1,4 @@
-"""The workflows of the worker processes: old and new code, which differ in the name of a step, a workflow or a queue."""
+"""The workflows of the worker processes: old and new code, with other names of a step, a workflow or a queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names in records that somebody else has written: what the replay check imports because of them, and what a worker does."""
+"""Names in records that somebody else has written: what the replay check imports for them, and what a worker does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The check and a worker's next pass agree on random programs of children, maps, races, branches, pruned loops and versions,
-with plain and with encrypted values.
+"""The check and a worker's next pass agree on random programs, with plain and with encrypted values.
 
-The program of a run is looked up by the run's id, so that "a deploy" is another program for the same id.
+The programs have children, maps, races, branches, pruned loops and versions. The program of a run is looked up by the
+run's id, so that "a deploy" is another program for the same id.
 """
 
 from __future__ import annotations
@@ -148,8 +148,10 @@ def changed(program: Program, drawn: random.Random) -> Program:
 
 
 def has_block(program: Program) -> bool:
-    """Return whether an operation that is gone may be told later than at the next pass: when the code has come out of the
-    block in which it waits. A block has no record of its own, and what is behind one that failed is recorded too.
+    """Return whether an operation that is gone may be told later than at the next pass.
+
+    It is told when the code has come out of the block in which it waits. A block has no record of its own, and what is
+    behind one that failed is recorded too.
     """
     return any(each["kind"] == "block" for body in bodies(program) for each in body)
 

@@ -1,4 +1,4 @@
-"""The rows of schedules as objects save them: an object that is older than a tick, a rule that cannot be read any more."""
+"""The rows of schedules as objects save them: an object older than a tick, a rule that can no longer be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ticks on the virtual clock of a harness, and with workers' stores: what starts, waits, is skipped, missed, refused."""
+"""Ticks on the virtual clock of a harness, and with workers' stores.
+
+Some start a run, others wait, are skipped, missed or refused.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

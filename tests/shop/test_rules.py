@@ -1,4 +1,7 @@
-"""The workflows that keep one rule each, and what the rule is good for: each is disturbed where a careless one breaks."""
+"""The workflows that keep one rule each, and what the rule is good for.
+
+Each is disturbed where a careless workflow breaks.
+"""
 
 from datetime import UTC, datetime
 from decimal import Decimal

@@ -20,7 +20,10 @@ _CHEAPLY: Final = {"resultTypes": ["violations"], "reporter": "no-passes", "prel
 def barriers(
     page: Page, rules: tuple[str, ...] = RULES, *, within: str | None = "#content", but: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return what violates the rules (axe's tags or names) in the element `within`, without the one that `but` selects."""
+    """Return what violates the rules (axe's tags or names) in the element `within`.
+
+    The element that `but` selects is left out.
+    """
     context = within and {"include": [within], **({"exclude": [but]} if but else {})}
     response = Axe().run(page, context=context, options={"runOnly": list(rules), **_CHEAPLY}).response
     return list(response["violations"])

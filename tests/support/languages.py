@@ -50,7 +50,10 @@ def texts_in_brackets() -> Iterator[None]:
 
 
 def outside_brackets(html: str) -> set[str]:
-    """Return the words of a page, of its texts and of the attributes that are told to people, that are in no brackets."""
+    """Return the words of a page that are in no brackets.
+
+    They are those of its texts, and of the attributes that are told to people.
+    """
     reader = _Reader()
     reader.feed(html)
     reader.close()

@@ -79,7 +79,10 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _plans(
     queries: CaptureQueriesContext, tables: Collection[str], how: str = ""
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The plans of the statements that read one of these tables; with `ANALYZE` they are executed again, unless they write."""
+    """Yield the plans of the statements that read one of these tables.
+
+    With `ANALYZE` in `how` the statements are executed again, unless they write.
+    """
     for query in list(queries.captured_queries):
         sql = query["sql"]
         if "SELECT" not in sql or not any(f'"{table}"' in sql for table in tables):

@@ -104,7 +104,7 @@ def state(store: Store, run_id: str) -> RunRecord:
 
 
 def assert_released(store: Store, ids: Iterable[str], queue: str = "default") -> None:
-    """Assert that a stopped worker has released these due runs: claimable, no crash counted, the queue notified once."""
+    """Assert that a stopped worker has released these due runs: claimable, uncrashed, and the queue notified once."""
     assert len(jobs(queue)) == 1
     now = timezone.now()
     due = store.claim(queues=[queue], now=now, lease_until=now + timedelta(minutes=1), worker="next", limit=100)

@@ -1,4 +1,7 @@
-"""Every transition of a run as a call with arguments that differ from what a column is reset to, and rows to start from."""
+"""Every transition of a run as a call, and rows to start from.
+
+The arguments of the calls differ from what a column is reset to.
+"""
 
 from __future__ import annotations
 

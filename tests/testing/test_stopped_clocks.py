@@ -1,4 +1,7 @@
-"""Tests that stop or move the clock by freezegun or time-machine: right workflows pass, mistakes are still told, waits end."""
+"""Tests that stop or move the clock by freezegun or time-machine.
+
+Right workflows pass, mistakes are still told, waits end.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,10 @@ def all_are_completed() -> bool:
 
 
 def all_others_wait_in_line() -> bool:
-    """Return True if all runs but the one that has the slot are parked: a row that is locked would be left to the ticker."""
+    """Return True if all runs but the one that has the slot are parked.
+
+    A row that is locked would be left to the ticker.
+    """
     parked = Run.objects.filter(state="sleeping", lease_expires_at=None)
     return parked.count() == Run.objects.count() - 1
 

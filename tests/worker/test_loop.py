@@ -1,4 +1,4 @@
-"""One job of a worker that executes one run at a time, on real databases and a real Redis: the loop, leases, outages."""
+"""One job of a worker that executes one run at a time, on real databases and Redis: the loop, leases, outages."""
 
 import logging
 import os

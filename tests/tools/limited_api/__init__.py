@@ -1,3 +1,4 @@
-"""An API that allows so many requests a minute, and so many at once of each tenant; runs that call it while their workers
-are killed; and what the API has seen. `python -m tests.tools.limited_api` says how.
+"""An API that allows so many requests a minute, and so many at once of each tenant.
+
+Runs call it while their workers are killed, and what it has seen is judged: `python -m tests.tools.limited_api`.
 """

@@ -1,4 +1,7 @@
-"""What users see for whom `API_RUNS` and `ADMIN_RUNS` limit the runs, for `python -m tests.tools.scale.ask --limited workflow`."""
+"""What users see for whom `API_RUNS` and `ADMIN_RUNS` limit the runs.
+
+`python -m tests.tools.scale.ask --limited workflow` asks as such a user.
+"""
 
 from __future__ import annotations
 
