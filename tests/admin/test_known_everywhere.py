@@ -1,4 +1,4 @@
-"""What has to know each filter of runs, each column of the list, each kind of entry and each alert: a new one fails here first."""
+"""Whatever has to know each filter of runs, each column of the list, each kind of entry and each alert knows them."""
 
 from __future__ import annotations
 

@@ -147,8 +147,8 @@ _UNBEGUN: Final = (
     _ALWAYS | _OUTCOME | _REQUEST | {"diverged_at", "summary", "waiting_for"}
 )  # by a worker without a pass
 
-#: What each transition that leads to another state leaves as it is, on purpose, and so does each that takes an ended run
-#: up again. A new column is written by them, or it is added here.
+#: The columns that each transition to another state leaves as they are, on purpose. Such a transition writes a new
+#: column, or the column is added here.
 KEPT: Final[dict[str, frozenset[str]]] = {
     # the verbs: a wait, a failure and the count of crashes stay in sight while a run is paused
     "paused_at_once": _ALWAYS | _OUTCOME | {"crashes", "diverged_at", "request_reason", "waiting_for"},
