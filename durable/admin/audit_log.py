@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -35,10 +35,11 @@ from durable.admin.zone import viewers_zone
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.inspection import StatementTimeoutError, reading
-from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions
+from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.bulks import bulks_among
 from durable.inspection.humanize import printable, shortened, thousands
 from durable.inspection.refusals import told
+from durable.inspection.visibility import on_visible
 from durable.inspection.wording import outcome_in_words, source_in_words, verb_in_words, verb_title
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
@@ -47,7 +48,6 @@ __all__ = ["OperatorActionAdmin"]
 
 _CAP = 10_000  # rows that the list counts and pages through
 _WINDOW = 100_000  # newest rows that are searched if no index serves the filter
-_WINDOW_OF_VISIBLE = 10_000  # newest rows among which those on visible runs are looked for
 _MOST_OF_A_DETAIL = 200  # characters
 #: How the detail of an action names what it is about.
 _SUBJECT = re.compile(
@@ -435,11 +435,7 @@ def _day(text: str, *, days_later: int = 0) -> datetime | None:
 def _seen(request: HttpRequest, actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
     """Limit the actions to those on runs that the request may see; all actions where that is all runs."""
     within = sight.within(request)
-    if within is None:
-        return actions
-    # Looked up for each action: as a join, the table of all runs might be read.
-    seen = Subquery(within.order_by().filter(pk=OuterRef("run_id")).values("pk")[:1])
-    return actions.alias(seen=seen).filter(seen__isnull=False)
+    return actions if within is None else on_visible(actions, within)
 
 
 def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
@@ -449,4 +445,4 @@ def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
 
 
 def _window() -> int:
-    return _WINDOW_OF_VISIBLE if sight.is_limited() else _WINDOW
+    return WINDOW_OF_VISIBLE if sight.is_limited() else _WINDOW

@@ -15,11 +15,14 @@ from django.db import router
 from django.db.models import Q, QuerySet
 
 from durable.conf import conf
+from durable.inspection.visibility import on_visible
 from durable.models import OperatorAction
+from durable.models.run import RunQuerySet
 
-__all__ = ["WINDOW", "ActionCriteria", "detail_without_runs", "search_actions"]
+__all__ = ["WINDOW", "WINDOW_OF_VISIBLE", "ActionCriteria", "detail_without_runs", "search_actions", "visible_page"]
 
 WINDOW: Final = 100_000  # rows that are searched if no index serves a condition
+WINDOW_OF_VISIBLE: Final = 10_000  # rows among which those on the runs that a user may see are looked for
 #: The outcomes whose detail is not the text of an error about any run.
 _TELLING: Final = frozenset({"done", "denied", "stale"})  # `durable.operations.audit.Outcome`
 _STARTED: Final = "as run "  # in a detail: what follows is the id of the run that was started
@@ -92,6 +95,23 @@ def _within(actions: QuerySet[OperatorAction], until: datetime | None, window: i
     before = rows.order_by("-pk") if until is None else rows.filter(created_at__lt=until).order_by("-created_at", "-id")
     newest = before.values_list("pk", flat=True).first() or 0
     return actions.filter(pk__gt=newest - window)
+
+
+def visible_page(
+    actions: QuerySet[OperatorAction], within: RunQuerySet, limit: int
+) -> tuple[list[OperatorAction], OperatorAction | None]:
+    """Return up to `limit` of these actions on runs `within`, the newest first, and the one behind which to go on.
+
+    The next `WINDOW_OF_VISIBLE` actions are looked through, so a page may be short and have one to go on behind. None
+    for the last page. Two statements.
+    """
+    ordered = actions.order_by("-created_at", "-id")
+    behind = list(ordered.only("created_at")[WINDOW_OF_VISIBLE - 1 : WINDOW_OF_VISIBLE + 1])
+    end = behind[0] if len(behind) == 2 else None
+    if end is not None:
+        ordered = ordered.filter(created_at__gte=end.created_at).exclude(created_at=end.created_at, id__lt=end.pk)
+    page = list(on_visible(ordered, within)[: limit + 1])
+    return page[:limit], page[limit - 1] if len(page) > limit else end
 
 
 def detail_without_runs(action: OperatorAction) -> str:

@@ -22,6 +22,7 @@ from durable.inspection.humanize import span
 from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.payloads import redacted
 from durable.inspection.step_durations import StepDurations, usual_durations
+from durable.inspection.visibility import on_visible
 from durable.inspection.wording import display_location
 from durable.models import Activity, Run
 from durable.models.activities import ActivityQuerySet
@@ -225,7 +226,7 @@ def _key_of(cursor: str) -> ActivityKey:
 
 def _current(now: datetime, within: RunQuerySet | None = None) -> ActivityQuerySet:
     rows = Activity.objects.using(conf.DATABASE).current(now).order_by("began_at", "pk")
-    return rows if within is None else rows.filter(run__in=within.order_by().values("pk"))
+    return rows if within is None else on_visible(rows, within)
 
 
 def _read(

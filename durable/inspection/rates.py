@@ -17,6 +17,7 @@ from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanosecond
 from durable.core.slot_records import limit_label
 from durable.inspection.capped_counts import CappedCount, Count, count_capped
 from durable.inspection.loose_scans import keys_awaited
+from durable.inspection.visibility import first_visible
 from durable.models import RateKey, RateLimit, Reservation
 from durable.models.run import RunQuerySet
 
@@ -240,7 +241,7 @@ def _shown_keys(limit: str, within: RunQuerySet | None) -> set[str]:
     """Return the keys of a limit that are told: those that are awaited, then those that are closed, then by name."""
     waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit)
     if within is not None:
-        mine = waiting.filter(run__in=within).order_by("limit", "key", "at").values_list("key", flat=True)
+        mine = first_visible(waiting.order_by("limit", "key", "at"), within).values_list("key", flat=True)
         return {"", *mine[:_PLACES]}
     rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit)
     keys = dict.fromkeys(keys_awaited(limit, _KEYS))

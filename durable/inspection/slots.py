@@ -9,6 +9,7 @@ from datetime import datetime
 from durable.conf import conf
 from durable.inspection.limit_lines import lines_of
 from durable.inspection.loose_scans import keys_with_slots
+from durable.inspection.visibility import first_visible
 from durable.models import Limit, Run, Slot
 from durable.models.run import RunQuerySet
 
@@ -126,7 +127,7 @@ def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
     """Return the keys of a limit that are told: those for which a run has waited longest, then others by name."""
     rows = Slot.objects.using(conf.DATABASE).filter(limit=limit)
     if within is not None:
-        mine = rows.filter(run__in=within).order_by("limit", "key").values_list("key", flat=True)
+        mine = first_visible(rows.order_by("limit", "key"), within).values_list("key", flat=True)
         return list(dict.fromkeys(mine[:_PLACES]))[:_KEYS]
     longest = rows.filter(is_held=False).order_by("limit", "is_held", "since").values_list("key", flat=True)
     keys = dict.fromkeys(longest[:_PLACES])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,9 +18,9 @@ from durable import get_run
 from durable.core.control_flow import Park
 from durable.core.slot_records import Admission
 from durable.core.summary import in_line, waiting
-from durable.inspection import causes, run_lanes
+from durable.inspection import actions, causes, run_lanes, visibility
 from durable.inspection.visibility import has_own_index
-from durable.models import Cause, Child, Failure, OperatorAction, QueueMessage, Run, Slot
+from durable.models import Cause, Child, Failure, Limit, OperatorAction, QueueMessage, Run, Slot
 from durable.operations import bulk, holds
 from durable.operations.audit import Actor, acting_as
 from tests.api.conftest import ALL, Api, MakeApi, problem
@@ -406,6 +406,54 @@ def test_an_action_tells_no_hidden_run_that_it_has_started(ada: Api) -> None:
         )
     found = ada.get("/operator-actions?run=ada-1").json()["results"]
     assert [each["detail"] for each in found] == ["", 'from "a"']
+
+
+def test_the_log_of_a_limited_user_looks_through_a_window_for_each_page(
+    ada: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "WINDOW_OF_VISIBLE", 4)
+    OperatorAction.objects.all().delete()
+    noon = datetime(2026, 1, 2, 12, tzinfo=UTC)
+    runs = ["ada-1", *["bob-1"] * 6, "ada-1", "ada-1", "bob-1", "ada-1"]  # the oldest first, two at a time
+    for number, run in enumerate(runs):
+        moment = noon + timedelta(seconds=number // 2)
+        OperatorAction.objects.create(
+            source="api", action="pause", run_id=run, outcome="done", reason=str(number), created_at=moment
+        )
+    pages, cursor = list[list[str]](), ""
+    while len(pages) < 20:
+        found = ada.get(f"/operator-actions?limit=2{cursor}").json()
+        assert {each["run"] for each in found["results"]} <= {"ada-1"}
+        pages.append([each["reason"] for each in found["results"]])
+        if found["next_cursor"] is None:
+            break
+        cursor = f"&cursor={found['next_cursor']}"
+    assert [reason for page in pages for reason in page] == ["10", "8", "7", "0"]
+    assert pages == [["10", "8"], ["7"], ["0"]]
+
+
+def by_summary(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    return runs.filter(summary="mine")
+
+
+def by_id(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
+    return runs.filter(id__startswith="mine")
+
+
+@pytest.mark.parametrize(("rule", "window", "shown"), [(by_id, 2, 1), (by_summary, 2, 0), (by_summary, 10, 1)])
+def test_the_slots_of_a_limit_are_looked_through_where_no_index_serves_the_rule(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, rule: Callable[..., Any], window: int, shown: int
+) -> None:
+    monkeypatch.setattr(visibility, "_WINDOW", window)
+    now = timezone.now()
+    Limit.objects.create(name="gpu", at_once=1)
+    for number, name in enumerate(("hid-0", "hid-1", "hid-2", "mine")):
+        summary = "mine" if name == "mine" else ""
+        Run.objects.create(id=name, workflow="w", queue="q", input="[]", summary=summary, created_at=now)
+        Slot.objects.create(limit="gpu", key=f"key {number}", run_id=name, is_held=True, since=now)
+    with override_settings(DURABLE={"API_RUNS": f"{__name__}.{rule.__name__}"}):
+        [limit] = make_api(*ALL, name="eve").get("/limits").json()["results"]
+    assert [each["key"] for each in limit["keys"]] == ["key 3"][:shown]
 
 
 def no_runs(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:

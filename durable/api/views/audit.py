@@ -14,7 +14,7 @@ from durable.api.schema import described
 from durable.api.serializers.system import ActionListQuery, ActionPageSerializer, ActionSerializer
 from durable.api.views.base import View
 from durable.core.clock import to_utc
-from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions
+from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions, visible_page
 from durable.inspection.pagination import InvalidCursorError
 
 __all__ = ["ActionsView"]
@@ -30,6 +30,7 @@ class ActionsView(View):
         """Return the actions on runs, the newest first, with actor, source and reason; refused ones included.
 
         Conditions other than run, bulk, user and time are looked for among the newest 100,000 actions before `until`.
+        For a user who may see some runs only, 10,000 actions are looked through for a page.
         """
         query = ActionListQuery.read(request.query_params)
         wanted = ActionCriteria(
@@ -42,17 +43,17 @@ class ActionsView(View):
             since=query.get("since"),
             until=query.get("until"),
         )
-        found = search_actions(wanted).order_by("-created_at", "-id").filter(_behind(query.get("cursor")))
+        found = search_actions(wanted).filter(_behind(query.get("cursor")))
+        limit = query["limit"]
         if is_limited():
-            found = found.filter(run_id__in=visible_runs(request).values("pk"))
-        page = list(found[: query["limit"] + 1])
-        if is_limited():
-            for each in page:
+            shown, last = visible_page(found, visible_runs(request), limit)
+            for each in shown:
                 each.detail = detail_without_runs(each)
                 if each.actor_id != request.user.pk:  # the bulk of another user is not there to read
                     each.bulk_id = ""
-        shown, more = page[: query["limit"]], len(page) > query["limit"]
-        last = shown[-1] if more else None
+        else:
+            page = list(found.order_by("-created_at", "-id")[: limit + 1])
+            shown, last = page[:limit], page[limit - 1] if len(page) > limit else None
         return Response(
             {
                 "results": ActionSerializer(shown, many=True).data,  # type: ignore[arg-type]  # many=True takes several
