@@ -42,6 +42,7 @@ from durable.core.records import (
 )
 from durable.core.renames import names_of
 from durable.core.slot_records import LIMIT, SlotChange
+from durable.core.tag_entries import with_pruned
 from durable.core.transitions import progressed
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
@@ -343,21 +344,25 @@ class Journal:
 
     def prune(self, parent: Node, segment: str) -> None:
         """Delete all entries below the child `segment`, except completed steps with a rollback handler that has not
-        run.
+        run. The entry of `parent` remembers which tags they have set.
         """
         node = parent.child(segment)
         if node is None or parent.children is None:
             return
+        pruned: list[EntryRecord] = []
         with self.lock:
             for each in list(node.walk()):
                 entry = each.entry
                 if entry is None or entry.is_compensable:
                     continue
                 each.entry = None
+                pruned.append(entry)
                 self._pending.entries.pop(entry.location, None)
                 self._pending.deleted[entry.location] = None
             if not any(each.entry is not None for each in node.walk()):
                 del parent.children[segment]
+            if parent.entry is not None and (data := with_pruned(parent.entry.data, pruned)) is not None:
+                self.mark(parent.entry, data=data)
 
     # -- other changes of a commit
 

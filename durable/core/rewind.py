@@ -25,7 +25,7 @@ from durable.core.records import (
     TagChange,
 )
 from durable.core.regions import Region
-from durable.core.tagging import rewound
+from durable.core.tag_entries import rewound
 
 __all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "with_children_to_undo"]
 

@@ -105,6 +105,9 @@ def _begun(data: dict[str, Any], at: str) -> StoredHistory:
             f"{at}: the history has format {found!r}, and this release of durable reads format {FORMAT}: read it with the "
             "release that has written it, or export the run again with this one"
         )
+    tags, at_start = check_stored(data.get("tags", {})), check_stored(data.get("tags_at_start", {}))
+    if lost := sorted(at_start.keys() - tags.keys()):
+        raise ValueError(f'the start has given the tag "{lost[0]}", which the run does not have')
     return StoredHistory(
         run=RUN.load(data["run"]),
         entries=[],
@@ -112,8 +115,8 @@ def _begun(data: dict[str, Any], at: str) -> StoredHistory:
         values=Values(data["values"]),
         exported_at=datetime.fromisoformat(data["exported_at"]),
         source=at,
-        tags=check_stored(data.get("tags", {})),
-        tags_at_start=check_stored(data.get("tags_at_start", {})),
+        tags=tags,
+        tags_at_start=at_start,
     )
 
 

@@ -26,6 +26,7 @@ from durable.core.history_copy import moved_entry, moved_message
 from durable.core.location import unescape
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
+from durable.core.tag_entries import with_new_values
 from durable.core.tags import MAX_VALUE
 from durable.inspection import redacted
 from durable.inspection.plain_data import to_plain
@@ -150,11 +151,7 @@ class _Change:
             found["reason"] = self.prose(found["reason"])
         if isinstance(found.get("given"), dict):
             found["given"] = {name: REDACTED if name != "at" else each for name, each in found["given"].items()}
-        for part in ("tags", "before"):
-            if isinstance(found.get(part), dict):
-                given = {name: value for name, value in found[part].items() if value is not None}
-                found[part] = {**found[part], **self.tags(given)}
-        return found
+        return with_new_values(found, self.tags)
 
     def tags(self, tags: Mapping[str, str]) -> dict[str, str]:
         """Return tags without their values, or with those that the hook shows."""

@@ -17,6 +17,7 @@ from durable.core.ids import check_id, check_queue
 from durable.core.limits import NewRun
 from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState, TagChange
 from durable.core.summary import Summary, SummaryKind
+from durable.core.tag_entries import check_data
 from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.models.fields import NameField
 from durable.operations.audit import Outcome
@@ -133,6 +134,10 @@ def _check(run: RunRecord, entries: Sequence[EntryRecord], messages: Sequence[Me
             raise ValueError(
                 f'the entry "{each.location}" is of the kind {each.kind!r}, which this release does not know'
             )
+        try:
+            check_data(each)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f'the entry "{each.location}" has what are no tags: {error}') from error
     if len({each.location for each in entries}) < len(entries):
         raise ValueError("two entries have the same location")
     if len({each.order for each in messages}) < len(messages) or any(each.run_id != run.id for each in messages):

@@ -247,3 +247,160 @@ def test_a_harness_tags_and_replays() -> None:
         run.send("go")
         h.settle()
         assert run.tags["stage"] == "done"
+
+
+def _round(ctx: Context, number: int) -> Any:
+    ctx.tag(round=number)
+    if number < 3:
+        ctx.tag(stage=f"early {number}")
+    return Break(number) if number == 20 else Continue(number + 1)
+
+
+def _tagger(name: str, ctx: Context) -> str:
+    ctx.tag(lane=name)
+    if name == "slow":
+        ctx.tag(slow=True)
+        ctx.sleep("for ever", "1 day")
+    return name
+
+
+@workflow(name="tests.tagging.pruned")
+def pruned(ctx: Context) -> None:
+    ctx.step("first", calls.append, "first")
+    ctx.tag(lane="none")
+    ctx.loop("rounds", _round, state=0, history_prune_interval=2, history_size=1)
+    ctx.step("between", calls.append, "between")
+    ctx.race("lanes", {name: partial(_tagger, name) for name in ("slow", "quick")})
+    ctx.tag(stage="last")
+
+
+def test_what_pruned_entries_have_set_is_taken_back_too(at: Runtime) -> None:
+    run = pruned.using(tags={"stage": "start"}).start()
+    settle()
+    assert run.state == "completed"
+    done = {"lane": "quick", "round": "20", "slow": "true", "stage": "last"}
+    assert run.tags == done
+    assert not Entry.objects.filter(run_id=run.id, location__startswith="lanes/slow/").exists(), "it is pruned"
+    for place, left in {
+        "lanes": {"lane": "none", "round": "20", "stage": "early 2"},
+        "rounds": {"lane": "none", "stage": "start"},
+        "first": {"stage": "start"},
+    }.items():
+        new = run.replay(place)
+        assert new.tags == left, f"a new run, from {place}"
+        settle()
+        assert (new.state, new.tags) == ("completed", done)
+        new.replay(place, in_place=True)
+        assert new.tags == left, f"in place, from {place}"
+        settle()
+        assert new.tags == done
+
+
+def test_a_loop_in_a_loop_remembers_what_both_have_pruned(at: Runtime) -> None:
+    run = nested.start()
+    settle()
+    assert run.tags == {"last": "yes"} | {f"t{number}": "2" for number in range(3)}
+    run.replay("outer", in_place=True)
+    assert run.tags == {"t0": "first"}
+    settle()
+    assert run.tags["t2"] == "2"
+
+
+def _inner(ctx: Context, state: list[int]) -> Any:
+    outer, number = state
+    ctx.tag(**{f"t{outer}": number})
+    return Break() if number == 2 else Continue([outer, number + 1])
+
+
+def _outer(ctx: Context, number: int) -> Any:
+    ctx.loop("inner", _inner, state=[number, 0], history_prune_interval=1, history_size=0)
+    return Break() if number == 2 else Continue(number + 1)
+
+
+@workflow(name="tests.tagging.nested")
+def nested(ctx: Context) -> None:
+    ctx.tag(t0="first")
+    ctx.loop("outer", _outer, state=0, history_prune_interval=1, history_size=0)
+    ctx.tag(last="yes")
+
+
+@workflow(name="tests.tagging.two_branches")
+def two_branches(ctx: Context) -> None:
+    def branch(name: str, inner: Context) -> None:
+        inner.step("before", calls.append, name)
+        if name not in quiet:
+            inner.tag(newest=name)
+
+    ctx.join("both", {name: partial(branch, name) for name in "ab"})
+
+
+quiet: set[str] = set()
+
+
+def test_a_tag_has_the_value_of_the_newest_entry_that_stays(at: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = two_branches.start()
+    settle()
+    assert run.tags == {"newest": "b"}
+    run.replay("both/a/before", in_place=True)
+    assert run.tags == {"newest": "b"}
+    settle()
+    assert run.tags == {"newest": "a"}, "its entry is the newest now"
+    monkeypatch.setitem(globals(), "quiet", {"b"})
+    run.replay("both/b/before", in_place=True)
+    settle()
+    assert run.tags == {"newest": "a"}
+
+
+changed = ""
+
+
+@workflow(name="tests.tagging.changed")
+def changing(ctx: Context) -> None:
+    if changed == "added":
+        ctx.tag(kind="x")
+    if changed == "added for new runs" and ctx.get_version("kind", 2) >= 2:
+        ctx.tag(kind="x")
+    if changed == "another":
+        ctx.tag(kind="x")
+    elif changed == "more":
+        ctx.tag(stage="begun", kind="x")
+    else:
+        ctx.tag(stage="new")
+    ctx.queue.next("go")
+
+
+@pytest.mark.parametrize("change", ["added", "another"])
+def test_a_call_that_sets_other_tags_does_not_fit_the_history(
+    at: Runtime, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    run = changing.start()
+    settle()
+    monkeypatch.setitem(globals(), "changed", change)
+    run.send("go")
+    passed(at, run.id)
+    assert run.state == "sleeping"
+    assert '"tag~0" set the tag stage, the code now sets kind' in run.summary
+    assert run.tags == {"stage": "new"}
+    monkeypatch.setitem(globals(), "changed", "")
+    passed(at, run.id)
+    assert run.state == "completed"
+
+
+@pytest.mark.parametrize("change", ["added for new runs", "more"])
+def test_a_call_that_fits_the_history_is_not_made_again(
+    at: Runtime, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    run = changing.start()
+    settle()
+    monkeypatch.setitem(globals(), "changed", change)
+    run.send("go")
+    settle()
+    assert (run.state, run.tags) == ("completed", {"stage": "new"})
+    assert "kind" in new_tags(changing)
+
+
+def new_tags(flow: Any) -> dict[str, str]:
+    run = flow.start()
+    settle()
+    found: dict[str, str] = run.tags
+    return found

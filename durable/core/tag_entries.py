@@ -1,0 +1,110 @@
+"""What entries have changed of a run's tags, and what is left of the tags once entries are gone.
+
+Owns what a loop and a race remember of the tags below them whose entries they prune: their data has, by name, the
+ordinal of the first change, the value before it, the ordinal of the last change, and its value. So a replay in place
+of the loop or the race can still take the tags back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from durable.core.records import EntryKind, EntryRecord
+from durable.core.tags import check_stored
+
+__all__ = ["PRUNED", "check_data", "rewound", "with_new_values", "with_pruned"]
+
+PRUNED: Final = "pruned_tags"
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Changes of one tag: where the first and the last stand in the order of the run, and the values around them."""
+
+    first: int
+    before: str | None
+    last: int
+    value: str
+
+    def joined(self, other: _Changes) -> _Changes:
+        oldest = self if self.first < other.first else other
+        newest = self if self.last > other.last else other
+        return _Changes(oldest.first, oldest.before, newest.last, newest.value)
+
+    @property
+    def data(self) -> list[Any]:
+        return [self.first, self.before, self.last, self.value]
+
+
+def _changes_in(entry: EntryRecord) -> Iterator[tuple[str, _Changes]]:
+    if entry.kind == EntryKind.TAG:
+        for name, value in entry.data["tags"].items():
+            yield name, _Changes(entry.ordinal, entry.data["before"].get(name), entry.ordinal, value)
+    for name, noted in entry.data.get(PRUNED, {}).items():
+        yield name, _Changes(*noted)
+
+
+def with_pruned(data: Mapping[str, Any], pruned: Iterable[EntryRecord]) -> dict[str, Any] | None:
+    """Return the data of a loop or a race with what these entries below it have changed of tags; None for nothing."""
+    noted = {name: _Changes(*each) for name, each in data.get(PRUNED, {}).items()}
+    known = dict(noted)
+    for entry in pruned:
+        for name, changes in _changes_in(entry):
+            noted[name] = noted[name].joined(changes) if name in noted else changes
+    if noted == known:
+        return None
+    return {**data, PRUNED: {name: each.data for name, each in noted.items()}}
+
+
+def with_new_values(
+    data: Mapping[str, Any], values: Callable[[Mapping[str, str]], Mapping[str, str]]
+) -> dict[str, Any]:
+    """Return the data of an entry with the values of its tags as `values` returns them by name."""
+
+    def value(name: str, old: str | None) -> str | None:
+        return None if old is None else values({name: old})[name]
+
+    found = dict(data)
+    for part in ("tags", "before"):
+        if part in data:
+            found[part] = {name: value(name, old) for name, old in data[part].items()}
+    if PRUNED in data:
+        noted = {name: _Changes(*each) for name, each in data[PRUNED].items()}
+        found[PRUNED] = {
+            name: replace(each, before=value(name, each.before), value=values({name: each.value})[name]).data
+            for name, each in noted.items()
+        }
+    return found
+
+
+def check_data(entry: EntryRecord) -> None:
+    """Raise TypeError, ValueError or LookupError for an entry, read from elsewhere, that has not what is read of its tags."""
+    if entry.kind == EntryKind.TAG:
+        check_stored(entry.data["tags"])
+    for name, changes in _changes_in(entry):
+        check_stored({name: changes.value})
+        if changes.before is not None:
+            check_stored({name: changes.before})
+        if type(changes.first) is not int or type(changes.last) is not int:
+            raise TypeError(f'the changes of the tag "{name}" have no numbers')
+
+
+def rewound(entries: Iterable[EntryRecord], gone: Collection[str]) -> dict[str, str | None]:
+    """Return what is left of tags once the entries at these locations are gone: the values that the others have given.
+
+    A tag that no other entry has set gets the value that it had before, None if the run did not have it. A tag that an
+    entry which stays has set last is not returned: it keeps its value.
+    """
+    staying: dict[str, _Changes] = {}
+    going: dict[str, _Changes] = {}
+    for entry in entries:
+        found = going if entry.location in gone else staying
+        for name, changes in _changes_in(entry):
+            found[name] = found[name].joined(changes) if name in found else changes
+    return {
+        name: changes.before if name not in staying else staying[name].value
+        for name, changes in going.items()
+        if name not in staying or staying[name].last < changes.last
+    }
