@@ -156,7 +156,9 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "key": key and f"{key.key}: {key_note(key, now)}",
             "priority": ranking and rank_words(ranking),
             "share": ranking and share_words(ranking),
-            "tags": ", ".join(f"{each.name}={each.value or '(hashed)'}" for each in tags_of([run])[run.id]),
+            "tags": ", ".join(
+                f"{each.name}={'(hashed)' if each.is_hashed else each.value}" for each in tags_of([run])[run.id]
+            ),
             "parent": " > ".join(each.id for each in parents) or run.parent_id,
             "children": counted(count_children(run.id)),
             "schedule": tick and f"{tick.schedule.name}, {until(tick.moment, now)}",

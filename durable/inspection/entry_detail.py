@@ -126,7 +126,7 @@ def read_entry_detail(run: Run, location: str, *, with_payloads: bool, most: int
         entry=entry,
         status=entry.metadata.status if outcome is None else outcome.status(entry.metadata.status),
         branches=[] if outcome is None else list(_branches(run, outcome, with_payloads=with_payloads)),
-        facts=list(_facts(entry)),
+        facts=list(_facts(run, entry)),
         fields=read if isinstance(read, list) else [],
         too_large=read if isinstance(read, TooLarge) else None,
         attempts=[
@@ -182,7 +182,7 @@ def _error(workflow: str, error: ErrorInfo, *, with_payloads: bool) -> ErrorInfo
     return ErrorInfo(error.type, message, redacted_traceback(workflow, error) if with_payloads else "")
 
 
-def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
+def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
     data: dict[str, Any] = entry.data
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
@@ -197,7 +197,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield _("rollback handler"), str(rollback.get("handler"))
     if entry.kind == EntryKind.TAG:
-        yield _("tags"), tags_note(data)
+        yield _("tags"), tags_note(run.workflow, data)
     if entry.kind == EntryKind.MESSAGE and (note := wait_note(entry)):
         yield _("received"), note
 

@@ -1,6 +1,6 @@
 """The engine's own records of an operation, beside the workflow's values: what REST and the export have as `data`.
 
-Must not hold a value of the workflow, or an error's text that was not redacted.
+Must not hold a value of the workflow, or a tag's value or an error's text that was not redacted.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from typing import Any, Final
 
 from durable.core.messages import REFUSED
 from durable.core.records import EntryKind
+from durable.core.tag_entries import PRUNED
 from durable.inspection.payloads import redacted
+from durable.inspection.tags import shown_tags
 from durable.models import Entry, Run
 
 __all__ = ["entry_facts"]
 
 #: The members of an entry's data that hold values of the workflow.
 _VALUES: Final = {
-    EntryKind.LOOP: ("state", "open"),
+    EntryKind.LOOP: ("state", "open", PRUNED),
     EntryKind.MESSAGE: ("received",),
     EntryKind.JOIN: ("branches",),
-    EntryKind.RACE: ("branches",),
+    EntryKind.RACE: ("branches", PRUNED),
 }
 
 
@@ -32,6 +34,8 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
     if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
         branches = data.get("branches", {})
         facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
+    if entry.kind == EntryKind.TAG:
+        facts |= {part: shown_tags(run.workflow, data.get(part, {})) for part in ("tags", "before")}
     if entry.kind == EntryKind.MAP and "first" in facts.get("failure", ()):
         facts["failure"] = {**facts["failure"], "first": [_failed(run, each) for each in facts["failure"]["first"]]}
     return facts

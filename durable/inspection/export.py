@@ -28,6 +28,7 @@ from durable.inspection.limits import limits_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.ranks import rank_data
 from durable.inspection.run_rules import existing_among
+from durable.inspection.run_tags import tags_data, tags_of
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run, StepSave
@@ -149,6 +150,7 @@ def _run(run: Run, with_payloads: bool, within: RunQuerySet | None) -> dict[str,
         **limits_data(run),
         **key_data(run),
         **rank_data(run),
+        "tags": tags_data(tags_of([run])[run.id]),
     }
     if with_payloads:
         data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))

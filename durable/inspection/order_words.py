@@ -111,7 +111,7 @@ def _conditions(wanted: RunCriteria) -> Iterator[str]:
     for name, value in wanted.tags:
         yield _('with the tag "%(name)s=%(value)s"') % {
             "name": name,
-            "value": _("(hidden)") if is_hashed(name) else value,
+            "value": _("(hidden)") if conf.REDACT or is_hashed(name) else value,
         }
     for name, words in _TIMES.items():
         moment = getattr(wanted, name)

@@ -11,15 +11,15 @@ from typing import Final
 from django.db.models import Exists, OuterRef, Q
 
 from durable.conf import conf
-from durable.core.tags import HASHED, check_tag_name, tag_text
+from durable.core.tags import check_tag_name, tag_text
 from durable.core.words import Sentence, gettext_noop
-from durable.inspection.payloads import redacted
+from durable.inspection.tags import TAG, shown_value
 from durable.models import Run, RunTag
 from durable.tag_hashes import sought
 
 __all__ = ["Tag", "checked_tags", "has_tag", "split_tags", "tag_word", "tags_data", "tags_of"]
 
-_TAG: Final = "tag:"  # what a word of a search begins with
+_NOT_IN_ADDRESSES: Final = re.compile("[\x00\ud800-\udfff]")  # of UTF-8, and none of a form's text
 _WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)=(?:"(?P<quoted>[^"]+)"|(?P<plain>[^\s"]\S*))(?:\s+|$)')
 
 
@@ -27,18 +27,14 @@ _WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)=(?:"(?P<quoted>[^"]+)"|(?P<pl
 class Tag:
     """A tag of a run, with its value as the project's redaction hook shows it.
 
-    `value` is "" if only its hash is stored: then nobody can read it, and who knows it can search. `is_redacted`: the
-    hook shows another value than the stored one.
+    `is_hashed`: only the hash of the value is stored. Then `value` is "": nobody can read it, and who knows it can search.
+    `is_redacted`: the hook shows another value than the stored one.
     """
 
     name: str
     value: str
+    is_hashed: bool = False
     is_redacted: bool = False
-
-    @property
-    def is_hashed(self) -> bool:
-        """Whether only the hash of the value is stored."""
-        return not self.value
 
     @property
     def word(self) -> str:
@@ -50,10 +46,12 @@ class Tag:
 
 
 def tag_word(name: str, value: str) -> str:
-    """Return the word of a search for a tag, "" if the value has quotation marks and spaces."""
+    """Return the word of a search for a tag, "" if the value has quotation marks and spaces, or what no address has."""
+    if _NOT_IN_ADDRESSES.search(value):
+        return ""
     if re.fullmatch(r'[^\s"]\S*', value):
-        return f"{_TAG}{name}={value}"
-    return "" if '"' in value else f'{_TAG}{name}="{value}"'
+        return f"{TAG}{name}={value}"
+    return "" if '"' in value else f'{TAG}{name}="{value}"'
 
 
 def split_tags(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -63,7 +61,7 @@ def split_tags(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
     """
     found = []
     rest = text.strip()
-    while rest.startswith(_TAG):
+    while rest.startswith(TAG):
         word = _WORD.match(rest)
         if word is None:
             words = gettext_noop('write a tag as tag:name=value, or tag:name="two words": {text}')
@@ -95,19 +93,19 @@ def tags_of(runs: Sequence[Run]) -> dict[str, list[Tag]]:
     """Return the tags of each of these runs, by the names of the tags; one statement."""
     workflows = {run.id: run.workflow for run in runs}
     found: dict[str, list[Tag]] = {run_id: [] for run_id in workflows}
-    rows = RunTag.objects.using(conf.DATABASE).filter(run__in=list(found)).order_by("run", "name")
+    rows = RunTag.objects.using(conf.DATABASE).filter(run__in=list(found)).order_by("run_id", "name")
     for run_id, name, value in rows.values_list("run_id", "name", "value"):
         found[run_id].append(_tag(workflows[run_id], name, value))
     return found
 
 
 def _tag(workflow: str, name: str, value: str) -> Tag:
-    if value.startswith(HASHED):
-        return Tag(name=name, value="")
-    shown = str(redacted(workflow, f"{_TAG}{name}", value))
+    shown = shown_value(workflow, name, value)
+    if shown is None:
+        return Tag(name=name, value="", is_hashed=True)
     return Tag(name=name, value=shown, is_redacted=shown != value)
 
 
 def tags_data(tags: Iterable[Tag]) -> dict[str, str | None]:
     """Return tags as data: their values by name, None for a hashed one."""
-    return {each.name: each.value or None for each in tags}
+    return {each.name: None if each.is_hashed else each.value for each in tags}

@@ -395,6 +395,7 @@ def _fill(page: Sequence[TreeNode]) -> None:
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
     data_of = {entry.pk: load_json(entry.short) for entry in shown if entry.short is not None}
     data_of |= long_data(conf.DATABASE, [(each.pk, each.weight) for each in shown if each.pk not in data_of])
+    workflow = _workflow_of(shown)
     for entry in shown:
         entry.data = data_of.get(entry.pk, {})
         node = by_id[entry.pk]
@@ -410,6 +411,14 @@ def _fill(page: Sequence[TreeNode]) -> None:
         elif entry.kind == EntryKind.MAP:
             node.note = map_note(entry.data)
         elif entry.kind == EntryKind.TAG:
-            node.note = tags_note(entry.data)
+            node.note = tags_note(workflow, entry.data)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
+
+
+def _workflow_of(shown: Sequence[Any]) -> str:
+    """Return the workflow of these entries' run for the project's redaction hook, "" if nothing here is shown to it."""
+    run_id = next((entry.run_id for entry in shown if entry.kind == EntryKind.TAG), None)
+    if run_id is None or not conf.REDACT:
+        return ""
+    return Run.objects.using(conf.DATABASE).filter(pk=run_id).values_list("workflow", flat=True).first() or ""

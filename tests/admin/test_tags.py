@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from html import unescape
+from io import StringIO
+from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.test import Client, override_settings
 
+from durable import Context, workflow
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
@@ -72,3 +78,76 @@ def test_a_redacted_tag_is_shown_as_the_hook_shows_it(stage: Stage, operator: Cl
         assert "tenant%3Dacme" in page
         assert "customer%3D" not in page
         assert "lovelace" not in text_of(operator.get(url("changelist") + "?columns=tags"))
+
+
+@workflow(name="tests.admin.tags_itself")
+def tags_itself(ctx: Context) -> None:
+    ctx.tag(customer="lovelace", tenant="acme")
+    ctx.tag(customer="byron")
+
+
+def test_what_a_run_has_tagged_itself_is_shown_as_the_hook_shows_it(stage: Stage, operator: Client) -> None:
+    stage.start(tags_itself, id="one")
+    with override_settings(DURABLE={"REDACT": f"{__name__}.redact"}):
+        export: Any = operator.get(url("export", "one"))
+        pages = [
+            text_of(operator.get(url("change", "one"))),
+            text_of(operator.get(url("step", "one") + "?at=tag~0")),
+            text_of(operator.get(url("step", "one") + "?at=tag~1")),
+            b"".join(export.streaming_content if export.streaming else [export.content]).decode(),
+            printed("show", "one"),
+            printed("export", "one"),
+        ]
+    for page in pages:
+        assert "***" in page
+        assert "lovelace" not in page
+        assert "byron" not in page
+    assert "tenant=acme" in pages[1]
+
+
+def printed(*arguments: str) -> str:
+    out = StringIO()
+    call_command("durable", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def show_nothing(_workflow: str, field: str, value: object) -> object:
+    return "" if field == "tag:customer" else None if field == "tag:tenant" else value
+
+
+def test_a_hook_that_shows_nothing_of_a_tag_makes_it_no_hashed_one(stage: Stage, operator: Client) -> None:
+    start("one", customer="lovelace", tenant="acme")
+    with override_settings(DURABLE={"REDACT": f"{__name__}.show_nothing"}):
+        page = text_of(operator.get(url("change", "one")))
+    assert "<bdi>customer=</bdi>" in page
+    assert "<bdi>tenant=</bdi>" in page
+    assert "(hashed)" not in page
+
+
+@pytest.mark.parametrize("value", ["\ud800x", "a \udfff b", "\x00", "a\x00 b"])
+def test_a_value_that_no_address_has_is_shown_without_a_link(stage: Stage, operator: Client, value: str) -> None:
+    start("one", odd=value, tenant="acme")
+    for page in (
+        text_of(operator.get(url("change", "one"))),
+        text_of(operator.get(url("changelist") + "?columns=tags")),
+    ):
+        assert "<bdi>odd=" in page
+        assert "tag%3Aodd" not in page
+        assert "tag%3Atenant%3Dacme" in page
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\x1b[31m\nred", " x ", "\x85", 'a"b', "%2F&#?+", "\u202eabc", "e\u0301", "🚚", "\x1c", "\x1a0000", "a=b:c", "'"],
+)
+def test_the_link_of_a_tag_leads_to_its_runs(stage: Stage, operator: Client, value: str) -> None:
+    start("one", odd=value)
+    start("other", odd="x")
+    [link] = re.findall(r'href="([^"]*tag%3Aodd[^"]*)"', text_of(operator.get(url("change", "one"))))
+    assert [row.run.id for row in operator.get(unescape(link)).context["rows"]] == ["one"]
+
+
+def test_an_export_has_the_tags_of_the_run(stage: Stage, operator: Client) -> None:
+    with override_settings(DURABLE={"TAGS": {"email": "hashed"}}):
+        start("one", tenant="acme", email="ada@example.com")
+    assert json.loads(printed("export", "one"))["run"]["tags"] == {"email": None, "tenant": "acme"}

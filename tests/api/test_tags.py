@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.test import override_settings
 
+from durable import Context, runtime, workflow
 from durable.models import Run
 from tests.api import workflows
 from tests.api.conftest import Api, problem
+from tests.support.stores import passed
 
 pytestmark = pytest.mark.django_db
 
@@ -69,3 +72,38 @@ def test_a_hashed_tag_is_found_and_not_shown(api: Api) -> None:
         api.post("/runs", {"workflow": workflows.add.name, "args": [1], "id": "r", "tags": {"email": "a@example.com"}})
         assert ids(api.get("/runs?tag=email:a@example.com")) == ["r"]
         assert api.get("/runs/r").json()["tags"] == {"email": None}
+
+
+@pytest.mark.parametrize("value", [" x ", "a:b", "é", "🚚", "%2F&#?+", "\x1b[31m", "\x1a"])
+def test_a_value_is_found_as_it_was_given(api: Api, value: str) -> None:
+    api.post("/runs", {"workflow": workflows.add.name, "args": [1], "id": "r", "tags": {"odd": value}})
+    assert api.get("/runs/r").json()["tags"] == {"odd": value}
+    assert ids(api.get(f"/runs?tag=odd:{quote(value)}")) == ["r"]
+
+
+@pytest.mark.parametrize("value", ["x\ud800", "\x00"])
+def test_a_run_with_a_value_that_no_address_has_is_shown(api: Api, value: str) -> None:
+    workflows.add.using(id="r", tags={"odd": value}).start(1)
+    assert api.get("/runs/r").json()["tags"] == {"odd": value}
+    assert ids(api.get("/runs")) == ["r"]
+
+
+def hide_customers(_workflow: str, field: str, value: Any) -> Any:
+    return "***" if field == "tag:customer" else value
+
+
+@workflow(name="tests.api.tags_itself")
+def tags_itself(ctx: Context) -> None:
+    ctx.tag(customer="lovelace", tenant="acme", email="ada@example.com")
+    ctx.tag(customer="byron")
+
+
+def test_the_entries_of_a_history_show_tags_as_the_run_does(api: Api) -> None:
+    with override_settings(DURABLE={"TAGS": {"email": "hashed"}, "REDACT": f"{__name__}.hide_customers"}):
+        run = tags_itself.using(id="r").start()
+        passed(runtime.current(), run.id)
+        first, second = (each["data"] for each in api.get("/runs/r/entries").json()["results"])
+        assert first["tags"] == {"customer": "***", "tenant": "acme", "email": None}
+        assert first["before"] == dict.fromkeys(["customer", "tenant", "email"])
+        assert second == {"tags": {"customer": "***"}, "before": {"customer": "***"}}
+        assert api.get("/runs/r").json()["tags"] == {"customer": "***", "email": None, "tenant": "acme"}

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from durable import Context, Handle, get_run, workflow
+from durable import Break, Context, Continue, Handle, get_run, workflow
 from durable.histories import HistoryFileError, Values, read_files, written_history
 from durable.models import Run, RunTag
 from durable.runtime import Runtime
@@ -104,3 +104,69 @@ def test_a_file_with_what_are_no_tags_is_refused(at: Runtime, tmp_path: Path, ta
     with pytest.raises(HistoryFileError, match="not a line of a history"):
         list(read_files([path]))
     assert RunTag.objects.filter(run_id="a").count() == 3
+
+
+def test_tags_of_the_start_that_the_run_does_not_have_are_refused(at: Runtime, tmp_path: Path) -> None:
+    path = exported(a_run(), tmp_path / "file")
+    first, *rest = path.read_text(encoding="utf-8").splitlines()
+    more = {"tags_at_start": {f"t{number}": "x" for number in range(8)}}
+    path.write_text("\n".join([json.dumps({**json.loads(first), **more}), *rest]), encoding="utf-8")
+    with pytest.raises(HistoryFileError, match='the tag "t0", which the run does not have'):
+        list(read_files([path]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"tags": None, "before": {}},
+        {"tags": {"stage": "new"}},
+        {"tags": {"stage": 1}, "before": {}},
+        {"tags": {"stage": "x" * 201}, "before": {}},
+        {"tags": {"a b": "x"}, "before": {}},
+        {"tags": {"stage": "new"}, "before": ["stage"]},
+        {"tags": {"stage": "new"}, "before": {"stage": "x" * 10_000}},
+        {"tags": {"stage": "new"}, "before": {"stage": {}}},
+        {"tags": {"stage": "new"}, "before": {}, "pruned_tags": {"stage": 1}},
+        {"tags": {"stage": "new"}, "before": {}, "pruned_tags": {"stage": ["1", None, 2, "x"]}},
+        {"tags": {"stage": "new"}, "before": {}, "pruned_tags": {"stage": [1, 2, 3, "x"]}},
+        {"tags": {f"t{number}": "x" for number in range(9)}, "before": {}},
+    ],
+)
+def test_an_entry_with_what_are_no_tags_is_refused(at: Runtime, tmp_path: Path, data: Any) -> None:
+    path = exported(a_run(), tmp_path / "file")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines[1]["entry"]["data"] = data
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    out = io.StringIO()
+    with pytest.raises(SystemExit):
+        call_command("durable", "import", str(path), "--as-prefix", "copy-", stdout=out, stderr=out)
+    assert 'the entry "tag~0" has what are no tags' in out.getvalue()
+    assert not Run.objects.filter(id="copy-a").exists()
+
+
+@workflow(name="tests.tag_copies.looped")
+def looped(ctx: Context) -> None:
+    ctx.loop("rounds", _round, state=0, history_prune_interval=1, history_size=0)
+
+
+def _round(ctx: Context, number: int) -> Any:
+    ctx.tag(customer=f"lovelace {number}")
+    return Break() if number == 3 else Continue(number + 1)
+
+
+def test_a_copy_of_pruned_tags_is_redacted_too(at: Runtime, tmp_path: Path) -> None:
+    run = looped.using(id="a", tags={"customer": "lovelace"}).start()
+    settle()
+    imported(exported(run, tmp_path / "file"), "--as-prefix", "copy-")
+    copy = get_run("copy-a")
+    assert copy.tags == {"customer": "lovelace 3"}
+    assert copy.replay("rounds").tags == {"customer": "lovelace"}
+    path = exported(run, tmp_path / "redacted", Values.REDACTED)
+    assert "lovelace" not in path.read_text(encoding="utf-8")
+    imported(path, "--as-prefix", "hidden-")
+    assert get_run("hidden-a").replay("rounds").tags == {"customer": "(redacted)"}
+    out = io.StringIO()
+    with override_settings(DURABLE={"REDACT": "tests.tags.test_copies.only_stages"}):
+        call_command("durable", "export", "a", stdout=out)
+    assert "lovelace" not in out.getvalue()
