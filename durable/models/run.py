@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, cast
 
 from django.db import models
 from django.db.models import Case, F, FilteredRelation, Q, Value, When
@@ -52,6 +52,14 @@ def _name_of_join(name: str, stored: Sequence[str]) -> str:
     """Return the name of a join with the tag: another one for each tag, so that a queryset may ask for several."""
     text = "\0".join([name, *stored]).encode(errors="surrogatepass")
     return f"tag_{hashlib.sha256(text).hexdigest()[:16]}"
+
+
+def _is_tagged(runs: models.QuerySet[Run]) -> bool:
+    return TAG_KEY[0] in runs.query.annotations
+
+
+def _keys(runs: models.QuerySet[Run]) -> models.QuerySet[Run, Any]:
+    return (runs if runs.query.is_sliced else runs.order_by()).values("pk")
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -110,6 +118,29 @@ class RunQuerySet(models.QuerySet["Run"]):
             key = {column: F(f"{join}__{of_row}") for column, of_row in zip(TAG_KEY, _KEY_OF_ROW, strict=True)}
             found = with_tag.filter(**{f"{join}__isnull": False}).alias(**key)
         return found.order_by(*(f"-{column}" for column in TAG_KEY))
+
+    # Django's own operators cannot combine the joins of two querysets with tags.
+
+    def __and__(self, other: models.QuerySet[Run]) -> Self:
+        """Return the runs of both."""
+        if _is_tagged(self):
+            return self.filter(pk__in=_keys(other))
+        return super().__and__(self._every().filter(pk__in=_keys(other)) if _is_tagged(other) else other)
+
+    def __or__(self, other: models.QuerySet[Run]) -> Self:
+        """Return the runs of one or of both; newest first if one has tags."""
+        if not (_is_tagged(self) or _is_tagged(other)):
+            return super().__or__(other)
+        return self._every().filter(Q(pk__in=_keys(self)) | Q(pk__in=_keys(other))).newest_first()
+
+    def __xor__(self, other: models.QuerySet[Run]) -> Self:
+        """Return the runs of one alone; newest first if one has tags."""
+        if not (_is_tagged(self) or _is_tagged(other)):
+            return super().__xor__(other)
+        return self._every().filter(Q(pk__in=_keys(self)) ^ Q(pk__in=_keys(other))).newest_first()
+
+    def _every(self) -> Self:
+        return type(self)(self.model, using=cast(Any, self)._db)  # not `db`, which the router chooses for reading
 
     def ended_in(self, state: str) -> Self:
         """Return those that ended in this state; written so that the index over ended runs serves it."""

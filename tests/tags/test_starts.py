@@ -105,6 +105,32 @@ def test_the_newest_come_first_and_the_result_is_a_queryset_as_any(at: Runtime) 
     assert tagged.all().count() == 3
 
 
+def test_querysets_with_other_tags_are_combined(at: Runtime) -> None:
+    for number in range(6):
+        tags: dict[str, TagValue] = {"tenant": "abc"[number % 3], "order": number}
+        one.using(id=f"r{number}", tags=tags).start()
+    a, b = (Run.objects.tagged(tenant=each) for each in "ab")
+    last = Run.objects.filter(id__gte="r3")
+
+    def ids(runs: Any) -> list[str]:
+        return [run.id for run in runs]
+
+    assert ids(a | b) == ["r4", "r3", "r1", "r0"]
+    assert ids((a | b).tagged(order=1)) == ids(a.tagged(order=0) | b.tagged(order=1))[:1] == ["r1"]
+    assert ids(a | Run.objects.tagged(order=5) | Run.objects.tagged(order=1)) == ["r5", "r3", "r1", "r0"]
+    assert ids(a | last) == ids(last | a) == ["r5", "r4", "r3", "r0"]
+    assert ids(a & b) == []
+    assert ids(a & Run.objects.tagged(order=3)) == ["r3"]
+    assert ids(a & last) == ids(last & a) == ["r3"]
+    assert ids(last & last.newest_first()) == ["r5", "r4", "r3"]
+    assert ids(a ^ last) == ids(last ^ a) == ["r5", "r4", "r0"]
+    assert ids(a[:1] | b) == ["r4", "r3", "r1"]
+    assert (a | b).open().count() == (a | b).update(worker="w") == 4
+    assert ids(a.union(b).order_by("id")) == ["r0", "r1", "r3", "r4"]
+    assert ids(Run.objects.none() | a) == ids(a | Run.objects.none()) == ["r3", "r0"]
+    assert ids(Run.objects.none() & a) == ids(a & Run.objects.none()) == []
+
+
 def test_tagged_needs_a_tag(at: Runtime) -> None:
     with pytest.raises(TypeError, match="at least one tag"):
         Run.objects.tagged()
