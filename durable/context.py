@@ -377,9 +377,9 @@ class Context(_Shared[SyncDriver]):
     def tag(self, /, **tags: TagValue) -> None:
         """Tag the run, so that `Run.objects.tagged` finds it: `ctx.tag(stage="paid")`.
 
-        A tag that the run has already gets the new value. The tags are written with the next commit of the run, and a
-        replay does not write them again. Raises ValueError for what is no tag, and for more than 8 in all; TypeError
-        for a value of another type.
+        A tag that the run has already gets the new value. The tags are written with the next commit of the run, at the
+        latest before its next step begins, and a replay does not write them again. Raises ValueError for what is no
+        tag, and for more than 8 in all; TypeError for a value of another type.
         """
         self._do("tag()", tag(self._scope, tags))
 

@@ -436,6 +436,11 @@ class Journal:
             self.tags = {**(self.tags or {}), **tags}
             self._pending.tags.update(tags)
 
+    @property
+    def has_tags_to_set(self) -> bool:
+        """Whether the next commit sets tags of the run."""
+        return bool(self._pending.tags)
+
     def release_slots(self, location: str) -> None:
         """Let the next commit give up the slots that this operation holds, or its places in lines."""
         with self.lock:

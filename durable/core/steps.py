@@ -163,6 +163,8 @@ class _Attempt:
             yield SAVE
         elif self.options.atomic and self.scope.is_concurrent:
             yield SAVE  # commit earlier records first: the commit of this step writes its own record only
+        elif self.journal.has_tags_to_set:
+            yield SAVE  # the run is found by its new tags while the step is executed, however long that takes
         try:
             value = yield from self._call(function)
         except ControlFlow as ending:

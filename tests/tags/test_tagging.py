@@ -404,3 +404,28 @@ def new_tags(flow: Any) -> dict[str, str]:
     settle()
     found: dict[str, str] = run.tags
     return found
+
+
+seen: list[dict[str, str]] = []
+
+
+def look() -> None:
+    seen.append(get_run("looked-at").tags)
+
+
+@workflow(name="tests.tagging.looked_at")
+def looked_at(ctx: Context) -> None:
+    ctx.tag(stage="begun")
+    ctx.tag(number=1)
+    ctx.step("one", look)
+    ctx.step("two", look)
+    ctx.join("both", {"a": lambda c: c.tag(branch="a"), "b": lambda c: c.step("three", look)})
+
+
+def test_a_run_is_found_by_its_tags_while_its_next_step_is_executed(at: Runtime) -> None:
+    seen.clear()
+    run = looked_at.using(id="looked-at").start()
+    settle()
+    assert run.state == "completed"
+    begun = {"number": "1", "stage": "begun"}
+    assert seen == [begun, begun, {**begun, "branch": "a"}]

@@ -660,7 +660,7 @@ def test_the_code_fits_the_history_of_a_run_that_was_given_up(
     assert begun.count("before") == (1 if of is ephemeral else 0)
 
 
-def test_tags_that_are_not_committed_are_written_when_the_run_is_given_up(
+def test_tags_before_a_step_stay_when_the_run_is_given_up(
     working: Callable[..., threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activities, "GIVE_UP", 0.5)
