@@ -77,7 +77,8 @@ def _names_in(path: Path) -> Iterator[tuple[str, int]]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr == "tag":
-            yield from ((each.arg, each.value.lineno) for each in node.keywords if each.arg is not None)
+            for each in node.keywords:
+                yield from _keys_of(each.value) if each.arg is None else [(each.arg, each.value.lineno)]
         elif node.func.attr == "using":
             for each in node.keywords:
                 if each.arg == "tags":

@@ -49,15 +49,16 @@ _PERSONAL: Final = frozenset(
 )
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _told: set[str] = set()  # names that this process has warned of
+_MOST_TOLD: Final = 100  # names: over REST, a user may give ever new ones
 
 
 def stored_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return tags, given by name with the text of their values, as they are stored.
 
-    Logs once for each name that tells of people and is kept in clear without the project having said so.
+    Logs once for each of the first names that tell of people and are kept in clear without the project having said so.
     """
     for name in tags:
-        if name not in _told and name not in conf.TAGS and tells_of_people(name):
+        if len(_told) < _MOST_TOLD and name not in _told and name not in conf.TAGS and tells_of_people(name):
             _told.add(name)
             logger.warning('the values of the tag "%s" are kept in clear. %s', name, HOW_TO_KEEP.format(name=name))
     return {name: _hashed(name, text, settings.SECRET_KEY) if is_hashed(name) else text for name, text in tags.items()}

@@ -124,8 +124,11 @@ def _text(name: str, value: TagValue) -> str:
         return at.replace(tzinfo=None).isoformat() + "Z"
     if isinstance(value, date):
         return value.isoformat()
+    instead = (
+        "leave the tag out for none, and give it another value to replace one" if value is None else "write str(...)"
+    )
     raise TypeError(
-        f'the value of the tag "{name}" is text, a number, a datetime or a date, not {type(value).__name__}: write str(...)'
+        f'the value of the tag "{name}" is text, a number, a datetime or a date, not {type(value).__name__}: {instead}'
     )
 
 

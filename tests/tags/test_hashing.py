@@ -18,7 +18,7 @@ from durable.core.tags import HASHED
 from durable.lint_checks import without_code
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
-from durable.tag_hashes import tells_of_people
+from durable.tag_hashes import stored_tags, tells_of_people
 from tests.support.stores import STORES, in_force, passed, settle
 
 HASHES = override_settings(DURABLE={"TAGS": {"email": "hashed", "login": "hashed"}}, SECRET_KEY="k1")
@@ -106,6 +106,7 @@ def view(request):
     ship.using(id="x", tags=dict(ssn=3))
     other.tags(street=4)
     template.using(name="x")
+    ctx.tag(**{"passport": 5}, **more)
 '''
 
 
@@ -126,12 +127,23 @@ def test_the_check_names_tags_that_tell_of_people(tmp_path: Path, monkeypatch: p
         f'{path}:6: the value of the tag "email"',
         f'{path}:10: the value of the tag "phone"',
         f'{path}:11: the value of the tag "ssn"',
+        f'{path}:14: the value of the tag "passport"',
     ]
     assert '{"email": "hashed"}' in said[0][1]
     with override_settings(DURABLE={"TAGS": {"phone": "hashed", "ssn": "clear"}}):
-        assert len(warnings_of(monkeypatch, path)) == 1
+        assert len(warnings_of(monkeypatch, path)) == 2
     with without_code():
         assert warnings_of(monkeypatch, path) == []
+
+
+def test_of_ever_new_names_the_first_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: set[str] = set()
+    monkeypatch.setattr(tag_hashes, "_told", told)
+    for number in range(300):
+        stored_tags({f"name{number}": "x"})
+    assert len(told) == len(caplog.records) == 100
 
 
 def test_the_check_reads_the_apps_that_bring_workflows() -> None:

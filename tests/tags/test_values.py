@@ -79,7 +79,7 @@ def test_a_value_has_one_text(value: Any, text: str) -> None:
         (datetime(2026, 1, 1), ValueError, "no time zone"),  # noqa: DTZ001
         (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), ValueError, "years 1 and 9999"),
         (HASHED + "00", ValueError, "only hashed values do"),
-        (None, TypeError, "not NoneType"),
+        (None, TypeError, "not NoneType: leave the tag out for none"),
         (b"acme", TypeError, "not bytes"),
         (["a"], TypeError, "not list"),
         (1j, TypeError, "not complex"),
