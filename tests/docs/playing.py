@@ -159,10 +159,11 @@ def _workflows_of_its_own() -> Iterator[None]:
                 registry.registry.unregister(each)
         return found
 
+    discovered = {each.name for each in registry.all() if registry.is_discovered(each.name)}
     others = taken()
     try:
         yield
     finally:
         taken()
         for each in others:
-            registry.register(each)
+            registry.register(each, discovered=each.name in discovered)
