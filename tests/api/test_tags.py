@@ -107,3 +107,26 @@ def test_the_entries_of_a_history_show_tags_as_the_run_does(api: Api) -> None:
         assert first["before"] == dict.fromkeys(["customer", "tenant", "email"])
         assert second == {"tags": {"customer": "***"}, "before": {"customer": "***"}}
         assert api.get("/runs/r").json()["tags"] == {"customer": "***", "email": None, "tenant": "acme"}
+
+
+def of_acme(_request: Any, runs: Any) -> Any:
+    return runs.tagged(tenant="acme")
+
+
+def of_acme_or_old(_request: Any, runs: Any) -> Any:
+    return runs.tagged(tenant="acme") | runs.filter(id="old")
+
+
+@pytest.mark.parametrize("rule", ["of_acme", "of_acme_or_old"])
+def test_a_rule_of_who_sees_what_may_be_about_tags(tagged: Api, rule: str) -> None:
+    with override_settings(DURABLE={"API_RUNS": f"{__name__}.{rule}"}):
+        assert ids(tagged.get("/runs")) == ids(tagged.get("/runs?tag=tenant:acme")) == ["run-1", "run-0"]
+        assert ids(tagged.get("/runs?tag=tenant:other")) == ids(tagged.get("/runs?tag=order:2")) == []
+        assert ids(tagged.get("/runs?tag=order:1&sort=wake_at")) == ["run-1"]
+        assert ids(tagged.get("/runs?id_prefix=run-&state=pending")) == ["run-0", "run-1"]
+        assert tagged.get("/runs/run-0").status_code == 200
+        problem(tagged.get("/runs/run-2"), 404, "run-not-found")
+        start = {"workflow": workflows.add.name, "args": [1]}
+        assert tagged.post("/runs", {**start, "tags": {"tenant": "acme"}}).status_code == 201
+        problem(tagged.post("/runs", {**start, "tags": {"tenant": "other"}}), 404, "run-not-found")
+    assert Run.objects.tagged(tenant="other").count() == 1

@@ -184,3 +184,28 @@ def test_a_hashed_tag_is_found_and_not_shown(hashed: None) -> None:
     [words] = _conditions(RunCriteria(tags=(("email", "ada@example.com"),)))
     assert words == 'with the tag "email=(hidden)"'
     assert list(_conditions(RunCriteria(tags=ACME))) == ['with the tag "tenant=acme"']
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.parametrize("within", [False, True], ids=["all", "within"])
+def test_runs_of_one_moment_are_listed_once(limit: int, within: bool) -> None:
+    names = ["a", "B", "é", "e\u0301", "🚚", "\ufb01", "Z z", "r\u0130", "~", "%"]
+    runs = [Run(id=each, workflow="w", queue="q", input="[]", created_at=NOW) for each in names]
+    Run.objects.bulk_create(runs)
+    for name, value in {"tenant": "acme", "order": "1"}.items():
+        RunTag.objects.bulk_create(RunTag(run=run, name=name, value=value, created_at=NOW) for run in runs)
+    wanted = sorted(names, key=lambda each: each.encode())
+    visible = Run.objects.exclude(id="B") if within else None
+    if within:
+        wanted.remove("B")
+    for tags in (ACME, (*ACME, ("order", "1"))):
+        for order, expected in ((RunOrder.NEWEST, wanted[::-1]), (RunOrder.OLDEST, wanted)):
+            found: list[str] = []
+            cursor: str | None = None
+            while True:
+                page = list_runs(RunCriteria(tags=tags), order=order, cursor=cursor, limit=limit, within=visible)
+                found += [run.id for run in page.runs]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            assert found == expected, (tags, order)
