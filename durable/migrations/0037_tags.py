@@ -17,8 +17,8 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("name", durable.models.fields.NameField(max_length=200)),
-                ("value", durable.models.fields.NameField(max_length=1000)),
-                ("start_value", durable.models.fields.NameField(blank=True, max_length=1000, null=True)),
+                ("value", durable.models.fields.TagValueField(max_length=1000)),
+                ("start_value", durable.models.fields.TagValueField(blank=True, max_length=1000, null=True)),
                 ("created_at", models.DateTimeField()),
                 (
                     "run",

@@ -26,6 +26,7 @@ __all__ = [
     "QueueField",
     "SafeTextField",
     "SummaryField",
+    "TagValueField",
     "choices",
     "dump_error",
     "dump_json",
@@ -173,6 +174,12 @@ class NameField(_CharField[_Set, _Get]):
 
     def from_db_value(self, value: str | None, *_: Any) -> str | None:
         return None if value is None else unpack(value)
+
+
+class TagValueField(NameField[_Set, _Get]):
+    """The value of a tag: an index has it beside two names and a time, so that MySQL's column is shorter still."""
+
+    _MYSQL_MAX_LENGTH = 360
 
 
 class QueueField(NameField[_Set, _Get]):

@@ -13,7 +13,7 @@ from typing import Final
 from django.db import models
 
 from durable.core.ids import MAX_ID
-from durable.models.fields import NameField
+from durable.models.fields import NameField, TagValueField
 from durable.models.run import Run
 
 __all__ = ["RunTag"]
@@ -31,8 +31,8 @@ class RunTag(models.Model):
     # no constraint in the database: the row is inserted in the transaction that has inserted the run
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="tags", db_index=False, db_constraint=False)
     name = NameField[str, str](max_length=MAX_ID)
-    value = NameField[str, str](max_length=_PACKED)
-    start_value = NameField[str | None, str | None](max_length=_PACKED, null=True, blank=True)
+    value = TagValueField[str, str](max_length=_PACKED)
+    start_value = TagValueField[str | None, str | None](max_length=_PACKED, null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:
