@@ -11,7 +11,7 @@ from typing import Final
 from django.db.models import Exists, OuterRef, Q
 
 from durable.conf import conf
-from durable.core.tags import check_tag_name, tag_text
+from durable.core.tags import MAX_TAGS, check_tag_name, tag_text
 from durable.core.words import Sentence, gettext_noop
 from durable.inspection.tags import TAG, shown_value
 from durable.models import Run, RunTag
@@ -74,12 +74,14 @@ def split_tags(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
 def checked_tags(tags: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Return these tags, each once.
 
-    Raises ValueError for a name or a value that no tag has, and for two values of one tag, which no run has.
+    Raises ValueError for a name or a value that no tag has, and for two values of one tag or more tags than a run has.
     """
     found = tuple(dict.fromkeys((check_tag_name(name), tag_text(name, value)) for name, value in tags))
     [(name, number)] = Counter(name for name, _ in found).most_common(1) or [("", 0)]
     if number > 1:
         raise ValueError(Sentence(gettext_noop('a run has one value of the tag "{name}": give one'), name=name))
+    if len(found) > MAX_TAGS:  # each is a join
+        raise ValueError(Sentence(gettext_noop("a run has at most {number} tags: search for no more"), number=MAX_TAGS))
     return found
 
 

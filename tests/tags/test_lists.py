@@ -150,6 +150,8 @@ def test_what_begins_like_a_tag_and_is_none_is_told(text: str) -> None:
 def test_two_values_of_one_tag_are_told() -> None:
     with pytest.raises(ValueError, match='one value of the tag "a"'):
         split_tags("tag:a=b tag:a=c")
+    with pytest.raises(ValueError, match="at most 8 tags: search for no more"):
+        split_tags(" ".join(f"tag:t{number}=x" for number in range(100)))
     with pytest.raises(ValueError, match="201 characters"):
         RunCriteria(tags=(("a", "b" * 201),))
 
