@@ -157,6 +157,34 @@ def test_branches_in_threads_tag_at_once(transactional_db: None) -> None:
         runtime.deactivate(at)
 
 
+async def _async_branch(name: str, ctx: AsyncContext) -> None:
+    await ctx.tag(**{name: 1})
+    await ctx.step("work", calls.append, name)
+    await ctx.tag(**{name: 2}, newest=name)
+
+
+@workflow(name="tests.tagging.async_crowd")
+async def async_crowd(ctx: AsyncContext) -> None:
+    await ctx.join("all", {f"b{number}": partial(_async_branch, f"t{number}") for number in range(7)})
+    await ctx.queue.next("go")
+
+
+def test_async_branches_tag_at_once(transactional_db: None) -> None:
+    at = replace(runtime.production(), sequential_branches=False)
+    runtime.activate(at)
+    calls.clear()
+    try:
+        run = async_crowd.start()
+        passed(at, run.id)
+        newest = run.tags["newest"]
+        assert run.tags == {"newest": newest} | {f"t{number}": "2" for number in range(7)}
+        assert of_tags(run)[-1][1]["newest"] == newest, "rows and entries are in one order"
+        run.replay("all", in_place=True)
+        assert run.tags == {}
+    finally:
+        runtime.deactivate(at)
+
+
 def test_a_replay_in_place_takes_back_what_it_deletes(at: Runtime) -> None:
     run = stages.using(tags={"stage": "start"}).start()
     passed(at, run.id)
