@@ -400,8 +400,9 @@ class Harness(AsyncTwins):
         """Run the workflow twice for each commit that it makes: with a crash before that commit, and with one after it.
 
         Returns the number of these runs. After each crash a new pass continues the run. Asserts that the outcome is
-        that of an undisturbed run, that no step's function was called again after its result was recorded, and, if
-        `check` is given, that it returns what it returned after the undisturbed run (it may also assert by itself).
+        that of an undisturbed run, its tags included, that no step's function was called again after its result was
+        recorded, and, if `check` is given, that it returns what it returned after the undisturbed run (it may also
+        assert by itself).
         `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash. By default the run
         is finished by its deadlines. Each run has a harness of its own. Inside a test's transaction, its rows are
         rolled back after it. Log records of the runs that crash are neither printed nor captured, unless the harness
@@ -440,7 +441,7 @@ class Harness(AsyncTwins):
             end = trial.peek(handle)
             error = (end.error.type, end.error.message) if end.error else None
             checked = check() if check is not None else None
-            return (end.state, end.output, error, checked), trial.commits
+            return (end.state, end.output, error, handle.tags, checked), trial.commits
 
     def _another(self, *, strict: bool) -> Harness:
         at = self._runtime
@@ -462,7 +463,7 @@ class Harness(AsyncTwins):
 
 def _difference(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
     """Return how two outcomes differ. The usual reason is a step that is called again after a crash."""
-    names = ("the state", "the output", "the error", "what check() returned")
+    names = ("the state", "the output", "the error", "what the run is tagged with", "what check() returned")
     parts = [
         f"{name} is {one!r} instead of {other!r}"
         for name, one, other in zip(names, found, expected, strict=True)

@@ -169,6 +169,21 @@ def test_a_run_dies_anywhere_and_has_its_tags() -> None:
         h.crash_everywhere(small)
 
 
+@workflow(name="tests.tag_faults.dice")
+def dice(ctx: Context) -> None:
+    drawn.append(len(drawn))
+    ctx.tag(drawn=drawn[-1])
+    ctx.step("first", str)
+
+
+drawn: list[int] = []
+
+
+def test_a_tag_that_is_another_after_a_crash_is_told() -> None:
+    with Harness(strict=False) as h, pytest.raises(AssertionError, match="what the run is tagged with is "):
+        h.crash_everywhere(dice)
+
+
 def test_what_tags_cost(at: Runtime) -> None:
     """A start has one statement more, in a transaction; a pass asks once, and each commit with tags has one more."""
     plain = small_plain.start()
