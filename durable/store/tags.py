@@ -23,13 +23,19 @@ def with_tags(runs: Iterable[RunRecord]) -> list[NewRun]:
 
 
 def put(alias: str, runs: Sequence[NewRun], *, is_retried: bool = False) -> None:
-    """Write the tags of new runs, in the transaction of their creation; `is_retried`: an earlier try may have."""
+    """Write the tags of new runs, in the transaction of their creation; `is_retried`: an earlier try may have.
+
+    A row that is there although its run is new was left by a run of this id that was deleted while it was written.
+    """
     rows = [
         RunTag(run_id=run.id, name=name, value=value, start_value=value, created_at=run.created_at)
         for run in runs
         for name, value in (run.tags or {}).items()
     ]
-    RunTag.objects.using(alias).bulk_create(rows, batch_size=_AT_ONCE, ignore_conflicts=is_retried)
+    if is_retried:
+        RunTag.objects.using(alias).bulk_create(rows, batch_size=_AT_ONCE, ignore_conflicts=True)
+    else:
+        _put_over(alias, rows, ["value", "start_value", "created_at"])
 
 
 def of_runs(alias: str, run_ids: Sequence[str], *, at_start: bool = False) -> dict[str, dict[str, str]]:
@@ -56,5 +62,16 @@ def change(alias: str, run_id: str, change: TagChange) -> None:
         for name, value in tags.items()
         if value is not None
     ]
+    _put_over(alias, new, ["value"])
+
+
+def _put_over(alias: str, rows: Sequence[RunTag], changed: Sequence[str]) -> None:
+    """Insert the rows; of those that are there, change these columns."""
     targeted = connections[alias].features.supports_update_conflicts_with_target
-    rows.bulk_create(new, update_conflicts=True, update_fields=["value"], unique_fields=_KEY if targeted else None)
+    RunTag.objects.using(alias).bulk_create(
+        rows,
+        batch_size=_AT_ONCE,
+        update_conflicts=True,
+        update_fields=changed,
+        unique_fields=_KEY if targeted else None,
+    )

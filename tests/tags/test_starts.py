@@ -226,6 +226,15 @@ def test_a_pruned_run_leaves_no_tags(at: Runtime) -> None:
     assert not RunTag.objects.exists()
 
 
+def test_a_row_that_a_deleted_run_has_left_stops_no_start(at: Runtime) -> None:
+    before = datetime(2020, 1, 1, tzinfo=UTC)
+    RunTag.objects.create(run_id="again", name="tenant", value="old", start_value="old", created_at=before)
+    run = one.using(id="again", tags=ACME).start()
+    assert run.tags == {"order": "42", "tenant": "acme"}
+    assert found(tenant="acme", order=42) == ["again"]
+    assert RunTag.objects.get(run="again", name="tenant").created_at == run.info().created_at
+
+
 def test_a_thousand_starts_write_their_tags_in_a_few_statements(at: Runtime) -> None:
     how = one.using(tags={f"t{number}": number for number in range(8)})
     with CaptureQueriesContext(connection) as few:
