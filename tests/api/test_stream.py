@@ -64,6 +64,23 @@ def test_first_all_then_what_is_new(api: Api) -> None:
     assert all(entry["payloads"] is None for entry in reader.entries.values())
 
 
+def test_new_tags_are_sent_while_a_step_is_executed(api: Api) -> None:
+    reader = Reader(api, "a")
+    found: list[tuple[list[str], dict[str, Any]]] = []
+
+    @workflow(name="tests.api.stages")
+    def stages(ctx: Context) -> None:
+        for stage in ("new", "paid"):
+            ctx.tag(stage=stage)
+            ctx.step(stage, lambda: found.append((reader.read(), reader.run["tags"])))
+
+    pass_once(stages.using(id="a", tags={"tenant": "acme"}).start())
+    assert found == [
+        (["entry", "run"], {"stage": "new", "tenant": "acme"}),
+        (["entry", "entry", "run"], {"stage": "paid", "tenant": "acme"}),
+    ]
+
+
 def test_a_run_that_has_ended_is_sent_once(api: Api) -> None:
     pass_once(loop.using(id="a").start(1))
     reader = Reader(api, "a")

@@ -14,6 +14,7 @@ from durable.api.render import entry_shown
 from durable.api.serializers.history import EntrySerializer
 from durable.api.serializers.runs import RunSerializer
 from durable.api.stream.changes import News
+from durable.core.records import EntryKind
 from durable.inspection.run_rules import existing_among
 from durable.inspection.run_tags import tags_of
 from durable.models import Run
@@ -67,7 +68,7 @@ class EventBuilder:
         found: Any = EntrySerializer(shown, many=True).data  # a list
         for data in found:
             yield StreamEvent(event="entry", data=data)
-        if news.has_changed:
+        if news.has_changed or any(each.kind == EntryKind.TAG for each in news.entries):  # a run shows its tags
             yield StreamEvent(event="run", data=RunSerializer(run, context=self._context(run)).data)
         if news.has_ended:
             yield StreamEvent(event="end", data={"id": run.id, "state": run.state})
