@@ -80,7 +80,10 @@ def with_new_values(
 
 
 def check_data(entry: EntryRecord) -> None:
-    """Raise TypeError, ValueError or LookupError for an entry, read from elsewhere, that has not what is read of its tags."""
+    """Check what an entry that was read from elsewhere has of tags.
+
+    Raises TypeError, ValueError, LookupError or AttributeError for data that the functions here cannot read.
+    """
     if entry.kind == EntryKind.TAG:
         check_stored(entry.data["tags"])
     for name, changes in _changes_in(entry):

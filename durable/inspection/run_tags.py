@@ -27,8 +27,8 @@ _WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)=(?:"(?P<quoted>[^"]+)"|(?P<pl
 class Tag:
     """A tag of a run, with its value as the project's redaction hook shows it.
 
-    `is_hashed`: only the hash of the value is stored. Then `value` is "": nobody can read it, and who knows it can search.
-    `is_redacted`: the hook shows another value than the stored one.
+    `is_hashed`: only the hash of the value is stored. Then `value` is "": nobody can read it, and who knows it can
+    search. `is_redacted`: the hook shows another value than the stored one.
     """
 
     name: str

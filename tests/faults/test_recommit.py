@@ -24,6 +24,7 @@ from durable.store.orm import OrmStore
 from durable.testing import Harness
 from tests.core.conftest import NOW
 from tests.faults.passing import pass_once
+from tests.support.breaking import Breaking
 from tests.support.worker import work_off
 
 LEASE = timedelta(seconds=30)
@@ -33,22 +34,6 @@ LEASE = timedelta(seconds=30)
 def h() -> Iterator[Harness]:
     with Harness(now=NOW, strict=False) as harness:  # steps are given the list that they fill
         yield harness
-
-
-class Breaking:
-    """The harness's store, whose commits break where `strike` says: it is given each commit's number and the batch."""
-
-    def __init__(self, inner: Any, strike: Callable[[int, Batch, Callable[[], Committed]], Committed]) -> None:
-        self.inner = inner
-        self.strike = strike
-        self.commits = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def commit(self, batch: Batch) -> Committed:
-        self.commits += 1
-        return self.strike(self.commits, batch, lambda: self.inner.commit(batch))
 
 
 def pass_through(h: Harness, run_id: str, store: Any) -> PassOutcome:

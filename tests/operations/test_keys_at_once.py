@@ -7,59 +7,24 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, close_old_connections, connection, connections
+from django.db import close_old_connections
 
 from durable import Context, RunConflictError, get_run, workflow
 from durable.core.records import ENDED
 from durable.models import QueueMessage, Run, RunKey
+from tests.support.at_once import THREADS, at_once, patiently
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
-_THREADS = 4
 _STARTS = 8
 
 
 @workflow(name="tests.at_once.job")
 def job(ctx: Context, number: int = 0) -> int:
     return number
-
-
-def at_once(act: Callable[[int], None]) -> None:
-    """Call `act` with the numbers of some threads, all at the same time; raise what it raised."""
-    begin = threading.Barrier(_THREADS)
-    errors: list[BaseException] = []
-
-    def work(number: int) -> None:
-        try:
-            begin.wait(120)
-            act(number)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work, args=[number]) for number in range(_THREADS)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(300)
-    assert not errors, errors
-
-
-def patiently(start: Callable[[], object]) -> None:
-    """SQLite may say that it is locked; then nothing was done, and the caller tries again."""
-    while True:
-        try:
-            start()
-        except OperationalError as error:
-            if connection.vendor != "sqlite" or "locked" not in str(error):
-                raise
-        else:
-            return
 
 
 def test_all_get_the_one_open_run() -> None:
@@ -98,7 +63,7 @@ def test_one_of_those_that_replace_one_another_is_left() -> None:
 
     at_once(start)
     states = Counter(Run.objects.values_list("state", flat=True))
-    assert states == {"pending": 1, "cancelled": _THREADS * _STARTS - 1}
+    assert states == {"pending": 1, "cancelled": THREADS * _STARTS - 1}
     holder = job.open_run(key="k")
     assert holder is not None
     assert holder.state == "pending"
@@ -112,8 +77,8 @@ def test_all_messages_are_in_one_run_in_the_order_of_their_sender() -> None:
     at_once(send)
     assert Run.objects.count() == 1
     bodies = [json.loads(body) for body in QueueMessage.objects.order_by("order").values_list("body", flat=True)]
-    assert Counter(number for number, _ in bodies) == dict.fromkeys(range(_THREADS), _STARTS)
-    for thread in range(_THREADS):
+    assert Counter(number for number, _ in bodies) == dict.fromkeys(range(THREADS), _STARTS)
+    for thread in range(THREADS):
         assert [place for number, place in bodies if number == thread] == list(range(_STARTS))
 
 
@@ -132,7 +97,7 @@ def test_starts_beside_ends_never_find_an_ended_run() -> None:
     at_once(act)
     assert RunKey.objects.filter(is_open=True, run__state__in=ENDED).count() == 0
     assert Run.objects.exclude(state__in=ENDED).count() <= 1
-    assert QueueMessage.objects.count() == (_THREADS - 1) * _STARTS
+    assert QueueMessage.objects.count() == (THREADS - 1) * _STARTS
 
 
 def test_debounced_starts_are_one_run_with_the_last_input() -> None:
@@ -144,7 +109,7 @@ def test_debounced_starts_are_one_run_with_the_last_input() -> None:
 
     at_once(start)
     run = Run.objects.select_related("key").get()
-    assert run.key.moves == _THREADS * _STARTS - 1
+    assert run.key.moves == THREADS * _STARTS - 1
     assert run.wake_at is not None
     assert run.wake_at <= run.key.taken_at + timedelta(hours=2)
 

@@ -19,7 +19,7 @@ from durable.execution.passes import execute_pass
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.faults.test_recommit import Breaking
+from tests.support.breaking import Breaking
 from tests.support.stores import STORES, in_force, passed
 
 

@@ -1,4 +1,4 @@
-"""Programs drawn at random that tag their run: after a replay from anywhere the tags are those that the run had there."""
+"""Programs drawn at random that tag their run: after a replay from anywhere it has the tags that it had there."""
 
 from __future__ import annotations
 

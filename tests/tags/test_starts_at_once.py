@@ -11,7 +11,7 @@ import pytest
 from durable import Context, get_run, workflow
 from durable.core.tags import TagValue
 from durable.models import Run, RunTag
-from tests.operations.test_keys_at_once import at_once, patiently
+from tests.support.at_once import at_once, patiently
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
