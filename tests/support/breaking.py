@@ -11,7 +11,7 @@ __all__ = ["Breaking"]
 
 
 class Breaking:
-    """Another store, whose commits break where `strike` says; it is given each one's number and batch, and the commit."""
+    """Another store, whose commits break where `strike` says; it is given the number, the batch and the commit."""
 
     def __init__(self, inner: Any, strike: Callable[[int, Batch, Callable[[], Committed]], Committed]) -> None:
         self.inner = inner
