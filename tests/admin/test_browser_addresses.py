@@ -1,4 +1,4 @@
-"""Every page of the admin in a real browser: no barriers in the light and the dark theme and in forced colours."""
+"""Every page of the admin in a real browser: no barriers in the light and the dark theme, in forced colours, on a phone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 PASSWORD = "correct horse"
-#: A colour scheme, forced colours, and what axe looks at: the structure of a page is the same in all of them.
+WIDE, TELEPHONE = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
+#: A colour scheme, forced colours, a size, and what axe looks at: colours do not change the structure of a page.
 LOOKS = {
-    "light": ("light", "none", RULES),
-    "dark": ("dark", "none", ("color-contrast",)),
-    "forced": ("light", "active", ("color-contrast",)),
+    "light": ("light", "none", WIDE, RULES),
+    "dark": ("dark", "none", WIDE, ("color-contrast",)),
+    "forced": ("light", "active", WIDE, ("color-contrast",)),
+    "telephone": ("dark", "none", TELEPHONE, RULES),
 }
 #: Parts of pages, downloads, lists of names and redirections.
 NO_PAGES = {"names", "overview", "bulk_live", "lead", "live", "export", "raw", "bulk", "save_view", "delete_view"}
@@ -55,6 +57,7 @@ def test_no_page_has_barriers(
     change = path_of("admin:durable_run_change", PAGES["change"], site)
     paths += [f"{change}?part={name}" for name in PART_NAMES]
     paths += [url("change", "hung"), f"{url('running_step', 'hung')}?at=charge", url("act", "hung", "abandon")]
+    paths.append(f"{url('payload', 'run')}?of=input&find=1")
     paths += ["/admin/", "/admin/durable/", "/admin/durable/operatoraction/"]
     log = [f"/admin/durable/operatoraction/{site['{action}']}/{page}/" for page in ("change", "history")]
     paths += [*log, f"{url('bulk')}?verb=recover&all=on&filter=%3Fstate%3Dfailed&first=1"]
@@ -64,12 +67,16 @@ def test_no_page_has_barriers(
     page.get_by_label("Username").fill("ada")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
-    scheme, forced, rules = LOOKS[look]
+    scheme, forced, size, rules = LOOKS[look]
+    page.set_viewport_size(size)  # type: ignore[arg-type]  # a dict like it
     page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]  # two of its words
     found: dict[str, list[str]] = {}
     # the search of the log is Django's own
     for path in paths:
         page.goto(live_server.url + path)
+        page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
         for each in barriers(page, rules, but="#toolbar"):
             found.setdefault(f"{each['id']}: {each['nodes'][0]['html'][:200]}", []).append(path)
+        if page.evaluate("document.documentElement.scrollWidth") > size["width"]:
+            found.setdefault("wider than the screen", []).append(path)
     assert found == {}
