@@ -1,18 +1,23 @@
 """One payload of a run by itself: a page in parts, and a download.
 
 An address has `of=input` or `of=output`, `of=message` or `of=response` with the message's `id`, or `at=` an entry's
-location with the `of=` name of one of its payloads.
+location with the `of=` name of one of its payloads. With `find=` words the page has the places where they are.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.html import escape
 from django.utils.http import content_disposition_header
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from durable.admin import access, pages
@@ -22,7 +27,7 @@ from durable.admin.streamed_response import streamed
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.places import Place, of_message
-from durable.inspection import payload, read_entry_detail
+from durable.inspection import Count, payload, read_entry_detail
 from durable.inspection.humanize import printable
 from durable.inspection.payload_text import PART, PayloadText
 from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
@@ -34,6 +39,18 @@ __all__ = ["download", "show"]
 _OF_RUN = ("input", "output")
 _OF_MESSAGE = {"message": "body", "response": "response"}
 _ANY_SIZE = 2**62
+_MOST_FOUND: Final = 1_000
+_MOST_LISTED: Final = 50  # of these
+_AROUND: Final = 60  # characters of a line around what was found in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLine:
+    """A place where the payload has the words: the number of its line, what stands around it, and its address."""
+
+    number: int
+    text: str
+    url: str
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
@@ -47,22 +64,74 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "run": run,
         "run_url": admin.url("change", run.id),
         "view": view_of(admin, run.id, title, value, address, most=0),
+        "address": address,
     }
     if not isinstance(value, TooLarge):
+        words = request.GET.get("find", "")[:200]
         text = PayloadText(value)
         parts = text.parts()
-        wanted = request.GET.get("part", "")
-        number = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 10 else 1
-        number = min(max(1, number), len(parts))
-        begin, end = parts[number - 1]
+        found = text.find(words, _MOST_FOUND + 1)
+        number = _part_of(request, parts, found)
+        if found:
+            html: SafeString | str = _marked(text, parts[number - 1], found)
+        elif len(parts) == 1:
+            html = folded_html(value, PART)
+        else:
+            begin, end = parts[number - 1]
+            html = text.text[begin:end]
         context |= {
-            "html": folded_html(value, PART) if len(parts) == 1 else text.text[begin:end],
+            "html": html,
             "number": number,
             "parts": len(parts),
             "previous": number - 1,
             "next": number + 1 if number < len(parts) else 0,
+            "words": words,
+            "find": f"&{urlencode({'find': words}, errors='backslashreplace')}" if words else "",
+            "found": str(Count(number=min(len(found), _MOST_FOUND), is_capped=len(found) > _MOST_FOUND)),
+            "found_lines": _found_lines(text, parts, found[:_MOST_LISTED], {**address, "find": words}),
+            "are_more": len(found) > _MOST_LISTED,
         }
     return admin.page(request, "payload", context)
+
+
+def _part_of(request: HttpRequest, parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, int]]) -> int:
+    """Return the number of the wanted part: without one, that of the first place that was found, else the first."""
+    wanted = request.GET.get("part", "")
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 10:
+        return min(max(1, int(wanted)), len(parts))
+    return _number_of(parts, found[0][0]) if found else 1
+
+
+def _number_of(parts: Sequence[tuple[int, int]], position: int) -> int:
+    return bisect_right(parts, position, key=lambda each: each[0])
+
+
+def _marked(text: PayloadText, part: tuple[int, int], found: Sequence[tuple[int, int]]) -> SafeString:
+    """Return the part of the text with a mark at each place that was found; what crosses its ends is marked in both."""
+    html: list[str] = []
+    done, last = part
+    for number, (begin, end) in enumerate(found[:_MOST_FOUND], 1):
+        if end <= done or begin >= last:
+            continue
+        start, stop = max(begin, done), min(end, last)
+        html.append(f'{escape(text.text[done:start])}<mark id="found-{number}">{escape(text.text[start:stop])}</mark>')
+        done = stop
+    html.append(escape(text.text[done:last]))
+    return mark_safe("".join(html))  # noqa: S308  # each piece is escaped
+
+
+def _found_lines(
+    text: PayloadText, parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, int]], address: dict[str, str]
+) -> list[FoundLine]:
+    lines: list[FoundLine] = []
+    line, counted = 1, 0
+    for number, (begin, end) in enumerate(found, 1):
+        line += text.text.count("\n", counted, begin)
+        counted = begin
+        query = urlencode({**address, "part": _number_of(parts, begin)}, errors="backslashreplace")
+        around = text.line_at(begin, end, _AROUND)
+        lines.append(FoundLine(number=line, text=around, url=f"?{query}#found-{number}"))
+    return lines
 
 
 def download(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:

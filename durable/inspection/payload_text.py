@@ -6,8 +6,10 @@ The text is what a download holds too, so both have the same size.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from durable.inspection.humanize import printable
@@ -54,6 +56,25 @@ class PayloadText:
             found.append((begin, end))
             begin = end
         return found
+
+    def find(self, words: str, most: int) -> list[tuple[int, int]]:
+        """Return the begin and the end of the first `most` places where the text has `words`, in capitals or not.
+
+        Words are found as they are read: with the escapes of JSON, or without those for quotes and backslashes.
+        """
+        found = list(islice(_spans(words, self.text), most))
+        return found or list(islice(_spans(_json(words)[1:-1], self.text), most))
+
+    def line_at(self, begin: int, end: int, around: int) -> str:
+        """Return the line of such a place, at most `around` characters before and behind it."""
+        first = max(self.text.rfind("\n", 0, begin) + 1, begin - around)
+        last = self.text.find("\n", end)
+        last = min(len(self.text) if last < 0 else last, end + around)
+        return self.text[first:last].strip()
+
+
+def _spans(words: str, text: str) -> Iterator[tuple[int, int]]:
+    return (each.span() for each in re.finditer(re.escape(words), text, re.IGNORECASE)) if words else iter(())
 
 
 def folded(value: Any) -> Iterator[str | Fold | None]:

@@ -1,10 +1,12 @@
 """Payloads on the pages: their size, folds, parts and downloads, and who may see them."""
 
+import html
 import io
 import json
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote as quote_words
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -15,6 +17,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from durable import get_run
+from durable.admin.payload_page import _marked
 from durable.admin.payload_view import folded_html
 from durable.inspection.payload_text import PayloadText
 from durable.inspection.size_limit import PAGE_BYTES
@@ -165,6 +168,63 @@ class TestViewer:
         stage.start(flows.quick, b"\x00\xff<b>", id="run")
         assert r"b&#x27;\\x00\\xff&lt;b&gt;&#x27;" in text_of(operator.get(url("change", "run")))
         assert downloaded(operator, "run", of="output") == repr(b"\x00\xff<b>")
+
+
+class TestFinding:
+    """Words of a payload on its page."""
+
+    def test_the_places_are_listed_and_marked(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, {"cats": [{"name": "Mochi"}, {"name": "<b>"}], "best": "mochi"}, id="run")
+        page = text_of(operator.get(url("payload", "run"), {"of": "output", "find": "MOCHI"}))
+        assert "Found: 2" in page
+        assert re.findall(r'<mark id="(.+?)">(.+?)</mark>', page) == [("found-1", "Mochi"), ("found-2", "mochi")]
+        lines = re.findall(r'<a href="(.+?)">line (\d+)</a> <span class="durable-log-text">(.+?)</span>', page)
+        assert lines == [
+            ("?of=output&amp;find=MOCHI&amp;part=1#found-1", "4", "&quot;name&quot;: &quot;Mochi&quot;"),
+            ("?of=output&amp;find=MOCHI&amp;part=1#found-2", "10", "&quot;best&quot;: &quot;mochi&quot;"),
+        ]
+        assert "<b>&quot;" not in page
+
+    def test_the_page_opens_at_the_part_with_the_first_place(self, stage: Stage, operator: Client) -> None:
+        lines = [f"line {number}" for number in range(20_000)]
+        stage.start(flows.quick, lines, id="run")
+        address = {"of": "output", "find": 'line 19999"'}
+        page = operator.get(url("payload", "run"), address)
+        assert page.context["number"] == page.context["parts"] > 3
+        assert re.findall("<mark .+?>(.+?)</mark>", text_of(page)) == ["line 19999&quot;"]
+        first = operator.get(url("payload", "run"), {**address, "part": "1"})
+        assert first.context["number"] == 1
+        assert "<mark" not in text_of(first)
+        assert "&amp;part=2&amp;find=line+19999%22" in text_of(first)
+        marked = re.findall("<mark", text_of(operator.get(url("payload", "run"), {"of": "output", "find": "line 1"})))
+        assert len(marked) == 1_000
+        assert "Found: 1,000+" in text_of(operator.get(url("payload", "run"), {"of": "output", "find": "line 1"}))
+
+    def test_what_two_parts_share_is_marked_in_both(self) -> None:
+        text = PayloadText("x" * 100)
+        marks = [_marked(text, part, [(45, 55)]) for part in ((0, 50), (50, 102))]
+        assert [each.count("<mark") for each in marks] == [1, 1]
+        assert "".join(re.sub("<.+?>", "", html.unescape(each)) for each in marks) == text.text
+
+    def test_words_are_found_as_they_were_written(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.quick, ['say "yes" to C:\\temp', "a+b (c)"], id="run")
+        for words in ('say "yes"', "C:\\temp", "A+B (C)", 'say \\"yes'):
+            assert "Found: 1" in text_of(operator.get(url("payload", "run"), {"of": "output", "find": words})), words
+
+    @pytest.mark.parametrize("words", ["nothing like it", "\0", "\ud800", "<script>", "x" * 500])
+    def test_what_is_nowhere_is_told(self, stage: Stage, operator: Client, words: str) -> None:
+        stage.start(flows.quick, {"cat": "Mochi"}, id="run")
+        sent = quote_words(words, errors="surrogatepass")
+        page = text_of(operator.get(f"{url('payload', 'run')}?of=output&find={sent}"))
+        assert "Found nowhere." in page
+        assert "<script>" not in page
+        assert "Mochi" in page
+
+    def test_only_what_is_shown_is_found(self, stage: Stage, operator: Client, settings: Settings) -> None:
+        stage.start(flows.quick, {"secret": "alert"}, id="run")
+        settings.DURABLE = {**settings.DURABLE, "REDACT": "tests.admin.redaction.hide"}
+        page = text_of(operator.get(url("payload", "run"), {"of": "output", "find": "alert"}))
+        assert "Found nowhere." in page
 
 
 class TestAddresses:
