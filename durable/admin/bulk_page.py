@@ -29,6 +29,7 @@ from durable.inspection.bulk_causes import CauseOfBulk, causes_among
 from durable.inspection.bulks import FailedAgain, find_bulk
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import thousands
+from durable.inspection.repetitions import count_repeated
 from durable.inspection.runs import settle_roots
 from durable.inspection.shell_command import command
 from durable.inspection.wording import cause_in_words, state_in_words
@@ -83,6 +84,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         eligibility = bulk.eligible(name, chosen or Chosen(tuple(ids)))
         causes = causes_among(chosen or Chosen(tuple(ids)), bulk.allowed_states(name))
         starts = starts_of_bulk(name, chosen or Chosen(tuple(ids)), eligibility)
+        repeated = count_repeated(chosen or Chosen(tuple(ids)), bulk.allowed_states(name), sight.within(request))
     shown = _whole_number(given.get("count", "")) if is_confirmed else eligibility.count
     is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
     careful = {each: given[each] for each in _CAREFUL if each in given}
@@ -116,6 +118,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "workflows": _largest(eligibility),
         "left_alone": _left_alone(eligibility),
         "causes": causes,
+        "repeated_note": "" if repeated is None else repeated.note,
         "starts_note": "" if starts is None else starts.note,
         "rows": [
             (found[each], explain(found[each], now, within=within).headline)

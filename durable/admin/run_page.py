@@ -40,6 +40,7 @@ from durable.inspection.keys import key_note, key_of
 from durable.inspection.limits import limits_of, work_words
 from durable.inspection.order_words import order_words
 from durable.inspection.ranks import rank_of, rank_words, share_words
+from durable.inspection.repetitions import runs_that_repeat
 from durable.inspection.run_logs import newest_line
 from durable.inspection.run_tags import tags_of
 from durable.inspection.schedules import tick_of
@@ -125,6 +126,7 @@ def _context(
         "explained_at": display_location(explanation.location),
         "cause": cause_of(run, within),
         "failed_branch": first_failed_branch(run),
+        "repeated_by": runs_that_repeat(run, within),
         "trace_url": _trace_url(run),
         "running": running,
         "progress": progress,

@@ -17,7 +17,7 @@ from django.utils.translation import gettext, ngettext
 
 from durable.admin.base import AdminPages
 from durable.inspection import Mark, Piece, Row, Span, TimeAxis, Timeline
-from durable.inspection.humanize import day_and_clock, milliseconds, printable, span, thousands
+from durable.inspection.humanize import day_and_clock, milliseconds, printable, signed_span, span, thousands
 from durable.models import Run
 
 __all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn", "labels_of"]
@@ -155,9 +155,10 @@ def drawn(admin: AdminPages, run: Run, timeline: Timeline, now: datetime, *, is_
     )
 
 
-_WORK: Final = frozenset({"attempt", "running", "failed", "rollback", "rollback-failed"})
+_WORK: Final = frozenset({"attempt", "given", "running", "failed", "rollback", "rollback-failed"})
 _KINDS: Final = (
     "attempt",
+    "given",
     "running",
     "failed",
     "backoff",
@@ -202,7 +203,7 @@ def _row(row: Row, axis: TimeAxis, run: Run, now: datetime, links: _Links) -> Dr
         link=links.step(row.location) if row.location else open_link,
         open_link=open_link if row.is_folded or not row.location else "",
         took=_took(row, end),
-        starts=f"+{_length((row.begins_at - run.created_at).total_seconds())}",
+        starts=signed_span(row.begins_at - run.created_at, _length),
         in_order=list(_without_covered(_drawn_span(each, row, axis, end) for each in row.spans)),
     )
 
@@ -225,8 +226,11 @@ def _took(row: Row, end: datetime) -> str:
     took = _length(((row.ends_at or end) - row.begins_at).total_seconds())
     if row.is_folded:
         return _with_failed(took if row.p50 is None else f"p50 {_length(row.p50)}", row)
+    is_given = any(each.kind == "given" for each in row.spans)  # then no attempt has completed it
+    if is_given:
+        took = gettext("given by hand")
     if row.kind == "step" and row.failed_attempts:
-        number = row.failed_attempts + (row.status in ("completed", "running"))
+        number = row.failed_attempts + (row.status in ("completed", "running") and not is_given)
         attempts = ngettext("%(number)s attempt", "%(number)s attempts", number) % {"number": thousands(number)}
         return f"{attempts}, {took}"
     if row.ends_at is None:

@@ -15,7 +15,7 @@ from durable.core.records import RunState
 from durable.inspection.capped_counts import tally
 from durable.models import Cause, Failure, Run
 
-__all__ = ["CauseOfBulk", "causes_among"]
+__all__ = ["CauseOfBulk", "WithFailures", "causes_among"]
 
 _MOST: Final = 10_000  # failed runs whose causes are counted
 _NAMED: Final = 5
@@ -35,7 +35,9 @@ class CauseOfBulk:
 
 
 @runtime_checkable
-class _WithFailures(Protocol):
+class WithFailures(Protocol):
+    """A selection that can tell its failed runs."""
+
     def failed(self) -> Sequence[QuerySet[Any]]:
         """Return the selected runs that are failed, as disjoint querysets, or their failures instead."""
 
@@ -45,7 +47,7 @@ def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
 
     Counts up to `_MOST` runs. One statement for each index that the selection follows, and one for the causes.
     """
-    if RunState.FAILED not in states or not isinstance(selection, _WithFailures):
+    if RunState.FAILED not in states or not isinstance(selection, WithFailures):
         return []
     numbers: Counter[int] = Counter()
     found = selection.failed()

@@ -5,8 +5,8 @@ Pure functions; times are aware, spans are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 from django.utils.dateformat import format as format_date
@@ -26,6 +26,7 @@ __all__ = [
     "relative",
     "sentence",
     "shortened",
+    "signed_span",
     "span",
     "thousands",
     "until",
@@ -69,6 +70,11 @@ def span(seconds: float, units: int = 2) -> str:
         if len(parts) == units:
             break
     return " ".join(filter(None, parts))
+
+
+def signed_span(length: timedelta, words: Callable[[float], str] = span) -> str:
+    """Return a length of time with its sign, in `words`: "+12 s", "-5 m"."""
+    return f"{'-' if length < timedelta() else '+'}{words(abs(length.total_seconds()))}"
 
 
 def milliseconds(seconds: float) -> str:

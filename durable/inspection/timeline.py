@@ -55,8 +55,9 @@ _STATUSES: Final = ("completed", "cancelled", "caught", "pending", "running", "f
 class Span:
     """A span of time in a row. `ends_at` is None if it has not ended.
 
-    `kind`: attempt, failed, backoff, sleep, wait, rollback, "rollback failed", "scope" (from the first to the last
-    entry inside), or "folded" (from the first to the last member).
+    `kind`: attempt, "given" (an output that was given by hand, in no time), failed, backoff, sleep, wait, rollback,
+    "rollback failed", "scope" (from the first to the last entry inside), or "folded" (from the first to the last
+    member).
     """
 
     kind: str
@@ -386,7 +387,9 @@ def _attempt_spans(record: Record, failed: Sequence[AttemptSpan]) -> Iterator[Sp
         yield from _backoff(last, attempt.begins_at, attempt.number)
         yield Span(kind="failed", begins_at=attempt.begins_at, ends_at=attempt.ends_at)
         last = attempt
-    if record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
+    if record.status == EntryStatus.COMPLETED and record.last_attempt_at is None and record.completed_at is not None:
+        yield Span(kind="given", begins_at=record.completed_at, ends_at=record.completed_at)
+    elif record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):
         began = _began(record)
         yield from _backoff(last, began, record.attempts)
         yield Span(kind="attempt", begins_at=began, ends_at=record.completed_at)

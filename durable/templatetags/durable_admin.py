@@ -60,6 +60,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 _BARS = {
     "attempt": _("attempt"),
+    "given": _("given by hand"),
     "running": _("under way"),
     "failed": _("failed attempt"),
     "backoff": _("backoff"),
@@ -217,8 +218,8 @@ def exact_time(then: datetime) -> SafeString:
 
 @register.simple_tag
 def since(begin: datetime | None, then: datetime | None) -> str:
-    """How long after the beginning: "+1.2 s"; nothing if one of them is not known."""
-    return "" if begin is None or then is None else f"+{humanize.span((then - begin).total_seconds())}"
+    """How long after the beginning, or before it: "+1.2 s", "-6 m"; nothing if one of them is not known."""
+    return "" if begin is None or then is None else humanize.signed_span(then - begin)
 
 
 @register.filter

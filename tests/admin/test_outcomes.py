@@ -163,7 +163,12 @@ class TestARecovery:
         assert progress_of(run).active < 60
         [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
         *_, last = row.spans
-        assert last.begins_at == last.ends_at
+        assert (last.kind, last.begins_at) == ("given", last.ends_at)
+        page = text_of(operator.get(url("change", "again")))
+        assert '<td role="cell">1 attempt, given by hand</td>' in page
+        assert "given by hand</li>" in page
+        history = text_of(operator.get(url("change", "again"), {"part": "history"}))
+        assert history.count("-1 h") == 2  # what it has taken over began before it
         compared = compare_runs(run, Run.objects.get(pk="run"), with_payloads=False)
         [charge] = [each.left for each in compared.rows if each.location == "charge"]
         assert charge is not None

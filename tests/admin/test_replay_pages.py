@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client, override_settings
 
 from durable import get_run
-from durable.models import OperatorAction, Run
+from durable.models import Failure, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage
 from tests.admin.pages import hidden, text_of, url
@@ -215,3 +217,54 @@ def test_a_run_and_its_replay_are_compared(stage: Stage, boss: Client, log_in: L
     assert boss.get(url("compare", "run"), {"with": "nowhere"}).status_code == 404
     for run_id in ("run", "nowhere"):
         assert log_in("operate_run", name=f"o{run_id}").get(url("compare", run_id)).status_code == 403
+
+
+class TestRepeatedAlready:
+    """A failed run stays failed when another run repeats it: the pages that offer its recovery say so."""
+
+    def test_the_page_of_the_run_names_the_newest_ones(self, stage: Stage, boss: Client) -> None:
+        failed(stage)
+        assert "repeated already" not in text_of(boss.get(url("change", "run")))
+        flows.SWITCH["broken"] = False
+        for number in range(4):
+            stage.now += timedelta(seconds=1)
+            get_run("run").replay("charge", id=f"again-{number}")
+        stage.settle("again-3")
+        page = text_of(boss.get(url("change", "run")))
+        told = page.partition("It was repeated already")[2].partition("</p>")[0]
+        assert re.findall("again-[0-9]</a>", told) == ["again-3</a>", "again-2</a>", "again-1</a>"]
+        assert "completed" in told
+        stage.settle("again-2")
+        assert "repeated already" not in text_of(boss.get(url("change", "again-2")))
+        get_run("run").recover()
+        stage.settle("run")
+        assert "repeated already" not in text_of(boss.get(url("change", "run")))
+
+    @pytest.mark.parametrize("verb", ["recover", "replay"])
+    def test_the_confirmation_of_a_bulk_counts_them(self, stage: Stage, boss: Client, verb: str) -> None:
+        for number in range(3):
+            failed(stage, f"run-{number}")
+        cause = Failure.objects.values_list("cause__fingerprint", flat=True).first()
+        chosen: list[dict[str, Any]] = [
+            {"id": ["run-0", "run-1", "run-2"]},
+            {"all": "on", "filter": "?state=failed"},
+            {"all": "on", "filter": f"?cause={cause}"},
+        ]
+        for each in chosen:
+            assert "a second time" not in text_of(boss.get(url("bulk"), {"verb": verb, **each}))
+        for number, name in enumerate(["run-0", "run-0", "run-1"]):
+            get_run(name).restart(id=f"again-{number}")
+        for each in chosen:
+            body = text_of(boss.get(url("bulk"), {"verb": verb, **each}))
+            assert "2 of them were repeated by other runs already" in body, each
+        body = text_of(boss.get(url("bulk"), {"verb": verb, "id": ["run-1", "run-2"]}))
+        assert "1 of them was repeated by another run already" in body
+        assert "a second time" not in text_of(boss.get(url("bulk"), {"verb": "cancel", **chosen[0]}))
+
+    def test_a_count_is_bounded(self, stage: Stage, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("durable.inspection.repetitions._EXAMINED", 2)
+        for number in range(3):
+            failed(stage, f"run-{number}")
+            get_run(f"run-{number}").restart(id=f"again-{number}")
+        body = text_of(boss.get(url("bulk"), {"verb": "recover", "all": "on", "filter": "?state=failed"}))
+        assert "At least 2 of them were repeated by other runs already" in body

@@ -33,7 +33,7 @@ class TimelineSpanSerializer(serializers.Serializer[Any]):
     """A span of time in a row."""
 
     kind = serializers.CharField(
-        help_text='attempt, failed, backoff, sleep, wait, rollback, "rollback failed", moment, scope (all that is '
+        help_text='attempt, given, failed, backoff, sleep, wait, rollback, "rollback failed", moment, scope (all that is '
         "inside) or folded (from the first member to the last)"
     )
     begins_at = Moment()
