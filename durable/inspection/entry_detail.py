@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db.models import QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
@@ -18,6 +20,7 @@ from durable.core.records import EntryKind, EntryStatus
 from durable.core.steps import UNCOUNTED
 from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.given_note import given_note
+from durable.inspection.humanize import moment
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
 from durable.inspection.tags import tags_note
@@ -189,11 +192,13 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
             told = state_in_words(value) if name == "state" else value
             yield str(_NAMES.get(name, name)), ", ".join(map(str, told)) if isinstance(told, list) else str(told)
     if entry.kind == EntryKind.STEP and (given := data.get("given")):
-        yield _("given by hand"), f"{given_note(given)}, {given.get('at', '')}"
+        at = moment(datetime.fromisoformat(given["at"]), timezone.now()) if "at" in given else ""
+        yield _("given by hand"), f"{given_note(given)}, {at}".removesuffix(", ")
     if entry.kind == EntryKind.STEP and (uncounted := data.get(UNCOUNTED)):
         yield _("attempts that do not count"), f"{uncounted:,}"
     if entry.kind in (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP) and (failure := data.get("failure")):
-        yield _("failed for good"), state_in_words(str(failure.get("kind")))
+        kind = str(failure.get("kind"))
+        yield _("failed for good"), str(_WHY.get(kind, "")) or state_in_words(kind)
     if entry.kind == EntryKind.STEP and (rollback := data.get("rollback")):
         yield _("rollback handler"), str(rollback.get("handler"))
     if entry.kind == EntryKind.TAG:
@@ -202,6 +207,14 @@ def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
         yield _("received"), note
 
 
+#: Why no further attempt of a step is made, by the kind of its failure.
+_WHY: Final[Mapping[str, StrPromise]] = {
+    "critical": gettext_lazy("its error allows no further attempt"),
+    "exhausted": gettext_lazy("no attempts are left"),
+    "timeout": gettext_lazy("no attempts are left; the last one took longer than its timeout"),
+    "rollback": gettext_lazy("it has asked for the compensation"),
+    "payload": gettext_lazy("its output cannot be recorded"),
+}
 _PLAIN: Final[dict[str, tuple[str, ...]]] = {
     EntryKind.LOOP: ("iteration", "pruned"),
     EntryKind.SLEEP: ("state", "deadline"),

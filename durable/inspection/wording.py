@@ -56,7 +56,7 @@ _STATES: Final[Mapping[str, StrPromise]] = {
     "completed": _("completed"),
     "failed": _("failed"),
     "cancelled": _("cancelled"),
-    "exhausted": _("exhausted"),
+    "exhausted": _("failed for good"),
     "caught": _("caught"),
     "received": _("received"),
 }

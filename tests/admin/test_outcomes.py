@@ -177,6 +177,22 @@ class TestARecovery:
             "1 h" not in text_of(operator.get(url("compare", "again"), {"with": "run"})).partition("by hand")[0][-300:]
         )
 
+    @pytest.mark.parametrize(
+        ("workflow", "argument", "why"),
+        [
+            (flows.switched, 1, "no attempts are left"),
+            (flows.bill, 1, "its error allows no further attempt"),
+        ],
+    )
+    def test_a_step_says_in_words_why_it_failed_for_good(
+        self, stage: Stage, operator: Client, workflow: Any, argument: int, why: str
+    ) -> None:
+        stage.start(workflow, argument, id="run")
+        page = text_of(operator.get(url("step", "run"), {"at": "charge"}))
+        assert f"<dt>Failed for good</dt><dd>{why}</dd>" in page
+        assert "durable-exhausted" in page
+        assert ">failed for good</span>" in page
+
     def test_what_operators_did_is_marked_on_the_timeline(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.switched, id="run")
         stage.advance(minutes=4)

@@ -210,6 +210,7 @@ def test_a_run_and_its_replay_are_compared(stage: Stage, boss: Client, log_in: L
     body = text_of(boss.get(url("compare", new.id)))
     assert "status, error, given by hand, output" in body
     assert "&quot;paid&quot;" in body
+    assert ">null</pre>" not in body  # the step that failed has no output
     seen = text_of(log_in("view_run", name="vera").get(url("compare", new.id)))
     assert "status, error, given by hand<" in seen
     assert "paid" not in seen
