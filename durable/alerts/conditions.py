@@ -83,12 +83,13 @@ def _causes(now: datetime) -> Iterator[Condition]:
         place = f'"{cause.place.removesuffix(ROLLBACK).rstrip()}"' if cause.place else "the workflow's code"
         workflows = ", ".join(cause.workflows[:5])
         what = "A compensation has stopped" if is_rollback else "Runs fail"
+        them = "it" if cause.count.number == 1 else "them"
         yield Condition(
             kind="rollback" if is_rollback else "cause",
             key=f"{_CAUSE}{cause.fingerprint}",
             title=f"{what} at {place} of {workflows}: {cause.error_type}",
             text=f"{plural(cause.count.number, 'run')} failed for this cause. `durable recover --cause "
-            f"{cause.fingerprint}` recovers them once the cause is fixed.",
+            f"{cause.fingerprint}` recovers {them} once the cause is fixed.",
             path=_path("durable_run_cause", cause.fingerprint),
         )
 
@@ -118,7 +119,7 @@ def _hung(now: datetime) -> Iterator[Condition]:
             key=f"hung_step:{name}",
             title=f'Step "{place}" of {workflow} hangs in {where}',
             text=f"The oldest: {oldest.words}, in {oldest.run_id}. Look at its stack, cancel the run, or abandon the attempt.",
-            path=_run_path(oldest.run_id),
+            path=_keyed_path("durable_run_change", oldest.run_id),
         )
 
 
@@ -134,7 +135,7 @@ def _schedules(now: datetime) -> Iterator[Condition]:
             key=f"schedule:{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:32]}",
             title=f'The schedule "{name}" {what}',
             text=f"`durable schedules` lists its ticks with the reasons. {worker_command()} has the ticker.",
-            path=_schedule_path(name),
+            path=_keyed_path("durable_run_schedule", name),
         )
 
 
@@ -149,29 +150,23 @@ def _queues() -> list[Condition] | None:
             key=f"{_QUEUE}{queue.name}",
             title=f'No worker serves the queue "{queue.name}"',
             text=f"Its runs wait. Start a worker: {worker_command(queue.name)}",
-            path=_path("app_list", "durable"),
+            path=_keyed_path("durable_run_queue", queue.name),
         )
         for queue in workers.queues
         if queue.has_runs and (not queue.workers or not queue.is_known)
     ]
 
 
-def _run_path(run_id: str) -> str:
-    """Return the path of a run's page; "" for a project without the admin, whose modules cannot be imported there."""
+def _keyed_path(page: str, key: str) -> str:
+    """Return the path of the page of a run, a queue or a schedule; "" for a project without the admin.
+
+    The modules of the admin cannot be imported there.
+    """
     if not apps.is_installed("django.contrib.admin"):
         return ""
     from durable.admin.url_keys import as_key
 
-    return _path("durable_run_change", as_key(run_id))
-
-
-def _schedule_path(name: str) -> str:
-    """Return the path of a schedule's page, as `_run_path`."""
-    if not apps.is_installed("django.contrib.admin"):
-        return ""
-    from durable.admin.url_keys import as_key
-
-    return _path("durable_run_schedule", as_key(name))
+    return _path(page, as_key(key))
 
 
 def _path(name: str, *args: str) -> str:

@@ -7,6 +7,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -49,11 +50,16 @@ def _call(alert: Alert, target: Target, _settings: AlertSettings) -> None:
 def _mail(alert: Alert, target: Target, settings: AlertSettings) -> None:
     word = "Over" if alert.is_over else "Alert"
     lines = [alert.title, "", alert.text if not alert.is_over else "It is over.", *([alert.url] if alert.url else [])]
-    lines += ["", f"Since {alert.began_at}" + (f" until {alert.ended_at}" if alert.ended_at else "")]
+    until = f" until {_for_people(alert.ended_at)}" if alert.ended_at else ""
+    lines += ["", f"Since {_for_people(alert.began_at)}{until}"]
     subject = safe(f"[durable] {word}: {alert.title}")[:200]
     EmailMessage(
         subject, "\n".join(safe(line) for line in lines), from_email=settings.from_email, to=list(target.to)
     ).send()
+
+
+def _for_people(moment: str) -> str:
+    return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M UTC}"
 
 
 class WebhookError(Exception):

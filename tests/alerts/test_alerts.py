@@ -16,11 +16,12 @@ from django.core import mail
 from django.db import connections
 from pytest_django import Settings
 
-from durable import get_run
+from durable import get_run, runtime
 from durable.alerts import Alert, AlertSettings
 from durable.alerts.watch import Watch
 from durable.checks import check_alerts
 from durable.core.alert_runs import ALERT
+from durable.core.places import Place
 from durable.models import Activity, AlertState, Cause, Run
 from durable.operations import causes
 from durable.store import store_for
@@ -244,7 +245,7 @@ class TestHungSteps:
 
 class TestQueues:
     def test_one_without_a_worker_is_told_after_a_while(self, stage: Stage, switch_on: Callable[..., None]) -> None:
-        switch_on(events=["queue"])
+        switch_on(events=["queue"], site="https://shop.example.org")
         stage.start(flows.approve, id="run")
         watch = Watch(patience=timedelta(seconds=60))
         watch.look(stage.now)
@@ -253,6 +254,8 @@ class TestQueues:
         watch.look(stage.now)
         assert AlertState.objects.get().key == "queue:default"
         assert AlertState.objects.get().title == 'No worker serves the queue "default"'
+        sent = runtime.current().decode(Run.objects.get(workflow=ALERT).input, Place("", "input"))["args"][1]
+        assert sent["url"] == "https://shop.example.org/admin/durable/run/queues/default/show/"
 
 
 class TestOnce:
@@ -304,7 +307,18 @@ class TestTargets:
         [message] = mailoutbox
         assert message.subject == '[durable] Alert: Runs fail at "charge" of tests.switched: GatewayTimeout'
         assert (message.to, message.from_email) == (["ops@example.org"], "durable@example.org")
-        assert "1 run failed for this cause" in str(message.body)
+        cause = Cause.objects.get().fingerprint
+        assert f"1 run failed for this cause. `durable recover --cause {cause}` recovers it once" in str(message.body)
+        assert str(message.body).endswith(f"\n\nSince {stage.now:%Y-%m-%d %H:%M} UTC")
+        flows.SWITCH["broken"] = False
+        get_run("run").recover()
+        stage.settle("run")
+        began = stage.now
+        stage.advance(minutes=3)
+        look(stage)
+        assert str(mailoutbox[-1].body).endswith(
+            f"\n\nSince {began:%Y-%m-%d %H:%M} UTC until {stage.now:%Y-%m-%d %H:%M} UTC"
+        )
 
     def test_a_signed_webhook(self, stage: Stage, switch_on: Callable[..., None], hook: Hook) -> None:
         switch_on({"type": "webhook", "url": hook.url, "secret": "s3cret"})
