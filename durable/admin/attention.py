@@ -100,6 +100,8 @@ def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin", *, is_li
     """
     newest_first = sorted(causes, key=lambda cause: (cause.since is not None, cause.since), reverse=True)
     newest = _newest_of(causes)
+    if is_limited:  # the run that repeats it may be out of sight
+        newest = {key: replace(run, is_repeated=False) for key, run in newest.items()}
     urls = _Urls(site)
     rows = [_row_of_cause(each, newest.get(each.newest_run), urls) for each in newest_first]
     return [replace(each, verbs=_verbs_on_newest(each, urls)) for each in rows] if is_limited else rows
@@ -115,7 +117,10 @@ def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Ro
 def _newest_of(causes: Sequence[CauseSummary | CauseLine]) -> dict[str, FailedRun]:
     """Return the newest failed run of each cause, by its id; one statement, none without causes."""
     ids = [each.newest_run for each in causes]
-    return {run.id: run for run in failed_runs(Run.objects.using(conf.DATABASE).filter(pk__in=ids))} if ids else {}
+    if not ids:
+        return {}
+    runs = Run.objects.using(conf.DATABASE).filter(pk__in=ids)
+    return {run.id: run for run in failed_runs(runs, with_repeated=True)}
 
 
 def rows_of_findings(findings: Sequence[Finding], site: str = "admin", *, with_children: bool = False) -> list[Row]:
@@ -305,6 +310,8 @@ def _advice_of(run: FailedRun | None) -> str:
     parts = [] if kind in _ORDINARY else [f"{title}.", advice]
     if run.is_compensated:
         parts.append(_("The newest run was compensated: a recovery does the undone steps again."))
+    if run.is_repeated:
+        parts.append(_("Another run repeats the newest one: a recovery does what is left a second time."))
     return " ".join(parts)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from django.db.models import Exists, OuterRef, Value
 from django.db.models.functions import Substr
 
 from durable.conf import conf
@@ -38,7 +39,8 @@ class FailedRun:
     """The columns of a failed run that findings need.
 
     `is_stuck`: the run stopped in the middle of its compensation. `is_mistake`: a mistake in its workflow's code
-    stopped it. `is_compensated`: its steps were undone.
+    stopped it. `is_compensated`: its steps were undone. `is_repeated`: another run repeats it, where
+    that was asked.
     """
 
     id: str
@@ -49,6 +51,7 @@ class FailedRun:
     is_stuck: bool
     is_mistake: bool
     is_compensated: bool
+    is_repeated: bool
     created_at: datetime
     finished_at: datetime
     change_seq: int
@@ -61,16 +64,21 @@ class FailedRun:
         return RunState.FAILED
 
 
-def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
-    """Return the newest failed runs, at most `NEWEST`; one statement."""
+def failed_runs(within: RunQuerySet | None = None, *, with_repeated: bool = False) -> list[FailedRun]:
+    """Return the newest failed runs, at most `NEWEST`; one statement. `with_repeated`: look for runs that repeat them."""
+    repeats = Run.objects.using(conf.DATABASE).filter(replay_of=OuterRef("pk"))
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()
     columns = (
         *("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at"),
         *("change_seq", "pending_request"),
     )
-    beginnings = {"stored_summary": Substr("summary", 1, KIND_LENGTH), "beginning": Substr("error", 1, _BEGINNING)}
-    rows = found.annotate(**beginnings).values_list(*columns, *beginnings)[:NEWEST]
+    read = {
+        "is_repeated": Exists(repeats) if with_repeated else Value(value=False),
+        "stored_summary": Substr("summary", 1, KIND_LENGTH),
+        "beginning": Substr("error", 1, _BEGINNING),
+    }
+    rows = found.annotate(**read).values_list(*columns, *read)[:NEWEST]
     return [
         FailedRun(
             id=run_id,
@@ -81,13 +89,15 @@ def failed_runs(within: RunQuerySet | None = None) -> list[FailedRun]:
             is_stuck=bool(ends_in) or kind_of_stored(summary) is SummaryKind.HANDLER_FAILED,
             is_mistake=kind_of_stored(summary) is SummaryKind.STOPPED_BY_MISTAKE,
             is_compensated=kind_of_stored(summary) is SummaryKind.COMPENSATED,
+            is_repeated=is_repeated,
             created_at=created_at,
             finished_at=finished_at,
             change_seq=change_seq,
             pending_request=request,
             state_after_rollback=ends_in,
         )
-        for run_id, workflow, origins, ends_in, created_at, finished_at, change_seq, request, summary, beginning in rows
+        for run_id, workflow, origins, ends_in, created_at, finished_at, *seen, is_repeated, summary, beginning in rows
+        for change_seq, request in [seen]
     ]
 
 

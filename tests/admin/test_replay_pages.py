@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.test import Client, override_settings
+from django.urls import reverse
 
 from durable import get_run
 from durable.models import Failure, OperatorAction, Run
@@ -261,6 +262,18 @@ class TestRepeatedAlready:
         body = text_of(boss.get(url("bulk"), {"verb": verb, "id": ["run-1", "run-2"]}))
         assert "1 of them was repeated by another run already" in body
         assert "a second time" not in text_of(boss.get(url("bulk"), {"verb": "cancel", **chosen[0]}))
+
+    def test_where_causes_are_recovered_at_once_it_is_told_too(self, stage: Stage, boss: Client) -> None:
+        for number in range(2):
+            failed(stage, f"run-{number}")
+        told = "Another run repeats the newest one"
+        pages = [reverse("admin:index"), reverse("admin:app_list", args=["durable"]), url("causes")]
+        get_run("run-0").restart(id="of-the-older-one")
+        for each in pages:
+            assert told not in text_of(boss.get(each))
+        get_run("run-1").restart(id="of-the-newest")
+        for each in pages:
+            assert told in text_of(boss.get(each)), each
 
     def test_a_count_is_bounded(self, stage: Stage, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("durable.inspection.repetitions._EXAMINED", 2)
