@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
     from durable.admin.attention import Row
+    from durable.inspection import RunningStep
 
 
 __all__: list[str] = []
@@ -150,6 +151,22 @@ def ticking(text: str, then: datetime | None, now: datetime) -> SafeString | str
         told,
         after,
     )
+
+
+@register.simple_tag
+def headline(text: str, run: Run, running: Sequence[RunningStep], now: datetime) -> SafeString | str:
+    """The headline of a run, in which the time that it tells is counted on: since or until when, or for how long."""
+    text = sentence(text)
+    moments = [(each.began_at, "elapsed", humanize.span(each.seconds)) for each in running]
+    moments += [
+        (each, "relative", humanize.relative(each, now)) for each in (run.finished_at, run.wake_at) if each is not None
+    ]
+    for then, kind, words in moments:
+        if abs(now - then) >= _SECOND and text.count(words) == 1:  # else it cannot be told from a name
+            before, _words, after = text.partition(words)
+            inner = format_html('<span data-durable-{}="2">{}</span>', kind, words)
+            return format_html('{}<time datetime="{}">{}</time>{}', before, then.isoformat(), inner, after)
+    return text
 
 
 @register.simple_tag

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from django.contrib.auth.models import User
 from django.urls import reverse
+from django.utils import timezone
 
 from durable import get_run
-from durable.models import Failure, OperatorAction, Run
+from durable.models import Activity, Failure, OperatorAction, Run
 from project.shop import checkout
 from project.shop.models import Fault, Order, Product
 from tests.admin import flows
+from tests.admin.addresses import a_hung_step
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 from tests.admin.pages import url
 from tests.support.barriers import barriers
@@ -341,6 +343,31 @@ def test_times_from_now_go_on_by_themselves(log_into: LogIn, live_server: "LiveS
         texts.append(created.inner_text())
     assert all(re.fullmatch(r"1 m \d\d s ago", text) for text in texts), texts
     assert texts == sorted(texts)
+
+
+def test_the_headline_counts_on(log_into: LogIn, live_server: "LiveServer", stage: Stage) -> None:
+    a_hung_step(stage)
+    Activity.objects.update(began_at=timezone.now() - timedelta(seconds=75))
+    stage.start(flows.nap, id="asleep")
+    stage.start(flows.quick, id="ended")
+    Run.objects.filter(pk="ended").update(finished_at=timezone.now() - timedelta(seconds=75))
+    page = log_into(*OPERATOR)
+    for run, pattern in (
+        ("hung", r'Running step "charge" for 1 m \d\d s \(timeout 9 s\)\.'),
+        ("ended", r"Completed 1 m \d\d s ago, .*\."),
+        ("asleep", r'Asleep in "cool off" until .*, in (3 h|2 h 59 m)\.'),
+    ):
+        page.goto(live_server.url + url("change", run))
+        headline = page.locator("h1.durable-sentence")
+        texts = [headline.inner_text()]
+        if run != "asleep":
+            page.wait_for_function(
+                "([element, text]) => element.textContent !== text", arg=[headline.element_handle(), texts[0]]
+            )
+            texts.append(headline.inner_text())
+        assert all(re.fullmatch(pattern, text) for text in texts), texts
+        assert headline.locator("time").count() == 1
+        assert page.locator("p.durable-hidden[role=status]").inner_text() == ""  # a change of the seconds is not told
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(

@@ -82,6 +82,9 @@ class Live {
 
 // -- patching
 
+// Times from now, and how long something has lasted.
+const COUNTED = "[data-durable-relative], [data-durable-elapsed]";
+
 const NEAR = 30; // siblings that are compared to find out whether something was added or has gone
 
 // Makes the children of an element those of another, and keeps each node that is still there.
@@ -115,7 +118,7 @@ function patch(node, fresh) {
   for (const { name, value } of fresh.attributes) {
     if (node.getAttribute(name) !== value && !isOfTheReader(node, name)) node.setAttribute(name, value);
   }
-  if (!fresh.dataset?.durableRelative) patchChildren(node, fresh); // tellTimes() writes the text of those
+  if (!fresh.matches(COUNTED)) patchChildren(node, fresh); // tellTimes() writes the text of those
 }
 
 // The node from `at` on that `node` replaces, or undefined if it is new.
@@ -172,8 +175,12 @@ const ahead = Date.parse(document.querySelector("meta[name=durable-now]")?.conte
 function relative(seconds, units) {
   const size = Math.abs(seconds);
   if (size < 1) return words.now;
-  const text = size < 10 ? fill(words.second, tenths(size)) : span(Math.round(size), units);
-  return fill(seconds > 0 ? words.in : words.ago, text);
+  return fill(seconds > 0 ? words.in : words.ago, elapsed(size, units));
+}
+
+function elapsed(seconds, units) {
+  const size = Math.abs(seconds);
+  return size < 10 ? fill(words.second, tenths(size)) : span(Math.round(size), units);
 }
 
 function tenths(size) {
@@ -198,10 +205,11 @@ function span(seconds, units) {
 function tellTimes() {
   if (document.hidden) return;
   const selection = getSelection();
-  for (const element of document.querySelectorAll("[data-durable-relative]")) {
+  for (const element of document.querySelectorAll(COUNTED)) {
     const seconds = (Date.parse(element.closest("time").dateTime) - Date.now() - ahead) / 1000;
     const rounded = Math.abs(seconds) < 10 ? Math.trunc(seconds) : seconds;
-    const text = relative(rounded, Number(element.dataset.durableRelative));
+    const { durableRelative, durableElapsed } = element.dataset;
+    const text = durableElapsed ? elapsed(rounded, Number(durableElapsed)) : relative(rounded, Number(durableRelative));
     const isSelected = !selection.isCollapsed && selection.containsNode(element, true);
     if (element.textContent !== text && !isSelected) element.textContent = text;
   }
