@@ -26,7 +26,7 @@ from durable.inspection.explain_states import LATE
 from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.holds import CAP as HELD_CAP
 from durable.inspection.holds import all_holds, count_held_starts
-from durable.inspection.humanize import shortened, thousands
+from durable.inspection.humanize import quoted, shortened, thousands
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.shell_command import command, worker_command
@@ -302,7 +302,7 @@ def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]
     names = list(dict.fromkeys(unpack(name) for name, _since in rows))
     return Finding(
         kind=kind,
-        title=title % {"names": ", ".join(f'"{shortened(each)}"' for each in names[:SHOWN])},
+        title=title % {"names": ", ".join(quoted(shortened(each)) for each in names[:SHOWN])},
         advice=advice,
         count=_capped(rows),
         is_urgent=bool(how),
@@ -364,7 +364,7 @@ def _kept_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
 
 def _labels(labels: Sequence[str]) -> str:
     """Return the first of these limits, each once, in quotes."""
-    return ", ".join(f'"{shortened(each)}"' for each in list(dict.fromkeys(labels))[:SHOWN])
+    return ", ".join(quoted(shortened(each)) for each in list(dict.fromkeys(labels))[:SHOWN])
 
 
 def _stopped_bulks(runs: RunQuerySet) -> list[Finding]:

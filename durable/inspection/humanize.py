@@ -23,6 +23,7 @@ __all__ = [
     "moment",
     "plural",
     "printable",
+    "quoted",
     "relative",
     "sentence",
     "shortened",
@@ -75,6 +76,11 @@ def span(seconds: float, units: int = 2) -> str:
 def signed_span(length: timedelta, words: Callable[[float], str] = span) -> str:
     """Return a length of time with its sign, in `words`: "+12 s", "-5 m"."""
     return f"{'-' if length < timedelta() else '+'}{words(abs(length.total_seconds()))}"
+
+
+def quoted(name: str) -> str:
+    """Return a name in the quotation marks of the language."""
+    return pgettext("quotation marks", '"%(name)s"') % {"name": name}
 
 
 def milliseconds(seconds: float) -> str:

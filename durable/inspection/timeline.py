@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from django.utils.translation import gettext
+
 from durable.core.location import is_within
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
 from durable.inspection.activities import activities_of_runs
@@ -75,6 +77,7 @@ class Row:
     - `status`: the entry's; that of a scope is the worst inside. "caught": it has failed, and the code went on.
     - `count`: members of a folded row, else 1. `failed`: entries that have failed and wait for another attempt or for
       nothing. `failed_attempts` counts those from before a recovery too.
+    - `is_stuck`: a rollback handler in it has failed, and the run's compensation has stopped.
     - `p50` and `p95`: seconds that a completed member took; None of a single one and of none.
     """
 
@@ -95,12 +98,13 @@ class Row:
     failed: int = 0
     failed_attempts: int = 0
     note: str = ""
+    is_stuck: bool = False
     spans: Sequence[Span] = ()
 
     @property
     def needs_attention(self) -> bool:
         """Whether something in it has failed, and the code has not caught that."""
-        return self.status in _HAS_FAILED
+        return self.status in _HAS_FAILED or self.is_stuck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +234,7 @@ class _Rows:
         records = self._measured(group)
         p50, p95 = _percentiles(records) if group.is_folded or node.is_folded else (None, None)
         is_one = not node.is_folded and bool(node.records)
+        is_stuck = any(_is_stuck(record, self._run) for record in node.records)
         return Row(
             place=node.location,
             title=node.title,
@@ -246,7 +251,8 @@ class _Rows:
             p95=p95,
             failed=len({each.location for each in node.all_records() if each.status in _HAS_FAILED}),
             failed_attempts=sum(self._attempts.of(each) for each in node.walk()),
-            note=node.note,
+            note=node.note or (gettext("compensation failed") if is_stuck else ""),
+            is_stuck=is_stuck,
         )
 
     @staticmethod
@@ -368,8 +374,12 @@ def _entry_spans(record: Record, failed: Sequence[AttemptSpan], run: Run) -> Ite
         yield Span(kind=kind, begins_at=record.created_at, ends_at=record.completed_at)
     if (undone := record.rollback_completed_at) is not None:
         yield Span(kind="rollback", begins_at=undone, ends_at=undone)
-    elif record.has_failed_to_undo and run.state == RunState.FAILED and run.finished_at is not None:
+    elif _is_stuck(record, run) and run.finished_at is not None:
         yield Span(kind="rollback failed", begins_at=run.finished_at, ends_at=run.finished_at)
+
+
+def _is_stuck(record: Record, run: Run) -> bool:
+    return record.has_failed_to_undo and record.rollback_completed_at is None and run.state == RunState.FAILED
 
 
 def _began(record: Record) -> datetime:

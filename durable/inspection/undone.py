@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
-from durable.inspection.humanize import thousands
+from durable.inspection.humanize import quoted, thousands
 from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run
 
@@ -85,7 +85,7 @@ class Undone:
     @property
     def text(self) -> str:
         """The number of undone steps, their names, and from where a recovery does them again."""
-        names = ", ".join(f'"{display_location(each)}"' for each in self.locations[:_NAMED])
+        names = ", ".join(quoted(display_location(each)) for each in self.locations[:_NAMED])
         others = len(self.locations) - _NAMED
         if others > 0:
             more = ngettext("%(names)s and %(number)s more", "%(names)s and %(number)s more", others)

@@ -205,7 +205,10 @@ def addresses() -> dict[str, list[str]]:
         ],
         "step": [f"{url('step', run)}?at={as_parameter(at)}" for run, at in steps] + [url("step", "run-1")],
         "running_step": [url("running_step", "run-26") + "?at=prepare"],
-        "payload": [url("payload", "run-6") + f"?of={each}" for each in ("input", "output", "none")],
+        "payload": [
+            url("payload", "run-6") + f"?of={each}"
+            for each in ("input", "output", "none", "input&find=1", "input&find=zq")
+        ],
         "bulk": [
             url("bulk") + "?verb=recover&all=on&filter=%3Fstate%3Dfailed",
             url("bulk") + "?verb=cancel&all=on&filter=%3Fstate%3Dpaused",

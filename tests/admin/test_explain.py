@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.utils import translation
 from pytest_django import DjangoAssertNumQueries
 
 from durable import get_run, runtime
@@ -171,6 +172,10 @@ def test_a_retry_does_the_loop_again_in_which_the_first_undone_step_stands(stage
         in explanation(stage, "undone").detail
     )
     assert 'from "turns" on' in explanation(stage, "undone").detail
+    with translation.override("de"):
+        detail = explanation(stage, "undone").detail
+    assert "(„turns / Iteration 0 / charge“, „turns / Iteration 1 / charge“)" in detail
+    assert '"' not in detail
 
 
 def test_a_cancelled_run_says_what_was_undone(stage: Stage) -> None:

@@ -248,6 +248,10 @@ class TestACompensation:
             text_of(operator.get(url("change", "stuck"))).partition('aria-label="Error"')[2].partition("</section>")[0]
         )
         assert "the bank is closed" in error
+        drawn = build_timeline(run, stage.now)
+        assert "charge" in [row.location for row in drawn.failed]
+        [row] = [row for row in drawn.rows if row.location == "charge"]
+        assert (row.is_stuck, row.note, row.status) == (True, "compensation failed", "completed")
         assert "in refund" in error  # the handler's traceback
         assert "out of stock" in error
         [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
