@@ -84,7 +84,12 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         eligibility = bulk.eligible(name, chosen or Chosen(tuple(ids)))
         causes = causes_among(chosen or Chosen(tuple(ids)), bulk.allowed_states(name))
         starts = starts_of_bulk(name, chosen or Chosen(tuple(ids)), eligibility)
-        repeated = count_repeated(chosen or Chosen(tuple(ids)), bulk.allowed_states(name), sight.within(request))
+        # what repeats a child is no child of the parent, which waits for the child itself
+        repeated = (
+            count_repeated(chosen or Chosen(tuple(ids)), bulk.allowed_states(name), sight.within(request))
+            if children is None
+            else None
+        )
     shown = _whole_number(given.get("count", "")) if is_confirmed else eligibility.count
     is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
     careful = {each: given[each] for each in _CAREFUL if each in given}

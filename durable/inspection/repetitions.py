@@ -77,4 +77,6 @@ def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet |
 
 
 def _ids(rows: QuerySet[Any]) -> QuerySet[Any]:
+    if not rows.query.order_by:  # the order of the model would read all of them
+        rows = rows.order_by()
     return rows.values_list("run_id" if rows.model is Failure else "pk", flat=True)
