@@ -21,7 +21,7 @@ from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.shell_command import worker_command
 from durable.models import Cause, Failure
 
-__all__ = ["Condition", "Found", "look_for"]
+__all__ = ["Condition", "Found", "look_for", "path_of"]
 
 #: An alert is sent for a cause that has made a run fail within this time, and not for older failures.
 RECENT: Final = timedelta(hours=1)
@@ -73,6 +73,13 @@ def look_for(events: frozenset[str], now: datetime, alerted: Collection[str]) ->
     if "schedule" in events:
         conditions += _schedules(now)
     return Found(conditions=conditions, unknown=unknown, silent=silent)
+
+
+def path_of(key: str) -> str:
+    """Return the path of the page about a condition that may hold no more: a cause's or a queue's, else ""."""
+    if key.startswith(_CAUSE):
+        return _path("durable_run_cause", key.removeprefix(_CAUSE))
+    return _keyed_path("durable_run_queue", key.removeprefix(_QUEUE)) if key.startswith(_QUEUE) else ""
 
 
 def _causes(now: datetime) -> Iterator[Condition]:

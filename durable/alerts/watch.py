@@ -97,28 +97,29 @@ def _begin(condition: Condition, now: datetime, settings: AlertSettings) -> None
             except IntegrityError:
                 return  # another process has just noted it
         state = states.get()
-        url = f"{settings.site}{condition.path}" if settings.site and condition.path else ""
-        _send(state, condition.text, url, settings)
+        _send(state, condition.text, condition.path, settings)
 
 
 def _end(state: AlertState, now: datetime, settings: AlertSettings, *, is_silent: bool = False) -> None:
+    from durable.alerts.conditions import path_of
+
     alias = conf.DATABASE
     with transaction.atomic(using=alias):
         open_one = AlertState.objects.using(alias).filter(pk=state.pk, number=state.number, ended_at__isnull=True)
         if open_one.update(ended_at=now) and not is_silent:
             state.ended_at = now
-            _send(state, "It is over.", "", settings)
+            _send(state, "It is over.", path_of(state.key), settings)
 
 
-def _send(state: AlertState, text: str, url: str, settings: AlertSettings) -> None:
-    """Start a run for each target, in the transaction of the caller."""
+def _send(state: AlertState, text: str, path: str, settings: AlertSettings) -> None:
+    """Start a run for each target, in the transaction of the caller. `path` is that of a page, or ""."""
     alert = Alert(
         kind=state.kind,
         key=state.key,
         number=state.number,
         title=state.title,
         text=text,
-        url=url,
+        url=f"{settings.site}{path}" if settings.site and path else "",
         is_over=state.ended_at is not None,
         began_at=state.began_at.isoformat(),
         ended_at="" if state.ended_at is None else state.ended_at.isoformat(),

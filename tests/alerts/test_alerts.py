@@ -125,7 +125,7 @@ class TestCauses:
         assert "no answer" not in json.dumps(alert.data())  # no text of an error
 
     def test_its_end_is_told_and_that_it_begins_again(self, stage: Stage, switch_on: Callable[..., None]) -> None:
-        switch_on()
+        switch_on(site="https://shop.example.org")
         stage.start(flows.switched, id="run")
         watch = Watch(patience=timedelta(seconds=60))
         look(stage, watch)
@@ -143,6 +143,7 @@ class TestCauses:
         look(stage, watch)
         assert [(each.number, each.is_over) for each in CALLED] == [(1, False), (1, True), (2, False)]
         assert CALLED[1].title == CALLED[0].title
+        assert CALLED[1].url == CALLED[0].url != ""
         assert CALLED[1].ended_at > CALLED[1].began_at
         assert len({each.id for each in CALLED}) == 3
 

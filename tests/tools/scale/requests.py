@@ -147,6 +147,7 @@ def _admin() -> dict[str, list[Asked]]:
         "export": [Asked(_page("export", run).address, is_whole=True) for run in runs],
         "payload": [
             _page("payload", LONG, of="input"),
+            _page("payload", LONG, of="input", find="1"),
             _page("payload", LONG, of="output", at="step 50000"),
             _page("payload", LONG, of="message", id=f"{LONG} 50000"),
         ],
