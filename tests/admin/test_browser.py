@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from django.contrib.auth.models import User
+from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
 
@@ -368,6 +369,21 @@ def test_the_headline_counts_on(log_into: LogIn, live_server: "LiveServer", stag
         assert all(re.fullmatch(pattern, text) for text in texts), texts
         assert headline.locator("time").count() == 1
         assert page.locator("p.durable-hidden[role=status]").inner_text() == ""  # a change of the seconds is not told
+
+
+def test_a_new_headline_is_announced_with_its_own_time(
+    log_into: LogIn, live_server: "LiveServer", stage: Stage
+) -> None:
+    a_hung_step(stage)
+    page = log_into(*OPERATOR)
+    page.goto(live_server.url + url("change", "hung"))
+    page.get_by_text("for 1 h", exact=False).first.wait_for()
+    began = timezone.now() - timedelta(minutes=7)
+    Activity.objects.update(began_at=began, attempt=2)
+    Run.objects.filter(pk="hung").update(change_seq=F("change_seq") + 1)
+    told = page.locator("p.durable-hidden[role=status]")
+    page.wait_for_function("element => element.textContent", arg=told.element_handle(), timeout=WAIT)
+    assert re.fullmatch(r'Running step "charge", attempt 2, for 7 m( \d+ s)? \(timeout 9 s\)\.', told.inner_text())
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(

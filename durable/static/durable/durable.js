@@ -73,10 +73,11 @@ class Live {
     fresh.innerHTML = html;
     patchChildren(this.element, fresh.content);
     this.etag = etag;
-    const now = this.element.querySelector("[data-durable-spoken]")?.textContent;
-    if (now && now !== spoken) announce(now);
+    const now = this.element.querySelector("[data-durable-spoken]");
+    const isNew = now && now.textContent !== spoken; // of the times in it alone nothing is said
     addCopiers(this.element);
     tellTimes();
+    if (isNew) announce(now.textContent);
   }
 }
 
