@@ -17,6 +17,8 @@ from durable.testing import Harness
 from project.shop import checkout
 from project.shop.models import Customer, Fault, Mail, Order, Product, Review
 from project.shop.progress import TIMES, progress_of_example
+from project.shop.services import bank
+from project.shop.services.line import ServiceDownError
 from tests.shop.conftest import PlaceOrder
 
 pytestmark = pytest.mark.django_db
@@ -60,6 +62,9 @@ def test_staff_break_the_bank_and_repair_it(client: Client, product: Product) ->
         page = client.post("/bank/", {"bank": wanted}, follow=True)
         assert offered in page.content.decode()
         assert Fault.objects.get(service=Fault.Service.BANK).is_on is is_on
+        if is_on:
+            with pytest.raises(ServiceDownError, match="staff can repair it on the shop's first page"):
+                bank.find_charge("order-1")
     assert client.post("/bank/", {"bank": "robbed"}).status_code == 400
     assert client.get("/bank/").status_code == 405
 

@@ -14,7 +14,8 @@ class ServiceDownError(Exception):
 
     def __init__(self, service: str) -> None:
         self.service = service
-        super().__init__(f"the {service} does not answer; mend it with its fault switch in the admin")
+        where = "on the shop's first page" if service == Fault.Service.BANK else "with its fault switch in the admin"
+        super().__init__(f"the {service} does not answer; staff can repair it {where}")
 
 
 def call(service: Fault.Service, attempt: int = 1) -> None:
