@@ -296,7 +296,7 @@ def _related(shown: Shown) -> dict[str, Any]:
     related += [Related(gettext("started"), each) for each in started]
     made = runs.filter(replay_of=run).order_by()[:_MOST]
     related += [Related(gettext("repeated by"), each, is_comparable=True) for each in made]
-    return {"related": related, "most_related": _MOST}
+    return {"related": related, "most_related": _MOST, "compare_url": shown.admin.url("compare", run.id)}
 
 
 def _started(runs: RunQuerySet, shown: Shown) -> RunQuerySet:

@@ -208,6 +208,9 @@ def test_a_run_and_its_replay_are_compared(stage: Stage, boss: Client, log_in: L
     stage.settle(new.id)
     related = boss.get(f"{url('change', new.id)}?part=related")
     assert f"{url('compare', new.id)}?with=run" in text_of(related)
+    assert re.search(
+        f'<form method="get" action="{url("compare", new.id)}".*?<input name="with" required', text_of(related)
+    )
     body = text_of(boss.get(url("compare", new.id)))
     assert "status, error, given by hand, output" in body
     assert "&quot;paid&quot;" in body
