@@ -65,7 +65,10 @@ class FailedRun:
 
 
 def failed_runs(within: RunQuerySet | None = None, *, with_repeated: bool = False) -> list[FailedRun]:
-    """Return the newest failed runs, at most `NEWEST`; one statement. `with_repeated`: look for runs that repeat them."""
+    """Return the newest failed runs, at most `NEWEST`; one statement.
+
+    `with_repeated`: look for runs that repeat them.
+    """
     repeats = Run.objects.using(conf.DATABASE).filter(replay_of=OuterRef("pk"))
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     found = runs.filter(state=RunState.FAILED.value).newest_first()

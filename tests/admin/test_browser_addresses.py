@@ -1,4 +1,4 @@
-"""Every page of the admin in a real browser: no barriers in the light and the dark theme, in forced colours, on a phone."""
+"""Every page of the admin in a real browser: no barriers in light and dark, in forced colours, on a telephone."""
 
 from __future__ import annotations
 

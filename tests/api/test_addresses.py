@@ -1,4 +1,4 @@
-"""Every address of the interface, walked from its URLconf: the permissions that each method needs, and that no more do."""
+"""Every address of the interface, walked from its URLconf: which permissions each method needs, and no others."""
 
 from __future__ import annotations
 
