@@ -18,7 +18,7 @@ from durable.core.printable import safe
 from durable.core.records import Cause, EntryRecord, FailureRecord, RunPatch, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["MAX_PATTERN", "ROLLBACK", "failed_at", "failure_by", "pattern_of", "place_of"]
+__all__ = ["MAX_PATTERN", "ROLLBACK", "failed_at", "failure_by", "numberless", "pattern_of", "place_of"]
 
 #: The end of the place of a rollback handler's failure.
 ROLLBACK: Final = "(rollback)"
@@ -29,10 +29,11 @@ MAX_TYPE: Final = 200  # characters
 _MAX_READ: Final = 1_000  # characters of a message from which its pattern is made
 
 _ITERATION: Final = re.compile(r"~\d+")
+_UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+#: What numbered steps and branches have in their names: UUIDs, and numbers that are not part of a word as in "oauth2".
+_NUMBERED: Final = re.compile(rf"{_UUID}|(?<![^\W_])\d+(?![^\W_])")
 #: What differs from one failure to the next of the same cause: addresses, UUIDs, words with a digit.
-_VARIABLE: Final = re.compile(
-    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\w*\d\w*"
-)
+_VARIABLE: Final = re.compile(rf"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|{_UUID}|\w*\d\w*")
 _NUMBERS: Final = re.compile(r"#(?:[.,:/+-]?#)+")
 _LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -47,7 +48,9 @@ def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build
     if patch.get("state") != RunState.FAILED:
         return None
     place, error = _root(run, patch, find)
-    cause = Cause(place=place[:MAX_PLACE], error_type=safe(error.type)[:MAX_TYPE], pattern=pattern_of(error.message))
+    cause = Cause(
+        place=numberless(place)[:MAX_PLACE], error_type=safe(error.type)[:MAX_TYPE], pattern=pattern_of(error.message)
+    )
     return FailureRecord(
         run_id=run.id,
         cause=cause,
@@ -75,6 +78,14 @@ def place_of(location: str) -> str:
         return ""
     segments = ["~" if _ITERATION.fullmatch(each) else unescape(each) for each in location.split("/")]
     return safe(" / ".join(segments))
+
+
+def numberless(place: str) -> str:
+    """Return a place with "#" for the numbers in its names: steps and branches that code has numbered are one place.
+
+    A number inside a word, as in "oauth2", stays.
+    """
+    return _NUMBERED.sub("#", place)
 
 
 def pattern_of(message: str) -> str:

@@ -18,6 +18,7 @@ from django.db.models import F, Q, QuerySet
 
 from durable import runtime
 from durable.conf import conf
+from durable.core.causes import numberless
 from durable.core.records import ENDED, RunState
 from durable.core.renames import names_of_queue, names_of_workflow
 from durable.inspection import run_conditions
@@ -434,7 +435,8 @@ def _causes(wanted: RunCriteria) -> list[int] | None:
     """Return the keys of the causes that are asked for; None if the filter names none."""
     if not (wanted.cause or wanted.place):
         return None
-    found = Cause.objects.using(conf.DATABASE).filter(_is(fingerprint=wanted.cause, place=wanted.place))
+    places = {wanted.place, numberless(wanted.place)} if wanted.place else set()  # a run's page has the numbers
+    found = Cause.objects.using(conf.DATABASE).filter(_is(fingerprint=wanted.cause), _in(place=frozenset(places)))
     return list(found.order_by("pk").values_list("pk", flat=True))
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import F, QuerySet
 
 from durable.conf import conf
-from durable.core.causes import place_of
+from durable.core.causes import numberless, place_of
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.core.renames import names_of_workflow
 from durable.inspection.capped_counts import moment_of, sample_rows
@@ -30,6 +30,7 @@ RUNS: Final = 10
 ENTRIES: Final = 300  # entries of a run from which the steps of a workflow are taken
 NEIGHBOURS: Final = 10  # iterations of a loop, the first ones and those before the given one
 MOST: Final = 20  # places whose usual durations are computed at once
+FOLDED_FROM: Final = 5  # places that differ in numbers alone, as in the timeline
 
 _ITERATION: Final = re.compile(r"(?<=/)~(\d+)(?=/|$)")
 _COLUMNS: Final = ("location", "kind", "status", "attempts", "began", "ended")
@@ -42,7 +43,8 @@ SampledStep = tuple[str, str, str]
 class StepDurations:
     """The usual durations of a step. Seconds; None without a success among the sampled executions.
 
-    `place` is its location with "~" in place of an iteration's number. Of the `sampled` executions that have ended,
+    `place` is its location with "~" in place of an iteration's number, and with "#" for the numbers of steps and
+    branches that were folded into one. Of the `sampled` executions that have ended,
     `failed` have used up their attempts; the others have succeeded, with `attempts` attempts on average.
     """
 
@@ -60,6 +62,7 @@ def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list
 
     `within` limits the runs, for example to those that a user may see. Runs of each name of the workflow that this
     process knows are sampled. A step whose location comes after the first `ENTRIES` of each sampled run is missing.
+    From `FOLDED_FROM` on, places that differ in the numbers of their names alone are one.
     """
     [runs] = _sampled_runs([workflow], within)
     entries = [_entries().filter(run_id=each).order_by("location") for each in runs]
@@ -67,7 +70,7 @@ def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list
     for rows in sample_rows(entries, _COLUMNS, ENTRIES):
         for each in _executions(rows):
             by_place[place_of(each.location)].append(each)
-    found = [_measured(place, rows) for place, rows in by_place.items()]
+    found = [_measured(place, rows) for place, rows in _folded(by_place).items()]
     return sorted(found, key=lambda each: (-(each.p95 or 0.0), each.place))
 
 
@@ -143,6 +146,20 @@ def _entries() -> QuerySet[Any]:
             ended=F("metadata__completed_at"),
         )
     )
+
+
+def _folded(by_place: Mapping[str, list[_Execution]]) -> dict[str, list[_Execution]]:
+    """Return the executions by place, those of many numbered places together."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for place in by_place:
+        alike[numberless(place)].append(place)
+    found: dict[str, list[_Execution]] = {}
+    for folded, places in alike.items():
+        if len(places) < FOLDED_FROM:
+            found |= {place: by_place[place] for place in places}
+        else:
+            found[folded] = [each for place in places for each in by_place[place]]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from durable import Context, Continue, CriticalError, RollbackError
-from durable.core.causes import MAX_PATTERN, pattern_of, place_of
+from durable.core.causes import MAX_PATTERN, numberless, pattern_of, place_of
 from durable.core.records import Cause, FailureRecord
 from durable.core.transitions import TRANSITIONS
 from durable.testing import Harness
@@ -55,6 +55,23 @@ def test_a_pattern_is_short_and_soon_made() -> None:
 )
 def test_a_place_has_no_numbers_of_iterations(location: str, place: str) -> None:
     assert place_of(location) == place
+
+
+@pytest.mark.parametrize(
+    ("place", "folded"),
+    [
+        ("charge 17", "charge #"),
+        ("images / image 057 / watermark", "images / image # / watermark"),
+        ("order-42_3", "order-#_#"),
+        ("page 550e8400-e29b-41d4-a716-446655440000", "page #"),
+        ("upload to s3", "upload to s3"),
+        ("oauth2 / 3ds", "oauth2 / 3ds"),
+        ("poll / ~ / fetch", "poll / ~ / fetch"),
+        ("", ""),
+    ],
+)
+def test_numbered_places_are_one_and_words_stay(place: str, folded: str) -> None:
+    assert numberless(place) == folded
 
 
 def test_a_fingerprint_differs_with_each_part() -> None:
@@ -162,6 +179,24 @@ def test_an_iteration_has_no_number() -> None:
         return Continue(state + 1)
 
     assert cause_of(lambda ctx: ctx.loop("poll", body, 0)) == ("poll / ~ / fetch", "RollbackError", "no")
+
+
+def test_numbered_steps_have_one_cause() -> None:
+    def ship(number: int) -> Callable[[Context], Any]:
+        return lambda ctx: ctx.step(f"charge {number}", raising(CardDeclined("no")))
+
+    assert cause_of(ship(3)) == cause_of(ship(17)) == ("charge #", "CardDeclined", "no")
+
+
+def test_numbered_branches_have_one_cause() -> None:
+    def ship(failing: int) -> Callable[[Context], Any]:
+        def image(number: int) -> Callable[[Context], Any]:
+            does = raising(CardDeclined("no")) if number == failing else int
+            return lambda c: c.step("watermark", does)
+
+        return lambda ctx: ctx.join("images", {f"image {number:02}": image(number) for number in range(20)})
+
+    assert cause_of(ship(3)) == cause_of(ship(17)) == ("images / image # / watermark", "CardDeclined", "no")
 
 
 def test_a_join_is_explained_by_the_branch_that_failed_first() -> None:

@@ -185,6 +185,13 @@ def test_a_list_is_of_the_failed_runs_of_a_cause() -> None:
     assert found(cause=cause) == ["a"]
 
 
+def test_a_place_may_be_given_with_its_numbers() -> None:
+    declined("a")
+    Cause.objects.update(place="charge #")
+    assert found(place="charge #") == found(place="charge 17") == ["a"]
+    assert found(place="charge") == []
+
+
 def test_a_list_of_a_cause_is_paged_by_key() -> None:
     errors.update(charge=CardDeclined("no"))
     for number in range(7):

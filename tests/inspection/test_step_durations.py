@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import Context, Handle, workflow
 from durable.inspection import usual_durations, workflow_durations
-from durable.inspection.step_durations import ENTRIES, RUNS
+from durable.inspection.step_durations import ENTRIES, FOLDED_FROM, RUNS
 from durable.models import Entry, EntryMetadata
 from tests.faults.passing import pass_once
 
@@ -139,3 +139,18 @@ def test_a_sample_is_bounded() -> None:
 def test_a_name_that_only_looks_like_an_iteration_is_a_name() -> None:
     run = ended(1)
     assert usual_durations([(ORDER, run.id, "%7E3")]) == {}
+
+
+def test_many_numbered_steps_of_a_workflow_are_one() -> None:
+    run = polling.start(FOLDED_FROM)
+    pass_once(run)
+    for number in range(FOLDED_FROM):
+        took(run, f"poll {number}", number + 1)
+    [step] = workflow_durations("tests.durations.polling")
+    assert (step.place, step.sampled, step.p50) == ("poll #", FOLDED_FROM, FOLDED_FROM // 2 + 1)
+
+
+def test_a_few_numbered_steps_of_a_workflow_stay_apart() -> None:
+    pass_once(polling.start(FOLDED_FROM - 1))
+    places = [step.place for step in workflow_durations("tests.durations.polling")]
+    assert sorted(places) == [f"poll {number}" for number in range(FOLDED_FROM - 1)]
