@@ -156,14 +156,14 @@ def _node_at(location: str, place: Place, nodes: dict[str, PlaceNode], top: list
 
 
 def _count(node: PlaceNode, count: int, nodes: Mapping[str, PlaceNode]) -> None:
-    """Note the number of entries at the innermost scope of which there are several."""
+    """Note the number of entries at the scopes around them, up to the innermost one of which there are several."""
     node.is_folded, node.count = True, count
     location = node.location
     while "#" not in location.rpartition("/")[2]:
         location = location.rpartition("/")[0]
-    scope = nodes.get(location)
-    if scope is not None and scope is not node:
-        scope.count = max(scope.count, count)
+        scope = nodes.get(location)
+        if scope is not None:
+            scope.count = max(scope.count, count)
 
 
 def _scope_kind(parent: PlaceNode | None, segment: str) -> str:

@@ -223,11 +223,9 @@ class _Rows:
             row.is_opened = True
             for member in group.members:
                 self.add(member, depth + 1, is_member=True)
-        elif not is_member or is_within(self._opened, node.location):
-            leaf = group.children[0] if len(group.children) == 1 and not group.children[0].children else None
-            if not (group.is_folded and leaf is not None):
-                for child in group.children:
-                    self.add(child, depth + 1)
+        elif (not is_member or is_within(self._opened, node.location)) and _only_place(group) is None:
+            for child in group.children:
+                self.add(child, depth + 1)
 
     def _row(self, node: PlaceNode, group: PlaceNode, depth: int) -> Row:
         begins_at, ends_at = self._extent(node)
@@ -237,7 +235,7 @@ class _Rows:
         is_stuck = any(_is_stuck(record, self._run) for record in node.records)
         return Row(
             place=node.location,
-            title=node.title,
+            title=_title(node, group),
             kind=node.kind,
             depth=depth,
             status=self._status(node),
@@ -321,6 +319,18 @@ class _Rows:
                         yield record.created_at, record.created_at
                         if record.completed_at is not None:
                             yield record.completed_at, record.completed_at
+
+
+def _only_place(group: PlaceNode) -> PlaceNode | None:
+    """Return what is inside each member of a folded node, if it is one place: it has no row of its own."""
+    inside = group.children
+    return inside[0] if group.is_folded and len(inside) == 1 and not inside[0].children else None
+
+
+def _title(node: PlaceNode, group: PlaceNode) -> str:
+    """Return the name of a row, with that of the only place inside, unless it is the same."""
+    only = _only_place(group)
+    return node.title if only is None or only.title == node.title else f"{node.title} / {only.title}"
 
 
 def _gravity(status: str) -> int:

@@ -182,6 +182,26 @@ def test_what_failed_is_shown_in_every_row_around_it_and_comes_first(stage: Stag
     assert [[span.kind for span in row.spans] for row in failed] == [["failed"]]
 
 
+def test_a_row_of_equal_branches_names_their_only_step_and_counts_them(stage: Stage, either_way: str) -> None:
+    run = stage.start(flows.album, id="run")
+    row = row_at(build_timeline(run, stage.now), "images/image #/sides/front")
+    assert (row.title, row.count) == ("front / watermark", 30)
+
+
+def test_a_step_that_is_named_as_its_branch_is_named_once(stage: Stage, either_way: str) -> None:
+    run = stage.start(flows.quick, id="run")
+    insert(run, [f"images/{number}/{name}/{name}" for number in range(9) for name in ("front", "back")])
+    rows = {row.place: (row.title, row.count) for row in build_timeline(run, stage.now).rows}
+    assert rows["images/#/front"] == ("front", 9)
+
+
+def test_branches_with_several_steps_are_counted_too(stage: Stage, either_way: str) -> None:
+    run = stage.start(flows.quick, id="run")
+    insert(run, [f"images/{number}/front/{name}" for number in range(9) for name in ("fetch", "watermark")])
+    rows = {row.place: (row.title, row.count) for row in build_timeline(run, stage.now).rows}
+    assert rows["images/#/front"] == ("front", 9)
+
+
 def test_a_failure_that_the_code_has_caught_needs_no_attention(stage: Stage) -> None:
     flows.SWITCH["broken"] = True
     run = stage.start(flows.caught_join, id="run")
