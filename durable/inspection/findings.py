@@ -99,9 +99,11 @@ def collect_findings(
     paused, held = all_holds()
     lines, kept = slot_troubles(now, within)
     stale, diverging = _stale_and_diverging(runs, now)
-    served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in paused]
+    unserved = _unserved(workers)
+    told = {*paused, *(queue.name for queue in unserved)}
+    served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in told]
     return [
-        *_surroundings(workers, runs, now),
+        *_surroundings(workers, unserved, runs, now),
         *_paused(paused, runs, now),
         *_held_starts(held),
         *_overdue(runs, now, served),
@@ -117,24 +119,31 @@ def collect_findings(
     ]
 
 
-def _surroundings(workers: Workers, runs: RunQuerySet, now: datetime) -> list[Finding]:
+def _unserved(workers: Workers) -> list[QueueState]:
+    """Return the queues that need a worker and have none; [] if Redis could not be asked."""
+    if workers.problem:
+        return []
+    # Without Redis, a worker of the release before is known only while it holds a run.
+    needed = [queue for queue in workers.queues if queue.has_runs or (queue.has_workflows and workers.uses_redis)]
+    return [queue for queue in needed if not queue.workers or not queue.is_known]
+
+
+def _surroundings(workers: Workers, unserved: Sequence[QueueState], runs: RunQuerySet, now: datetime) -> list[Finding]:
     if workers.problem:
         advice = _(
             "Runs that are under way go on; what becomes due waits until Redis is back. Check RQ_QUEUES in the settings, "
             "and the Redis server."
         )
         return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
-    # Without Redis, a worker of the release before is known only while it holds a run.
-    needed = [queue for queue in workers.queues if queue.has_runs or (queue.has_workflows and workers.uses_redis)]
-    unserved = [queue for queue in needed if not queue.workers or not queue.is_known]
     due = [runs.due(now).filter(queue=queue.name).order_by("wake_at", "id") for queue in unserved]
     found = sample_rows(due, ["wake_at"], CAP + 1)
     return [
-        _unserved(queue, [moment_of(since) for (since,) in rows]) for queue, rows in zip(unserved, found, strict=True)
+        _without_worker(queue, [moment_of(since) for (since,) in rows])
+        for queue, rows in zip(unserved, found, strict=True)
     ]
 
 
-def _unserved(queue: QueueState, due: Sequence[datetime]) -> Finding:
+def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
     """Return the finding of a queue without a worker; since `due` a worker could take its runs."""
     if not queue.is_known:
         kind, title = "unknown_queue", _('RQ_QUEUES lacks the queue "%(queue)s", which runs want')

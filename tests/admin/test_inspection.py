@@ -202,6 +202,17 @@ class TestWhatNeedsAPerson:
         assert finding.command == "python manage.py durable_worker default"
         assert stage.now - finding.since == pytest.approx(timedelta(minutes=1), abs=timedelta(seconds=1))  # type: ignore[operator]
 
+    def test_due_runs_of_a_queue_without_a_worker_are_one_finding(
+        self, stage: Stage, redis_connection: "redis.Redis"
+    ) -> None:
+        redis_connection.flushdb()
+        stage.start(flows.quick, id="due", settle=False)
+        stage.start(flows.quick, id="lost", settle=False)
+        Run.objects.filter(pk="lost").update(queue="nowhere")
+        stage.advance(minutes=3)
+        found = {kind: finding for kind, finding in kinds(stage).items() if finding.is_urgent}
+        assert set(found) == {"no_worker", "unknown_queue"}
+
     def test_a_queue_that_rq_does_not_know(self, stage: Stage) -> None:
         stage.start(flows.quick, id="lost", settle=False)
         Run.objects.filter(pk="lost").update(queue="nowhere")
