@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django.contrib import messages
@@ -12,6 +13,7 @@ from django.utils.translation import gettext
 from durable.admin import access, action_page, attention, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import MuteForm
+from durable.core.renames import names_of_workflow
 from durable.inspection import (
     RunCriteria,
     explain,
@@ -25,6 +27,7 @@ from durable.inspection import (
 )
 from durable.inspection.causes import BARS, WIDTH
 from durable.inspection.family import has_children
+from durable.inspection.holds import held_workflows
 from durable.inspection.shell_command import command
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, unmute
@@ -34,7 +37,7 @@ __all__ = ["mark", "show", "show_all"]
 SAMPLES: Final = 10  # runs on the page of a cause
 CANARY: Final = {"first": 5, "stop_after": 3}  # that the page proposes
 MOST_NAMES: Final = 8  # workflows, queues and workers each that it names
-MOST_PAUSES: Final = 2  # workflows whose open runs it offers to pause
+MOST_PAUSES: Final = 2  # workflows whose open runs it offers to pause, and whose new starts to hold
 _MARKS: Final = {"mute": mute, "unmute": unmute}
 
 
@@ -122,9 +125,22 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
             )
             for workflow, _ in ([] if is_limited else spread.workflows[:MOST_PAUSES])
         ],
+        "holds": [] if is_limited else _holds(admin, [workflow for workflow, _ in spread.workflows[:MOST_PAUSES]]),
         "rows": [(run, explain(run, now, within=within), attempts.get(run.id, 0)) for run in runs],
         "undone": sum(is_undone(run) for run in runs),
         "command": command("recover", cause=fingerprint),
         "mark": "unmute" if cause.is_muted else "mute",
     }
     return admin.page(request, "cause", context, status=status)
+
+
+def _holds(admin: AdminPages, workflows: Iterable[str]) -> list[attention.Verb]:
+    """Return for each workflow the verb that holds its new starts, or, where they are held, the one that releases them."""
+    held = held_workflows()
+    verbs = []
+    for workflow in workflows:
+        is_held = any(name in held for name in names_of_workflow(workflow))
+        title = gettext("Release new starts of %(workflow)s") if is_held else gettext("Hold new starts of %(workflow)s")
+        url = admin.url("workflow_hold", workflow, "release" if is_held else "hold")
+        verbs.append(attention.Verb(title=title % {"workflow": workflow}, url=url, needs="hold_workflow"))
+    return verbs

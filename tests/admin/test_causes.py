@@ -148,6 +148,24 @@ def test_the_open_runs_of_a_workflow_of_the_cause_are_paused_and_no_others(
     assert set(logged) == {(run_id, "the bank is down") for run_id in (*paused, bulk.id)}
 
 
+def test_a_cause_leads_to_the_hold_of_new_starts_of_its_workflow(failed: str, log_in: Callable[..., Client]) -> None:
+    operator = log_in(*OPERATOR, "hold_workflow")
+    hold, release = (url("workflow_hold", "tests.switched", verb) for verb in ("hold", "release"))
+    page = operator.get(cause_url(failed)).content.decode()
+    assert f'href="{hold}">Hold new starts of tests.switched</a>' in page
+    assert release not in page
+    operator.post(hold, hidden(operator.get(hold)) | {"reason": "the bank is down"})
+    page = operator.get(cause_url(failed)).content.decode()
+    assert f'href="{release}">Release new starts of tests.switched</a>' in page
+    assert hold not in page
+
+
+def test_a_hold_is_offered_to_those_who_may_hold_alone(failed: str, log_in: Callable[..., Client]) -> None:
+    page = log_in(*OPERATOR).get(cause_url(failed)).content.decode()
+    assert "Pause the open runs of tests.switched" in page
+    assert "new starts" not in page
+
+
 def test_a_retry_of_a_cause_is_confirmed_and_acts_on_its_runs_alone(failed: str, operator: Client) -> None:
     confirmation = operator.get(retry_url(failed))
     assert confirmation.status_code == 200
