@@ -452,7 +452,8 @@ def test_the_portable_store_looks_up_histories() -> None:
 def test_durations_of_steps_are_looked_up() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert workflow_durations("big.workflow_3")[0].place == "charge"
-        assert len(workflow_durations("big.long")) == ENTRIES_OF_A_RUN - 1  # the first one is a sleep
+        [steps] = workflow_durations("big.long")
+        assert (steps.place, steps.sampled) == ("step #", ENTRIES_OF_A_RUN - 1)  # the first one is a sleep
         usual = usual_durations([("big.workflow_3", MIDDLE, "charge"), ("big.long", LONG, "step 7")])
     assert len(usual) == 2
     assert scans(queries, GROWING) + sorts(queries, GROWING) == []
