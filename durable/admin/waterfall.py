@@ -27,6 +27,7 @@ _APART: Final = 8.0  # percent between the middles of two labels of `_SHORT` cha
 _SHORT: Final = 8
 _APART_IN_HALF: Final = 20.0  # the same in a window of half the width
 _APART_ON_A_TELEPHONE: Final = 24.0
+_TOLD_BY_MINUTES: Final = timedelta(minutes=10)  # a stretch of a long axis whose times have no seconds
 _STEPS: Final = tuple(
     timedelta(seconds=each)
     for each in (
@@ -323,10 +324,11 @@ def _ticks(piece: Piece) -> Iterator[datetime]:
         at += step
 
 
-def _clock(moment: datetime, axis: TimeAxis, piece: Piece | None = None) -> str:
+def _clock(moment: datetime, axis: TimeAxis, piece: Piece) -> str:
+    """Return a time as exactly as the piece around it needs, with its day if the axis has several."""
     local = timezone.localtime(moment)
-    if piece is not None and piece.length < timedelta(seconds=5) and local.microsecond:
-        return f"{local:%H:%M:%S}.{local.microsecond // 1000:03}"
-    if axis.ends_at - axis.begins_at > timedelta(days=1):
-        return day_and_clock(local)
-    return f"{local:%H:%M:%S}"
+    is_long = axis.ends_at - axis.begins_at > timedelta(days=1)
+    text = day_and_clock(local) if is_long else f"{local:%H:%M}"
+    if piece.length < timedelta(seconds=5) and local.microsecond:
+        return f"{text}:{local:%S}.{local.microsecond // 1000:03}"
+    return text if is_long and piece.length >= _TOLD_BY_MINUTES else f"{text}:{local:%S}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Final
 
 from django.utils.translation import gettext
@@ -128,8 +129,16 @@ class Timeline:
     @property
     def failed(self) -> list[Row]:
         """The innermost rows that need attention."""
-        found = [row for row in self.rows if row.needs_attention]
-        return [row for row in found if not any(is_within(each.place, row.place) for each in found if each is not row)]
+        return [
+            row
+            for number, row in enumerate(self.rows)
+            if row.needs_attention and not any(each.needs_attention for each in self._inside(number))
+        ]
+
+    def _inside(self, number: int) -> Iterator[Row]:
+        """Yield the rows of what is inside the row of this number."""
+        depth = self.rows[number].depth
+        return takewhile(lambda row: row.depth > depth, self.rows[number + 1 :])
 
 
 def build_timeline(

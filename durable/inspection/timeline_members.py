@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial, reduce
 from operator import or_
 from typing import Any, Final, NamedTuple
@@ -21,6 +21,7 @@ from django.db.models import Case, Max, Min, Q, QuerySet, Value, When
 from durable.conf import conf
 from durable.core.records import EntryStatus
 from durable.inspection import resting
+from durable.inspection.fork_outcomes import FORKS, ForkOutcome, read_outcomes
 from durable.inspection.place_tree import PlaceNode, build_place_tree, stands_for
 from durable.inspection.places import COLUMNS, Record, alone, at_or_below, read_places_inside
 from durable.inspection.resting import remembered
@@ -41,8 +42,8 @@ def open_members(
 ) -> int | None:
     """Give the folded node at or around `opened` its members: of those at it, the failed ones and a page of `most`.
 
-    Returns the ordinal after which the next page begins; None if there is none. In a long history up to seven
-    statements for a page, and up to five for each member around `opened`.
+    Returns the ordinal after which the next page begins; None if there is none. In a long history up to eight
+    statements for a page, and up to six for each member around `opened`.
     """
     if is_exact:
         return _open_exact(top, opened, after, most)
@@ -59,7 +60,7 @@ def open_members(
         if not around:
             return None
         [node, *_] = around
-        member, is_whole = _read_member(run, _upto(opened, _depth(node)), opened, unfinished)
+        member, is_whole = _read_member(run, node, opened, unfinished)
         if member is None:
             return None
         node.members = [member]
@@ -115,11 +116,17 @@ def _upto(location: str, depth: int) -> str:
 # -- one member
 
 
-def _read_member(run: Run, location: str, opened: str, unfinished: Iterable[Record]) -> tuple[PlaceNode | None, bool]:
-    """Return a member with what is inside, and whether that is all of it."""
+def _read_member(run: Run, node: PlaceNode, opened: str, unfinished: Iterable[Record]) -> tuple[PlaceNode | None, bool]:
+    """Return the member of the folded node that is at or around `opened`, and whether all inside of it was read."""
+    location = _upto(opened, _depth(node))
     read = read_places_inside(run, location, unfinished)
-    every = [node for root in build_place_tree(read.places, {}, opened) for node in _with_members(root)]
-    return next((each for each in every if each.location == location), None), read.is_exact
+    records = [record for place in read.places for record in place.records]
+    outcomes = _outcomes(run.id, node, [location], records)
+    every = [node for root in build_place_tree(read.places, outcomes, opened) for node in _with_members(root)]
+    member = next((each for each in every if each.location == location), None)
+    if member is not None:
+        _tell_end(member, outcomes)
+    return member, read.is_exact
 
 
 # -- a page of members
@@ -146,14 +153,14 @@ def _open_page(run: Run, node: PlaceNode, unfinished: Iterable[Record], after: i
     bad = dict.fromkeys(_upto(each.location, _depth(node)) for each in failed)
     wanted = list(dict.fromkeys([*list(bad)[:most], *page.locations]))
     if not node.may_be_scope:
-        node.members = _closed(wanted, _records(_own(run.id, wanted).values()))
+        node.members = _closed(run.id, node, wanted, _records(_own(run.id, wanted).values()))
     elif (inside := _little_inside(run.id, wanted)) is not None:
-        node.members = _closed(wanted, inside)
+        node.members = _closed(run.id, node, wanted, inside)
     else:
         own = _own(run.id, wanted)
         others = [each for each in wanted if each not in own]
         found = _records([*own.values(), *_first_and_last(run.id, others)])
-        node.members = _closed(wanted, [*unfinished, *found])
+        node.members = _closed(run.id, node, wanted, [*unfinished, *found])
         for member in node.members:
             member.is_partial = True
     for member in node.members:
@@ -272,18 +279,44 @@ def _first_and_last(run_id: str, scopes: Sequence[str]) -> list[int]:
     return [key for span in spans.values_list("first", "last") for key in span]
 
 
-def _closed(members: Sequence[str], found: Iterable[Record]) -> list[PlaceNode]:
-    """Return the members with the entries at and inside them that were found."""
+def _outcomes(run_id: str, node: PlaceNode, members: Iterable[str], found: Iterable[Record]) -> dict[str, ForkOutcome]:
+    """Return the outcomes, by location, of the forks that are around the node's members and among these entries.
+
+    At most one statement, and one more for each batch of long outcomes.
+    """
+    around = {member.rpartition("/")[0] for member in members} if node.kind == "branch" else set()
+    forks = dict.fromkeys(each.location for each in found if each.kind in FORKS)
+    wanted = [*around, *list(forks)[:_MOST_INSIDE]]
+    outcomes = read_outcomes(run_id, wanted).values() if wanted else ()
+    return {outcome.location: outcome for outcome in outcomes}
+
+
+def _tell_end(member: PlaceNode, outcomes: Mapping[str, ForkOutcome]) -> None:
+    """Give a branch the end that the fork around it has recorded; an entry has one of its own."""
+    fork = outcomes.get(member.location.rpartition("/")[0])
+    if fork is None or member.records:
+        return
+    for name, branch in fork.branches.items():
+        if fork.location_of(name) == member.location:
+            member.end = branch.status
+
+
+def _closed(run_id: str, node: PlaceNode, members: Sequence[str], found: Iterable[Record]) -> list[PlaceNode]:
+    """Return the members of the folded node with the entries at and inside them that were found."""
     records = {each.location: each for each in found}
     inside: dict[str, list[Record]] = {member: [] for member in members}
     for record in sorted(records.values()):
         member = _upto(record.location, members[0].count("/") + 1)
         if member in inside:
             inside[member].append(record)
+    outcomes = _outcomes(run_id, node, members, (record for own in inside.values() for record in own))
     nodes = list[PlaceNode]()
     for member, own in inside.items():
-        tree = build_place_tree(map(alone, own), {})  # one for each, so that they are not folded again
-        nodes += [node for root in tree for node in root.walk() if node.location == member]
+        forks = {each.location: outcomes[each.location] for each in own if each.location in outcomes}
+        tree = build_place_tree(map(alone, own), forks)  # one for each, so that they are not folded again
+        nodes += [each for root in tree for each in root.walk() if each.location == member]
+    for each in nodes:
+        _tell_end(each, outcomes)
     return nodes
 
 

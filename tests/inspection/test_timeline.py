@@ -71,6 +71,21 @@ def trip(ctx: Context) -> None:
     ctx.step("flight", sold_out)
 
 
+@workflow(name="tests.timeline.slides")
+def slides(ctx: Context) -> None:
+    """A join of many branches, the code of one of which fails between its steps."""
+
+    def slide(number: int) -> Any:
+        def show(scope: Context) -> None:
+            scope.step("load", flows.value_of, number)
+            if number == 7:
+                raise CriticalError("out of focus")
+
+        return show
+
+    ctx.join("slides", {f"slide {number}": slide(number) for number in range(9)})
+
+
 def rows_of(timeline: Timeline) -> list[tuple[int, str, int]]:
     return [(row.depth, row.title, row.count) for row in timeline.rows]
 
@@ -149,6 +164,17 @@ def test_the_times_of_an_axis_go_on_from_left_to_right(span: timedelta) -> None:
     assert len(set(texts)) == len(texts) > 2
 
 
+def test_the_times_of_an_axis_of_weeks_have_days_where_seconds_are_told_too() -> None:
+    """Two steps with a fortnight between them are not told as 22:18:07.750 and 22:18:08.005."""
+    began = datetime(2026, 11, 6, 22, 18, 7, 750_000, tzinfo=UTC)
+    woken = began + timedelta(days=14)
+    moment = timedelta(milliseconds=125)
+    axis = time_axis(began, woken + moment, [(began, began + moment), (woken, woken + moment)], is_folded=True)
+    texts = [label.text for label in waterfall.labels_of(axis) if not label.is_gap]
+    assert (texts[0], texts[-1]) == ("6 Nov 22:18:07.750", "20 Nov 22:18:07.875")
+    assert all(text.startswith(("6 Nov ", "20 Nov ")) for text in texts)
+
+
 @pytest.mark.parametrize("window", [500, 2])
 def test_pages_of_members_cover_all_of_them_once(
     stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch, window: int
@@ -177,7 +203,10 @@ def test_what_failed_is_shown_in_every_row_around_it_and_comes_first(stage: Stag
     assert [row.place for row in timeline.failed] == ["images/image #/sides/front"]
     opened = build_timeline(run, stage.now, opened="images/image #")
     assert [row.title for row in opened.rows if row.depth == 1][:2] == ["image 28", "image 0"]
+    assert [row.title for row in opened.failed] == ["image 28"]
     deep = build_timeline(run, stage.now, opened="images/image 28")
+    [around] = [row for row in deep.rows if row.location == "images/image 28/sides"]
+    assert around.status == "failed"
     failed = [row for row in deep.rows if row.location == "images/image 28/sides/front/watermark"]
     assert [[span.kind for span in row.spans] for row in failed] == [["failed"]]
 
@@ -200,6 +229,13 @@ def test_branches_with_several_steps_are_counted_too(stage: Stage, either_way: s
     insert(run, [f"images/{number}/front/{name}" for number in range(9) for name in ("fetch", "watermark")])
     rows = {row.place: (row.title, row.count) for row in build_timeline(run, stage.now).rows}
     assert rows["images/#/front"] == ("front", 9)
+
+
+def test_an_opened_branch_has_failed_if_its_own_code_has(stage: Stage, either_way: str) -> None:
+    run = stage.start(slides, id="run")
+    opened = build_timeline(run, stage.now, opened="slides/slide #")
+    assert {row.title for row in opened.rows if row.needs_attention} == {"slides / load", "slide 7"}
+    assert [row.title for row in opened.failed] == ["slide 7"]
 
 
 def test_a_failure_that_the_code_has_caught_needs_no_attention(stage: Stage) -> None:
