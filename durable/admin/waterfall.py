@@ -25,8 +25,10 @@ __all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn", "l
 _NARROWEST: Final = 0.4  # percent of the axis
 _APART: Final = 8.0  # percent between the middles of two labels of `_SHORT` characters
 _SHORT: Final = 8
-_APART_IN_HALF: Final = 20.0  # the same in a window of half the width
+_APART_IN_HALF: Final = 20.0  # the same in a window of half the width, and there for each character of long labels
+_CHARACTER_IN_HALF: Final = 1.7
 _APART_ON_A_TELEPHONE: Final = 24.0
+_CHARACTER_ON_A_TELEPHONE: Final = 2.0
 _TOLD_BY_MINUTES: Final = timedelta(minutes=10)  # a stretch of a long axis whose times have no seconds
 _STEPS: Final = tuple(
     timedelta(seconds=each)
@@ -288,13 +290,15 @@ def _apart(candidates: Sequence[tuple[float, str]], *, is_gap: bool) -> Iterator
     small: list[float] = []
     longest = max((len(text) for _, text in candidates), default=0)
     apart = _APART * max(1, longest / _SHORT)
+    apart_in_half = max(apart, _APART_IN_HALF, _CHARACTER_IN_HALF * longest)
+    apart_on_a_telephone = max(apart, _APART_ON_A_TELEPHONE, _CHARACTER_ON_A_TELEPHONE * longest)
     for x, text in candidates:
         is_told = not is_gap and any(text == other for _, other in shown)
         if not is_told and _is_free(x, [other for other, _ in shown], apart):
             shown.append((x, text))
-            if _is_free(x, half, max(apart, _APART_IN_HALF)):
+            if _is_free(x, half, apart_in_half):
                 half.append(x)
-                if _is_free(x, small, max(apart, _APART_ON_A_TELEPHONE)):
+                if _is_free(x, small, apart_on_a_telephone):
                     small.append(x)
     for x, text in sorted(shown):
         anchor = "start" if x < 5 else "end" if x > 95 else "middle"

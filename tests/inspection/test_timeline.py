@@ -175,6 +175,21 @@ def test_the_times_of_an_axis_of_weeks_have_days_where_seconds_are_told_too() ->
     assert all(text.startswith(("6 Nov ", "20 Nov ")) for text in texts)
 
 
+def test_long_labels_of_an_axis_have_room_on_a_telephone() -> None:
+    began = datetime(2026, 11, 6, 22, 18, 7, 750_000, tzinfo=UTC)
+    lasted = {0: 154, 14: 54, 17: 47}  # milliseconds after so many days
+    starts = {began + timedelta(days=days): timedelta(milliseconds=each) for days, each in lasted.items()}
+    work = [(start, start + length) for start, length in starts.items()]
+    axis = time_axis(began, work[-1][1], work, is_folded=True)
+    shown = [label for label in waterfall.labels_of(axis) if not label.is_gap]
+    widest = 100 * 6.3 * max(len(label.text) for label in shown) / 330  # percent of the axis of a telephone
+    edges = {"start": (0.0, 1.0), "middle": (0.5, 0.5), "end": (1.0, 0.0)}  # of its width, before and behind its x
+    small = [(float(each.x.rstrip("%")), *edges[each.anchor]) for each in shown if each.room == "small"]
+    assert len(small) >= 2
+    for (x, _, behind), (following, before, _) in pairwise(small):
+        assert x + behind * widest <= following - before * widest
+
+
 @pytest.mark.parametrize("window", [500, 2])
 def test_pages_of_members_cover_all_of_them_once(
     stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch, window: int
