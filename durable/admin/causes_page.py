@@ -26,6 +26,7 @@ from durable.inspection import (
     spread_of,
 )
 from durable.inspection.causes import BARS, WIDTH
+from durable.inspection.failed_places import failed_places
 from durable.inspection.family import has_children
 from durable.inspection.holds import held_workflows
 from durable.inspection.shell_command import command
@@ -98,7 +99,7 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
         )
     site = admin.admin_site.name
     runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES, within=within).runs
-    attempts = failed_attempts(runs)
+    attempts, places = failed_attempts(runs), failed_places(runs)
     spread, with_children = spread_of(fingerprint, within), has_children()
     query, is_many = attention.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
     context: dict[str, Any] = {
@@ -126,7 +127,10 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
             for workflow, _ in ([] if is_limited else spread.workflows[:MOST_PAUSES])
         ],
         "holds": [] if is_limited else _holds(admin, [workflow for workflow, _ in spread.workflows[:MOST_PAUSES]]),
-        "rows": [(run, explain(run, now, within=within), attempts.get(run.id, 0)) for run in runs],
+        "rows": [
+            (run, explain(run, now, within=within, place=places.get(run.id, "")), attempts.get(run.id, 0))
+            for run in runs
+        ],
         "undone": sum(is_undone(run) for run in runs),
         "command": command("recover", cause=fingerprint),
         "mark": "unmute" if cause.is_muted else "mute",

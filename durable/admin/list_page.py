@@ -34,6 +34,7 @@ from durable.inspection import (
     parse_search,
     paused_of,
 )
+from durable.inspection.failed_places import failed_places
 from durable.inspection.humanize import thousands
 from durable.inspection.refusals import told
 from durable.inspection.run_tags import Tag, tags_of
@@ -95,6 +96,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     columns = {each.column.name for each in heads}
     attempts = failed_attempts(page.runs) if "failed" in columns else {}
     tags = tags_of(page.runs) if "tags" in columns else {}
+    places = failed_places(page.runs)
     existing = sight.existing(request, [each.parent_id for each in page.runs])
     context = {
         "title": _("Runs"),
@@ -103,7 +105,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "problem": problem,
         "heads": heads,
         "rows": [
-            _row(admin, run, now, attempts, running[run.id], paused, within, existing, tags.get(run.id, ()))
+            _row(admin, run, now, attempts, running[run.id], paused, within, existing, tags.get(run.id, ()), places)
             for run in page.runs
         ],
         "page": page,
@@ -145,12 +147,14 @@ def _row(
     within: RunQuerySet | None,
     existing: Collection[str],
     tags: Sequence[Tag],
+    places: Mapping[str, str],
 ) -> Row:
+    hold, place = paused.get(run.queue), places.get(run.id, "")
     return Row(
         run=run,
         url=admin.url("change", run.id),
         parent_url=admin.url("change", run.parent_id) if run.parent_id in existing else "",
-        explanation=explain(run, now, running=running, paused=paused.get(run.queue), within=within),
+        explanation=explain(run, now, running=running, paused=hold, within=within, place=place),
         failed_attempts=attempts.get(run.id, 0),
         took=(run.finished_at or now) - run.created_at,
         tags=tags,

@@ -33,6 +33,7 @@ from durable.inspection import (
     redacted_error,
     state_word,
 )
+from durable.inspection.failed_places import failed_places
 from durable.inspection.humanize import relative
 from durable.inspection.run_tags import checked_tags
 from durable.inspection.runs import hides_alerts, settle_roots
@@ -178,6 +179,7 @@ def _page(wanted: RunCriteria, order: RunOrder, cursor: str | None, limit: int) 
 def _table(output: Output, page: RunPage, now: datetime) -> None:
     with reading():
         running, paused = activities_of_runs(page.runs, now), paused_of(page.runs, now)
+        places = failed_places(page.runs)
     output.table(
         ["ID", "WORKFLOW", "STATE", "STARTED", "WHAT"],
         (
@@ -186,7 +188,9 @@ def _table(output: Output, page: RunPage, now: datetime) -> None:
                 run.workflow,
                 Cell(state_word(run), run.state),
                 relative(run.created_at, now),
-                explain(run, now, running=running[run.id], paused=paused.get(run.queue)).headline,
+                explain(
+                    run, now, running=running[run.id], paused=paused.get(run.queue), place=places.get(run.id, "")
+                ).headline,
             )
             for run in page.runs
         ),

@@ -10,6 +10,7 @@ from django.utils.translation import ngettext
 
 from durable.core.summary import SummaryKind, steps_undone
 from durable.inspection.explanation import Explanation, Facts
+from durable.inspection.failed_places import with_step
 from durable.inspection.humanize import relative, shortened
 from durable.inspection.innermost_error import innermost_error
 from durable.inspection.payloads import redacted_error
@@ -118,7 +119,7 @@ def _failed(facts: Facts) -> Explanation:
     location = facts.failed_at or (run.origins[0] if run.origins else "")
     place, error = innermost_error(location, _whole_error(facts))
     told = {
-        "place": display_location(place),
+        "place": with_step(place, facts.place),
         "when": relative(run.finished_at or facts.now, facts.now),
         "error": shortened(error),
         "steps": undone,

@@ -54,6 +54,7 @@ def explain(
     running: Sequence[RunningStep] = (),
     paused: Hold | None = None,
     within: RunQuerySet | None = None,
+    place: str = "",
 ) -> Explanation:
     """Explain what the run does at `now`.
 
@@ -64,9 +65,10 @@ def explain(
     the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
     not read: then the row's first origin is named. `running` are the steps that run now, the oldest first; see
     `activities_of`. `paused` is the hold of the run's queue, None without any. `within` are the runs that the reader
-    may see, None for all: others are neither named nor counted.
+    may see, None for all: others are neither named nor counted. `place` is that of its cause, for a list that reads no
+    entries; see `failed_places`.
     """
-    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused, within)
+    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused, within, place)
     return explain_waits.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 

@@ -68,6 +68,7 @@ class Facts:
     running: Sequence[RunningStep] = ()
     paused: Hold | None = None
     within: RunQuerySet | None = None
+    place: str = ""
 
     @property
     def is_held(self) -> bool:

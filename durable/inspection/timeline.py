@@ -218,26 +218,28 @@ class _Rows:
         self._opened = opened
         self._undoing = undoing  # since when a rollback handler runs, by location
 
-    def add(self, node: PlaceNode, depth: int, *, is_member: bool = False) -> None:
-        """Add the row of a node and those of what is inside."""
+    def add(self, node: PlaceNode, depth: int, *, outer: Row | None = None, is_member: bool = False) -> None:
+        """Add the row of a node, which is inside of the row `outer`, and those of what is inside."""
         around, group = node, node
         inside = [] if node.is_partial else node.children
         if node.kind in (EntryKind.LOOP, *FORKS) and not node.is_folded and len(inside) == 1 and inside[0].is_folded:
             group = inside[0]  # all that is inside is one row with what is around it
         elif not node.is_folded and len(inside) == 1 and inside[0].kind == "iteration":
             group = inside[0]
-        row = self._row(around, group, depth)
+        row = self._row(around, group, depth, outer)
         self.found.append((row, node))
         if group.members:
             row.is_opened = True
             for member in group.members:
-                self.add(member, depth + 1, is_member=True)
+                self.add(member, depth + 1, outer=row, is_member=True)
         elif (not is_member or is_within(self._opened, node.location)) and _only_place(group) is None:
             for child in group.children:
-                self.add(child, depth + 1)
+                self.add(child, depth + 1, outer=row)
 
-    def _row(self, node: PlaceNode, group: PlaceNode, depth: int) -> Row:
-        begins_at, ends_at = self._extent(node)
+    def _row(self, node: PlaceNode, group: PlaceNode, depth: int, outer: Row | None) -> Row:
+        begins_at, ends_at = self._extent(node) or (
+            (self._run.created_at, self.end) if outer is None else (outer.begins_at, outer.ends_at)
+        )
         records = self._measured(group)
         p50, p95 = _percentiles(records) if group.is_folded or node.is_folded else (None, None)
         is_one = not node.is_folded and bool(node.records)
@@ -282,12 +284,15 @@ class _Rows:
         is_caught = status in _HAS_FAILED and self._fatal is not None and location not in self._fatal
         return "caught" if is_caught else status
 
-    def _extent(self, node: PlaceNode) -> tuple[datetime, datetime | None]:
-        """Return the first beginning and the last end of a node; None if something in it goes on."""
+    def _extent(self, node: PlaceNode) -> tuple[datetime, datetime | None] | None:
+        """Return the first beginning and the last end of a node, which is None if something in it goes on.
+
+        None of a branch that has recorded nothing.
+        """
         spans = [self._times(record) for record in node.all_records()]
         spans += [span for each in node.walk() for span in self._attempts.spans(each)]
         if not spans:
-            return self._run.created_at, self.end
+            return None
         ends = [end for _, end in spans]
         return min(begin for begin, _ in spans), None if None in ends else max(end for end in ends if end is not None)
 
@@ -319,7 +324,7 @@ class _Rows:
             for each in node.walk():
                 yield from self._attempts.spans(each)
                 if each.is_folded and each.count > len(each.records) > 0:  # the others were at work in between
-                    begin, end = self._extent(each)
+                    begin, end = self._extent(each) or (self._run.created_at, self.end)
                     yield begin, end or self.end
                 for record in each.records:
                     if record.kind == EntryKind.STEP and record.status in (EntryStatus.COMPLETED, EntryStatus.RUNNING):

@@ -3,11 +3,15 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
+from django.core.management import call_command
+from django.db import connection
 from django.db.models import F
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from durable import get_run, operations
 from durable.core.errors import InvalidTransitionError
@@ -24,8 +28,9 @@ from durable.inspection import (
 )
 from durable.inspection.comparison import compare_runs
 from durable.inspection.failed_branches import first_failed_branch
+from durable.inspection.failed_places import with_step
 from durable.inspection.progress import progress_of
-from durable.models import Attempt, EntryMetadata, Run
+from durable.models import Attempt, EntryMetadata, Failure, Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -382,3 +387,45 @@ def test_no_label_of_a_timeline_is_told_twice(stage: Stage, operator: Client, se
     labels = re.findall(r"<text[^>]*>(\d\d:\d\d:\d\d(?:\.\d+)?)</text>", shown)
     assert len(labels) >= 2
     assert sorted(set(labels)) == sorted(labels)
+
+
+def test_lists_name_the_step_that_made_a_join_fail(
+    stage: Stage, operator: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the run's page does, which reads the joins; a list reads the causes of its runs, with one statement."""
+    flows.SWITCH["broken"] = True
+    stage.start(flows.album, id="album")
+    stage.start(flows.parcels, id="parcels")
+    pages = [url("changelist"), url("cause", Failure.objects.get(run="album").cause.fingerprint), "/api/runs"]
+    shown = [unescape(operator.get(page).content.decode()).replace('\\"', '"') for page in pages]
+    call_command("durable", "list")
+    for each in (*shown, capsys.readouterr().out):
+        assert 'Failed at "images / image 28 / sides / front / watermark"' in each
+    assert 'Failed at "ship / label / charge"' in shown[0]
+
+
+def test_a_list_without_failed_joins_asks_for_no_causes(stage: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.switched, 1, id="run")
+    with CaptureQueriesContext(connection) as queries:
+        assert 'Failed at "charge"' in unescape(operator.get(url("changelist")).content.decode())
+    assert not [each for each in queries if "durable_cause" in each["sql"]]
+
+
+@pytest.mark.parametrize(
+    ("location", "place", "shown"),
+    [
+        ("images/image 28", "images / image # / front / watermark", "images / image 28 / front / watermark"),
+        ("pages/~3", "pages / ~ / read", "pages / iteration 3 / read"),
+        (
+            "images/image 28/front",
+            "images / image # / sides / front / step",
+            "images / image 28 / sides / front / step",
+        ),
+        ("images/image 28", "images / image #", "images / image 28"),
+        ("images/image 28", "charge", "images / image 28"),
+        ("", "charge", ""),
+    ],
+)
+def test_a_place_completes_the_location_of_a_failure_alone(location: str, place: str, shown: str) -> None:
+    assert with_step(location, place) == shown

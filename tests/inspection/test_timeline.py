@@ -86,6 +86,17 @@ def slides(ctx: Context) -> None:
     ctx.join("slides", {f"slide {number}": slide(number) for number in range(9)})
 
 
+@workflow(name="tests.timeline.late")
+def late(ctx: Context) -> None:
+    """A join hours after the start, a branch of which fails before it has recorded anything."""
+
+    def label(_scope: Context) -> None:
+        raise CriticalError("no paper")
+
+    ctx.sleep("rest", "3 hours")
+    ctx.join("ship", {"label": label, "mail": lambda scope: scope.step("send", flows.value_of, 1)})
+
+
 def rows_of(timeline: Timeline) -> list[tuple[int, str, int]]:
     return [(row.depth, row.title, row.count) for row in timeline.rows]
 
@@ -251,6 +262,14 @@ def test_an_opened_branch_has_failed_if_its_own_code_has(stage: Stage, either_wa
     opened = build_timeline(run, stage.now, opened="slides/slide #")
     assert {row.title for row in opened.rows if row.needs_attention} == {"slides / load", "slide 7"}
     assert [row.title for row in opened.failed] == ["slide 7"]
+
+
+def test_a_branch_without_records_begins_with_its_join(stage: Stage, either_way: str) -> None:
+    stage.start(late, id="run")
+    stage.advance(hours=4)
+    timeline = build_timeline(stage.settle("run"), stage.now)
+    join, label = row_at(timeline, "ship"), row_at(timeline, "ship/label")
+    assert (label.begins_at, label.ends_at) == (join.begins_at, join.ends_at)
 
 
 def test_a_failure_that_the_code_has_caught_needs_no_attention(stage: Stage) -> None:

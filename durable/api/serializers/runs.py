@@ -141,7 +141,9 @@ class RunSerializer(serializers.Serializer[Run]):
         """Return the explanation from the row alone."""
         running = self.context.get("running", {}).get(run.id, ())
         paused = self.context.get("paused", {}).get(run.queue)
-        return asdict(explain(run, timezone.now(), running=running, paused=paused, within=self.context["within"]))
+        place = self.context.get("places", {}).get(run.id, "")
+        within = self.context["within"]
+        return asdict(explain(run, timezone.now(), running=running, paused=paused, within=within, place=place))
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_waiting_for(self, run: Run) -> list[str] | None:

@@ -30,6 +30,7 @@ from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs, paused_of
+from durable.inspection.failed_places import failed_places
 from durable.inspection.runs import WINDOW, hides_alerts, settle_roots
 from durable.models import Run
 from durable.notifier import redis_clients
@@ -69,7 +70,11 @@ class RunsView(View):
         page = list_runs(settle_roots(wanted), order=order, cursor=cursor, limit=limit, within=within)
         runs: Any = page.runs  # many=True takes several
         now = timezone.now()
-        beside = {"running": activities_of_runs(page.runs, now), "paused": paused_of(page.runs, now)}
+        beside = {
+            "running": activities_of_runs(page.runs, now),
+            "paused": paused_of(page.runs, now),
+            "places": failed_places(page.runs),
+        }
         shown = RunSerializer(runs, many=True, context={**self.context_for(request, runs), **beside}).data
         looked_through = WINDOW if page.is_window else None
         return Response({"results": shown, "next_cursor": page.next_cursor, "looked_through": looked_through})
