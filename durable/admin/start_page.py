@@ -13,6 +13,7 @@ from durable.admin import access, action_page, pages, sight
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
 from durable.admin.start_form import StartForm
+from durable.admin.typed_arguments import misfit
 from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.core.bulk_runs import BULK
@@ -67,6 +68,10 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 def _start(request: HttpRequest, workflow: Workflow[Any, Any], form: StartForm) -> tuple[str, bool]:
     given = form.cleaned_data
     args, kwargs = given["arguments"]
+    if (found := misfit(workflow.function, args, kwargs)) is not None:
+        argument, expected, value = found
+        told = {"argument": argument, "expected": expected, "value": value}
+        raise Refusal(_('Nothing was started: "%(argument)s" is %(expected)s, and %(value)s was given.') % told, 422)
     run_id = given["run_id"] or given["token"]  # so that a form sent twice starts one run
     with (
         action_page.refusals(),

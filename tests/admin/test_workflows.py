@@ -258,6 +258,9 @@ def test_a_form_that_is_sent_twice_starts_one_run(operator: Client) -> None:
         ("7", "Give an object of keywords or a list"),
         ("null", "Give an object of keywords or a list"),
         ("[NaN]", "is not a number that JSON has"),
+        ('{"order_id": null}', "is int, and null was given"),
+        ('["7"]', "is int, and "),
+        ('{"order_id": 7, "secret": 8}', "is str, and 8 was given"),
     ],
 )
 def test_wrong_arguments_start_nothing_and_say_why(operator: Client, arguments: str, told: str) -> None:
