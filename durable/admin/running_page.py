@@ -75,6 +75,7 @@ def show_step(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse
         "saved": pretty(saved[location]) if location in saved else "",
         "step_url": f"{admin.url('step', run.id)}{at}",
         "abandon_url": f"{admin.url('act', run.id, 'abandon')}{at}",
+        "cancel_url": f"{admin.url('act', run.id, 'cancel')}?interrupt=on",
         "stack_url": f"{admin.url('act', run.id, 'take_stack')}{at}",
         "live_query": f"{at}&live=1",
         "etag": etag,

@@ -115,6 +115,9 @@ def test_an_operator_finds_a_hung_step_looks_at_its_stack_and_abandons_it(
     page.get_by_label("Reason").fill("it hangs")
     page.get_by_role("button", name="Ask for the stack").click(timeout=WAIT)
     page.get_by_text("in call_bank").wait_for(timeout=WAIT)  # the page refreshes itself
+    page.get_by_role("link", name="Interrupt and cancel").click(timeout=WAIT)
+    assert page.get_by_label("Interrupt the running step").is_checked()
+    page.go_back()
     places = page.get_by_role("navigation", name="Pages of durable")
     assert places.get_by_role("link", name="Running now").get_attribute("aria-current") == "true"
     places.get_by_role("link", name="Running now").click(timeout=WAIT)
