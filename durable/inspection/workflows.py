@@ -5,24 +5,27 @@ A constant number of statements, each along an index and with a cap: the cost de
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from durable.conf import conf
 from durable.core import registry
 from durable.core.bulk_runs import BULK
+from durable.core.causes import numberless, place_of
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import Summary, SummaryKind
 from durable.inspection.capped_counts import Count, added, count_capped, moment_of, newest_rows
 from durable.inspection.holds import held_workflows
-from durable.inspection.step_durations import StepDurations, workflow_durations
+from durable.inspection.step_durations import FOLDED_FROM, StepDurations, workflow_durations
 from durable.inspection.throughput import ended_in_last_day
-from durable.inspection.wording import display_location
+from durable.inspection.wording import display_place
 from durable.inspection.workers import Workers
 from durable.inspection.workflow_names import each_once
 from durable.models import Cause, Failure, Run
@@ -49,6 +52,13 @@ SAMPLE: Final = 200  # completed runs from which durations are taken, and failed
 OPEN: Final = 1_000  # of the newest runs, among which open ones are looked for
 CAUSES: Final = 5
 PLACES: Final = 12
+_MOST_DOING: Final = 3  # places at which one run stands that are named
+#: Why a run that waits for nothing by itself is asleep.
+_SLEEPING: Final = {
+    SummaryKind.DIVERGED: gettext_lazy("code does not fit"),
+    SummaryKind.MISTAKE: gettext_lazy("a mistake in the code"),
+    SummaryKind.UNKNOWN_WORKFLOW: gettext_lazy("a workflow that no worker knows"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,24 +201,38 @@ def _durations(runs: Iterable[RunQuerySet]) -> tuple[float | None, float | None,
 def _places(runs: Iterable[RunQuerySet]) -> tuple[list[OpenPlace], bool]:
     newest = [each.order_by("-created_at", "-id") for each in runs]
     rows = newest_rows(newest, ["created_at", "state", "summary"], OPEN)
-    counted = Counter((state, _place(state, summary)) for _, state, summary in rows if state not in ENDED)
+    counted = _folded(Counter((state, _place(state, summary)) for _, state, summary in rows if state not in ENDED))
     found = [
         OpenPlace(state=state, place=place, count=number) for (state, place), number in counted.most_common(PLACES)
     ]
     return found, len(rows) >= OPEN
 
 
+def _folded(counted: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+    """Return the numbers by state and place, those of many numbered places together."""
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for state, place in counted:
+        alike[state, numberless(place)].append(place)
+    found: Counter[tuple[str, str]] = Counter()
+    for (state, folded), places in alike.items():
+        for place in places:
+            found[state, folded if len(places) >= FOLDED_FROM else place] += counted[state, place]
+    return found
+
+
 def _place(state: str, stored: str) -> str:
     """Return where the run stands, in words without times and errors; "" if the state says all."""
     summary = Summary.load(load_summary(stored))
     if summary.kind is SummaryKind.WAITING:
-        doing = [display_location(str(each["location"])) for each in summary.facts["doing"] if each.get("location")]
-        queues = summary.facts["queues"]
-        waits = [] if queues is None else [f"a message in {', '.join(queues) or 'any queue'}"]
-        return "; ".join([*doing[:3], *waits])
+        locations = [str(each["location"]) for each in summary.facts["doing"] if each.get("location")]
+        doing = [display_place(place_of(each)) for each in locations[:_MOST_DOING]]
+        if (queues := summary.facts["queues"]) is not None:
+            named = ", ".join(queues)
+            doing.append(_("a message in %(queues)s") % {"queues": named} if named else _("a message in any queue"))
+        return "; ".join(doing)
     if summary.kind is SummaryKind.HELD:
-        return "held at its start"
-    return "" if state != RunState.SLEEPING else summary.kind.value.replace("_", " ")
+        return _("held at its start")
+    return str(_SLEEPING.get(summary.kind, "")) if state == RunState.SLEEPING else ""
 
 
 def _flakiest(steps: Iterable[StepDurations]) -> str:

@@ -11,14 +11,17 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils.translation import override
 
-from durable import Context, get_run, workflow
+from durable import Context, Continue, get_run, workflow
 from durable.core import registry
 from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
 from durable.inspection.keys import key_of
 from durable.inspection.limits import limits_of
+from durable.inspection.step_durations import FOLDED_FROM
+from durable.inspection.workflows import workflow_stats
 from durable.models import Build, Entry, OperatorAction, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -335,3 +338,50 @@ def test_the_statements_do_not_grow(operator: Client, stage: Stage) -> None:
         counts.append(len(captured))
     assert Entry.objects.count() == 9
     assert counts[0] == counts[1] < 40
+
+
+@workflow(name="tests.dozing")
+def dozing(ctx: Context, number: int) -> None:
+    ctx.sleep(f"nap {number}", "3 hours")
+
+
+@workflow(name="tests.turning")
+def turning(ctx: Context, times: int) -> None:
+    def turn(scope: Context, number: int) -> Continue:
+        scope.sleep("rest", "1 hour" if number == times else 0)
+        return Continue(number + 1)
+
+    ctx.loop("turns", turn, state=0)
+
+
+def stands_of(name: str) -> list[tuple[str, str, int]]:
+    return [(each.state, each.place, each.count) for each in workflow_stats([name]).places]
+
+
+def test_open_runs_of_numbered_places_stand_at_one(stage: Stage) -> None:
+    for number in range(FOLDED_FROM):
+        stage.start(dozing, number, id=f"run-{number}")
+    assert stands_of("tests.dozing") == [("sleeping", "nap #", FOLDED_FROM)]
+
+
+def test_open_runs_of_a_few_numbered_places_stand_apart(stage: Stage) -> None:
+    for number in range(FOLDED_FROM - 1):
+        stage.start(dozing, number, id=f"run-{number}")
+    assert sorted(stands_of("tests.dozing")) == [("sleeping", f"nap {number}", 1) for number in range(FOLDED_FROM - 1)]
+
+
+def test_open_runs_in_iterations_of_a_loop_stand_at_one_place(stage: Stage) -> None:
+    for times in (1, 2):
+        stage.start(turning, times, id=f"run-{times}")
+    assert stands_of("tests.turning") == [("sleeping", "turns / any iteration / rest", 2)]
+
+
+def test_where_open_runs_stand_is_told_in_words_of_the_language(stage: Stage) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.mistaken, {"id": 1}, id="mistaken", settle=False)
+    stage.run("mistaken")
+    stage.start(flows.approve, id="waits")
+    assert stands_of("tests.mistaken") == [("sleeping", "a mistake in the code", 1)]
+    with override("de"):
+        assert stands_of("tests.mistaken") == [("sleeping", "ein Programmfehler", 1)]
+        assert stands_of("tests.approve") == [("sleeping", "eine Nachricht in approved, rejected", 1)]
