@@ -31,7 +31,7 @@ def unresolved(ctx: Any, order: Nowhere) -> None:  # type: ignore[name-defined] 
     """A function with an annotation that only a type checker can resolve."""
 
 
-def odd(ctx: Any, order: [int]) -> None:  # type: ignore[valid-type]  # a project's code may have it
+def odd(ctx: Any, order: [int]) -> None:  # type: ignore[misc, valid-type]  # a project's code may have it
     """A function with an annotation that is no type."""
 
 
