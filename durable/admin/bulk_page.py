@@ -27,6 +27,7 @@ from durable.core.ids import new_id
 from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
 from durable.inspection.bulk_causes import CauseOfBulk, causes_among
 from durable.inspection.bulks import FailedAgain, find_bulk
+from durable.inspection.failed_places import failed_places
 from durable.inspection.family import FailedChildren
 from durable.inspection.humanize import thousands
 from durable.inspection.repetitions import count_repeated
@@ -107,6 +108,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
     found = sight.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
+    places = failed_places(found.values())
     within = sight.within(request)
     now = pages.now()
     context = {
@@ -126,7 +128,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "repeated_note": "" if repeated is None else repeated.note,
         "starts_note": "" if starts is None else starts.note,
         "rows": [
-            (found[each], explain(found[each], now, within=within).headline)
+            (found[each], explain(found[each], now, within=within, place=places.get(each, "")).headline)
             for each in eligibility.shown
             if each in found
         ],

@@ -17,6 +17,7 @@ from durable.admin.verbs import VERBS
 from durable.core.records import ENDED
 from durable.inspection import explain, possible_verbs
 from durable.inspection.bulks import BulkSummary, failed_again, refusals
+from durable.inspection.failed_places import failed_places
 from durable.inspection.order_words import order_words
 from durable.inspection.shell_command import command
 from durable.inspection.wording import verb_title
@@ -57,7 +58,8 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
     title = str(VERBS[found.verb].title) if found.verb in VERBS else verb_title(found.verb)
     within = sight.within(request)
     again = failed_again(found.id, found.verb, within).defer("input", "output").order_by("pk")
-    runs = again[:_SHOWN] if found.again else []
+    runs = list(again[:_SHOWN]) if found.again else []
+    places = failed_places(runs)
     recover = {"verb": "recover", "bulk": found.id}
     has_order = found.order is not None and access.may(request, "view_payload")
     return {
@@ -68,7 +70,7 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
         "trouble": _trouble(found, now, within),
         "words": order_words(found.order, found.began_at) if has_order else "",
         "refusals": refusals(found.id),
-        "failed": [(run, explain(run, now, within=within).headline) for run in runs],
+        "failed": [(run, explain(run, now, within=within, place=places.get(run.id, "")).headline) for run in runs],
         "recover_url": "" if sight.is_limited() else f"{admin.url('bulk')}?{urlencode(recover)}",
         "decisions": _decisions(admin, request, found),
         "run_url": "" if found.run is None else admin.url("change", found.run.id),

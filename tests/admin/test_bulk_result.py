@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from html import unescape
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable import Actor, acting_as, get_run
+from durable import Actor, acting_as, get_run, operations
 from durable.core.records import ActionRecord
 from durable.models import Cause, OperatorAction, Run
 from durable.operations import bulk
@@ -112,6 +113,32 @@ def test_it_goes_on_with_the_rest(stage: Stage, operator: Client) -> None:
     assert again.status_code == 409
     stage.settle(bulk_id)
     assert "Done: 8 of 8; 2 failed again" in text_of(operator.get(url("bulk_result", bulk_id)))
+
+
+def test_a_bulk_after_which_runs_failed_again_is_no_success(stage: Stage, operator: Client) -> None:
+    """Its own run has completed; the word and the colour of that said that all went well."""
+    bulk_id = stopped(stage)
+    operator.post(url("act", bulk_id, "stop_here"), hidden(operator.get(url("act", bulk_id, "stop_here"))))
+    stage.settle(bulk_id)
+    shown = text_of(operator.get(url("bulk_result", bulk_id)))
+    assert '<span class="durable-state durable-bad">failed again</span>' in shown
+    assert 'class="durable-state durable-completed"' not in shown
+    flows.SWITCH["broken"] = False
+    for run in Run.objects.filter(state="failed"):
+        operations.recover(run.id)
+        stage.settle(run.id)
+    shown = text_of(operator.get(url("bulk_result", bulk_id)))
+    assert 'class="durable-state durable-completed"' in shown
+
+
+def test_the_result_names_the_step_of_a_join(stage: Stage, operator: Client) -> None:
+    flows.SWITCH["broken"] = True
+    stage.start(flows.parcels, id="parcels")
+    asked = operator.get(url("bulk"), {"verb": "recover", "id": "parcels"})
+    assert "ship / label / charge" in unescape(text_of(asked))
+    bulk_id = recovering(["parcels"])
+    stage.settle("parcels")
+    assert "ship / label / charge" in unescape(text_of(operator.get(url("bulk_result", bulk_id))))
 
 
 def test_it_stops_here(stage: Stage, operator: Client) -> None:
