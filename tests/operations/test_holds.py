@@ -18,6 +18,7 @@ from durable.store import store_for
 from durable.worker import timer
 from durable.worker.timer import Sweep
 from tests.support.worker import work_off
+from tests.support.worker_rows import a_worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
@@ -64,6 +65,7 @@ class TestQueues:
         assert finding("queue_paused") is None
 
     def test_late_runs_of_a_paused_queue_are_told_once(self) -> None:
+        a_worker()  # without one, that is what is told of them
         order.start(1)
         Run.objects.update(wake_at=timezone.now() - timedelta(hours=1))
         assert finding("unclaimed") is not None
