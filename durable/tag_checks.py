@@ -17,7 +17,6 @@ from django.core.checks import CheckMessage, Warning, register
 
 from durable.conf import conf
 from durable.core import registry
-from durable.inspection.workflow_code import files_of_workflows
 from durable.lint_checks import leaves_code_out
 from durable.tag_hashes import HOW_TO_KEEP, tells_of_people
 
@@ -48,6 +47,8 @@ def check_tags(**_: object) -> list[CheckMessage]:
 
 def _files() -> Iterator[Path]:
     """Yield the files of the apps that bring workflows, and files with workflows that are of no app."""
+    from durable.inspection.workflow_code import files_of_workflows  # a worker has no use for it
+
     with_workflows = files_of_workflows()
     known = {path.resolve() for path in with_workflows}
     configs = {apps.get_containing_app_config(str(each.function.__module__)) for each in registry.all()}

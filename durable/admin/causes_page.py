@@ -139,7 +139,7 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
 
 
 def _holds(admin: AdminPages, workflows: Iterable[str]) -> list[attention.Verb]:
-    """Return for each workflow the verb that holds its new starts, or, where they are held, the one that releases them."""
+    """Return a verb for each workflow: to hold its new starts, or to release them where they are held."""
     held = held_workflows()
     verbs = []
     for workflow in workflows:
