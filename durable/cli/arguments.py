@@ -35,7 +35,6 @@ __all__ = [
     "keyword",
     "moment",
     "read_all",
-    "tag",
 ]
 
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
@@ -79,19 +78,12 @@ def add_cause(parser: ArgumentParser) -> None:
     parser.add_argument("--place", default="", metavar="PLACE", help="failed runs whose cause has this place")
 
 
-def add_tags(parser: ArgumentParser) -> None:
-    """Add the filter by tags."""
-    parser.add_argument(
-        "--tag",
-        action="append",
-        default=[],
-        type=tag,
-        metavar="NAME=VALUE",
-        help="runs with this tag; with all of them if it is given again",
-    )
+def add_tags(parser: ArgumentParser, meaning: str) -> None:
+    """Add an option for tags, which may be given several times; `meaning` is its help."""
+    parser.add_argument("--tag", action="append", default=[], type=_tag, metavar="NAME=VALUE", help=meaning)
 
 
-def tag(text: str) -> tuple[str, str]:
+def _tag(text: str) -> tuple[str, str]:
     """Return the name and the value of a tag that is written as name=value."""
     name, equals, value = text.partition("=")
     try:

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from durable import operations
 from durable.cli.actor import shell_actor
-from durable.cli.arguments import JSON_HELP, add_acting, add_format, deadline, duration, json_value, keyword, tag
+from durable.cli.arguments import JSON_HELP, add_acting, add_format, add_tags, deadline, duration, json_value, keyword
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
@@ -104,14 +104,7 @@ def _configure_start(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--weight", type=float, help="with --share: how often such runs have a turn, from 0.001 to 1000; default: 1"
     )
-    parser.add_argument(
-        "--tag",
-        action="append",
-        default=[],
-        type=tag,
-        metavar="NAME=VALUE",
-        help="a tag of the run, by which it is found; may be given again",
-    )
+    add_tags(parser, "a tag of the run, by which it is found; may be given again")
     parser.add_argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one")
     parser.add_argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON")
     add_acting(parser)

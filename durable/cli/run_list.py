@@ -59,7 +59,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--id-prefix", default="", metavar="TEXT", help="ids that begin with this; the list is by id then"
     )
-    add_tags(parser)
+    add_tags(parser, "runs with this tag; with all of them if it is given again")
     add_cause(parser)
     parser.add_argument(
         "--worker",
