@@ -42,7 +42,7 @@ from durable.core.records import (
 )
 from durable.core.renames import names_of
 from durable.core.slot_records import LIMIT, SlotChange
-from durable.core.tag_entries import with_pruned
+from durable.core.tag_entries import newest_pruned, with_pruned
 from durable.core.transitions import progressed
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
@@ -243,6 +243,8 @@ class Journal:
                 self.doubled.append((node.entry.location, entry.location))
             node.entry = entry
             newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
+            if entry.kind in (EntryKind.LOOP, EntryKind.RACE):
+                newest = max(newest, newest_pruned(entry.data))
         self._counter = itertools.count(newest + 1)
 
     def _place(self, location: str) -> Node:

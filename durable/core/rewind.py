@@ -99,7 +99,7 @@ class Rewind:
 
     def tags(self) -> dict[str, str | None]:
         """Return what the deleted entries had replaced of the run's tags; None for a tag that there was not."""
-        return rewound([*self.kept.values(), *self.deleted.values()], self.deleted)
+        return rewound(self.kept.values(), self.deleted.values())
 
     def is_gone(self, location: str) -> bool:
         """Return True if the location is deleted; a pruned one is deleted with its loop or race."""

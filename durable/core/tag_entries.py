@@ -7,14 +7,14 @@ of the loop or the race can still take the tags back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from durable.core.records import EntryKind, EntryRecord
 from durable.core.tags import check_stored
 
-__all__ = ["PRUNED", "check_data", "rewound", "with_new_values", "with_pruned"]
+__all__ = ["PRUNED", "check_data", "newest_pruned", "rewound", "with_new_values", "with_pruned"]
 
 PRUNED: Final = "pruned_tags"
 
@@ -46,16 +46,28 @@ def _changes_in(entry: EntryRecord) -> Iterator[tuple[str, _Changes]]:
         yield name, _Changes(*noted)
 
 
+def _joined(changes: Iterable[tuple[str, _Changes]]) -> dict[str, _Changes]:
+    found: dict[str, _Changes] = {}
+    for name, each in changes:
+        found[name] = found[name].joined(each) if name in found else each
+    return found
+
+
 def with_pruned(data: Mapping[str, Any], pruned: Iterable[EntryRecord]) -> dict[str, Any] | None:
     """Return the data of a loop or a race with what these entries below it have changed of tags; None for nothing."""
-    noted = {name: _Changes(*each) for name, each in data.get(PRUNED, {}).items()}
-    known = dict(noted)
-    for entry in pruned:
-        for name, changes in _changes_in(entry):
-            noted[name] = noted[name].joined(changes) if name in noted else changes
-    if noted == known:
+    new = [each for entry in pruned for each in _changes_in(entry)]
+    if not new:
         return None
-    return {**data, PRUNED: {name: each.data for name, each in noted.items()}}
+    noted = [(name, _Changes(*each)) for name, each in data.get(PRUNED, {}).items()]
+    return {**data, PRUNED: {name: each.data for name, each in _joined([*noted, *new]).items()}}
+
+
+def newest_pruned(data: Mapping[str, Any]) -> int:
+    """Return the highest ordinal of pruned entries that the data of a loop or a race remembers, -1 for none.
+
+    The next entry of the run has a higher one: what it does of tags comes after what was pruned.
+    """
+    return max((last for _first, _before, last, _value in data.get(PRUNED, {}).values()), default=-1)
 
 
 def with_new_values(
@@ -94,18 +106,16 @@ def check_data(entry: EntryRecord) -> None:
             raise TypeError(f'the changes of the tag "{name}" have no numbers')
 
 
-def rewound(entries: Iterable[EntryRecord], gone: Collection[str]) -> dict[str, str | None]:
-    """Return what is left of tags once the entries at these locations are gone: the values that the others have given.
+def rewound(kept: Iterable[EntryRecord], gone: Iterable[EntryRecord]) -> dict[str, str | None]:
+    """Return what is left of tags once some entries are gone: the values that the kept ones have given.
 
-    A tag that no other entry has set gets the value that it had before, None if the run did not have it. A tag that an
-    entry which stays has set last is not returned: it keeps its value.
+    A tag that no kept entry has set gets the value that it had before, None if the run did not have it. A tag that a
+    kept entry has set last is not returned: it keeps its value.
     """
-    staying: dict[str, _Changes] = {}
-    going: dict[str, _Changes] = {}
-    for entry in entries:
-        found = going if entry.location in gone else staying
-        for name, changes in _changes_in(entry):
-            found[name] = found[name].joined(changes) if name in found else changes
+    going = _joined(each for entry in gone for each in _changes_in(entry))
+    if not going:
+        return {}
+    staying = _joined(each for entry in kept for each in _changes_in(entry))
     return {
         name: changes.before if name not in staying else staying[name].value
         for name, changes in going.items()

@@ -352,6 +352,49 @@ def nested(ctx: Context) -> None:
     ctx.tag(last="yes")
 
 
+pausing_in: int | None = None
+
+
+def _work(run_id: str, number: int) -> None:
+    if number == pausing_in:
+        get_run(run_id).pause()
+
+
+def _polled(ctx: Context, number: int) -> Any:
+    ctx.tag(stage=f"poll {number}")
+    ctx.step("work", _work, ctx.run_id, number)
+    return Break() if number == 3 else Continue(number + 1)
+
+
+@workflow(name="tests.tagging.polling")
+def polling(ctx: Context) -> None:
+    ctx.step("first", calls.append, "first")
+    ctx.loop("polls", _polled, state=0, history_prune_interval=1, history_size=0)
+    ctx.tag(stage="done")
+    ctx.step("last", calls.append, "last")
+
+
+@pytest.mark.parametrize("number", [None, *range(4)])
+def test_what_is_pruned_is_older_than_what_another_pass_does(
+    at: Runtime, monkeypatch: pytest.MonkeyPatch, number: int | None
+) -> None:
+    """A pass that begins right behind a prune counts on from what was pruned."""
+    monkeypatch.setitem(globals(), "pausing_in", number)
+    run = polling.using(tags={"stage": "start"}).start()
+    settle()
+    if number is not None:
+        assert run.state == "paused"
+        run.resume()
+        settle()
+    assert (run.state, run.tags) == ("completed", {"stage": "done"})
+    for place, left in {"polls": "start", "tag~0": "poll 3"}.items():
+        assert run.replay(place).tags == {"stage": left}, place
+    run.replay("tag~0", in_place=True)
+    assert run.tags == {"stage": "poll 3"}
+    run.replay("polls", in_place=True)
+    assert run.tags == {"stage": "start"}
+
+
 @workflow(name="tests.tagging.two_branches")
 def two_branches(ctx: Context) -> None:
     def branch(name: str, inner: Context) -> None:
