@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from durable.core.causes import ROLLBACK, place_of
+from durable.core.causes import ROLLBACK, numberless, place_of
 from durable.core.location import ITERATION_PATTERN, MAX_LOCATION, MAX_LOCATION_BYTES, display_location, parent
 
 __all__ = ["Renaming"]
@@ -52,12 +52,19 @@ class Renaming:
         return display_location(self.new) if location == display_location(self.old) else location
 
     def of_place(self, place: str) -> str:
-        """Return the place of a cause (`durable.core.causes.place_of`) under the new name."""
-        bare = place.removesuffix(f" {ROLLBACK}")
-        rest = place[len(self._old_place) :]
-        if bare == self._old_place or place.startswith(f"{self._old_place} / "):
-            return self._new_place + rest
+        """Return the place of a cause (`durable.core.causes.place_of`) under the new name, without numbers.
+
+        A place of which the numbers were left out may be that of other operations too (`is_shared`).
+        """
+        for old in (self._old_place, numberless(self._old_place)):
+            if place.removesuffix(f" {ROLLBACK}") == old or place.startswith(f"{old} / "):
+                return numberless(self._new_place + place[len(old) :])
         return place
+
+    def is_shared(self, place: str) -> bool:
+        """Return True for a place that operations with other numbers in their names have too."""
+        old = self._old_place
+        return old != numberless(old) and not (place == old or place.startswith((f"{old} / ", f"{old} {ROLLBACK}")))
 
     def in_column(self, column: str, pattern: str | None = None) -> Q:
         """Return a condition that rows of the old name meet, or of another pattern, and perhaps a few more."""

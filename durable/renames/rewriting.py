@@ -18,7 +18,7 @@ from durable.core import clock
 from durable.core.aliases import AliasKind
 from durable.core.errors import PayloadError
 from durable.core.places import Place
-from durable.core.records import EntryKind
+from durable.core.records import EntryKind, EntryStatus
 from durable.core.renames import Rename
 from durable.models import (
     Activity,
@@ -277,6 +277,11 @@ class _Rewriting:
             place = self.renaming.of_place(cause.place)
             if place == cause.place:
                 continue
+            moved = failures.filter(cause=cause)
+            if self.renaming.is_shared(cause.place):
+                moved = moved.filter(run__in=[each.run_id for each in moved if self._has_failed_here(each.run_id)])
+                if not moved.exists():
+                    continue
             record = cause.record
             same = type(record)(place=place, error_type=record.error_type, pattern=record.pattern)
             new, _ = Cause.objects.using(self.alias).get_or_create(
@@ -290,4 +295,10 @@ class _Rewriting:
                     "muted_by": cause.muted_by,
                 },
             )
-            failures.filter(cause=cause).update(cause=new)
+            moved.update(cause=new)
+
+    def _has_failed_here(self, run_id: str) -> bool:
+        """Return whether the rewritten run has no failed operation but those under the new name."""
+        failed = Q(status__in=(EntryStatus.FAILED, EntryStatus.EXHAUSTED)) | Q(rollback_error__isnull=False)
+        found = Entry.objects.using(self.alias).few_of(run_id, failed).values_list("location", flat=True)
+        return all(map(self.renaming.is_new, found))

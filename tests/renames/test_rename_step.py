@@ -293,6 +293,45 @@ def test_what_names_the_operation_beside_its_entry_is_rewritten(deploys: Deploys
     assert Cause.objects.filter(place="charge").count() == 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "before", "after"),
+    [
+        ("charge 1", "pay", "charge #", "pay"),
+        ("charge 1", "charge 2", "charge #", "charge #"),
+        ("charge", "pay 1", "charge", "pay #"),
+        ("other 1", "pay", "charge #", "charge #"),
+    ],
+)
+def test_the_cause_of_a_numbered_step_is_that_of_its_new_name(
+    deploys: Deploys, shop: Shop, old: str, new: str, before: str, after: str
+) -> None:
+    """A cause leaves numbers out; a run that failed at a step with another number keeps its cause."""
+    failing = "charge 3" if old == "other 1" else old
+    shop.fails = True
+
+    def fails(ctx: Context) -> None:
+        ctx.step("other 1", str)
+        ctx.step(failing, shop.charge, max_retries=0)
+
+    deploys.deploy(fails)
+    deploys.start()
+    assert Failure.objects.get().cause.place == before
+    apply(RenameStep(NAME, old, new, wait=0))
+    assert Failure.objects.get().cause.place == after
+
+
+def test_a_step_beside_a_renamed_one_keeps_its_cause(deploys: Deploys, shop: Shop) -> None:
+    def fails(ctx: Context) -> None:
+        ctx.step("charge 1", str)
+        shop.fails = True
+        ctx.step("charge 2", shop.charge, max_retries=0)
+
+    deploys.deploy(fails)
+    deploys.start()
+    apply(RenameStep(NAME, "charge 1", "pay", wait=0))
+    assert Failure.objects.get().cause.place == "charge #"
+
+
 def test_messages_and_children_know_their_place(deploys: Deploys) -> None:
     def waits(ctx: Context) -> None:
         ctx.queue.next("answer")
