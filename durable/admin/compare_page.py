@@ -22,7 +22,7 @@ _CUT = 1_000  # characters of an output
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show a page of the places of this run and of the run in `with`; without one, of the run that it repeats."""
     run = pages.find(request, key)
-    other_id = request.GET.get("with") or "".join(sight.existing(request, [run.replay_of_id]))
+    other_id = request.GET.get("with", "").strip() or "".join(sight.existing(request, [run.replay_of_id]))
     if not other_id:
         raise Http404(_('Run "%(run)s" repeats no other run: name the other one.') % {"run": run.id})
     other: Run = pages.find(request, as_key(other_id))

@@ -42,7 +42,8 @@ def misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         return None
     for name, value in bound.items():
         hint = hints.get(name, Any)
-        if signature.parameters[name].kind not in _MANY and not _fits(value, hint):
+        parameter = signature.parameters[name]
+        if parameter.kind not in _MANY and value is not parameter.default and not _fits(value, hint):
             return name, inspect.formatannotation(hint), shortened(json.dumps(value, ensure_ascii=False), _LONGEST)
     return None
 

@@ -38,8 +38,11 @@ class CauseOfBulk:
 class WithFailures(Protocol):
     """A selection that can tell its failed runs."""
 
-    def failed(self) -> Sequence[QuerySet[Any]]:
-        """Return the selected runs that are failed, as disjoint querysets, or their failures instead."""
+    def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
+        """Return the selected runs that are failed, as disjoint querysets, or their failures instead.
+
+        With each is said whether it is a window: more runs may be behind it.
+        """
 
 
 def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
@@ -50,7 +53,7 @@ def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
     if RunState.FAILED not in states or not isinstance(selection, WithFailures):
         return []
     numbers: Counter[int] = Counter()
-    found = selection.failed()
+    found = [rows for rows, _ in selection.failed()]
     for of_cause in tally([rows for rows in found if rows.model is Failure], "cause_id", _MOST):
         numbers.update(of_cause)
     for runs in (rows for rows in found if rows.model is Run):

@@ -292,9 +292,9 @@ class FailedAgain:
         numbers = {(RunState.FAILED.value, workflow): found.count(workflow) for workflow in set(found)}
         return Tally(numbers=numbers, partial=frozenset({RunState.FAILED.value}) if len(found) >= most else frozenset())
 
-    def failed(self) -> Sequence[RunQuerySet]:
-        """Return them."""
-        return [self._runs()]
+    def failed(self) -> Sequence[tuple[RunQuerySet, bool]]:
+        """Return them, as one queryset, which is no window."""
+        return [(self._runs(), False)]
 
     def _runs(self) -> RunQuerySet:
         return failed_again(self.bulk_id, self.verb)

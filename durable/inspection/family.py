@@ -283,13 +283,13 @@ class FailedChildren:
         numbers.update((_FAILED, name) for name in itself)
         return Tally(numbers=+numbers, partial=frozenset(RunState) if is_partial else frozenset())
 
-    def failed(self) -> Sequence[RunQuerySet]:
+    def failed(self) -> Sequence[tuple[RunQuerySet, bool]]:
         """Return them, as disjoint querysets."""
         runs = Run.objects.using(conf.DATABASE).filter(state=_FAILED)
         children = _all(self.parent).order_by("position")
         if self.group is not None:
             children = children.filter(group=self.group)
-        return [runs.filter(pk__in=children.values("pk")[:CAP]), runs.filter(pk=self.parent)]
+        return [(runs.filter(pk__in=children.values("pk")[:CAP]), False), (runs.filter(pk=self.parent), False)]
 
     def _itself(self) -> list[str]:
         itself = Run.objects.using(conf.DATABASE).filter(pk=self.parent, state=_FAILED)

@@ -62,8 +62,10 @@ class PayloadText:
 
         Words are found as they are read: with the escapes of JSON, or without those for quotes and backslashes.
         """
-        found = list(islice(_spans(words, self.text), most))
-        return found or list(islice(_spans(_json(words)[1:-1], self.text), most))
+        for each in dict.fromkeys((words, _json(words)[1:-1])):  # one for most words
+            if found := list(islice(_spans(each, self.text), most)):
+                return found
+        return []
 
     def line_at(self, begin: int, end: int, around: int) -> str:
         """Return the line of such a place, at most `around` characters before and behind it."""

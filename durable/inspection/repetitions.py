@@ -67,12 +67,12 @@ def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet |
     if RunState.FAILED not in states or not isinstance(selection, WithFailures):
         return None
     number, is_partial = 0, False
-    for rows in selection.failed():
+    for rows, is_window in selection.failed():
         ids = list(_ids(rows)[: _EXAMINED + 1])
         runs = Run.objects.using(conf.DATABASE) if within is None else within
         repeats = runs.filter(replay_of__in=ids[:_EXAMINED]).order_by()
         number += repeats.values("replay_of").distinct().count() if ids else 0
-        is_partial |= len(ids) > _EXAMINED
+        is_partial |= is_window or len(ids) > _EXAMINED
     return Repeated(number, is_partial) if number else None
 
 

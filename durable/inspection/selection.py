@@ -50,9 +50,12 @@ class Filtered:
         # Failed runs that fit the filter no longer when a page is read are left out by its cause or place.
         return self if wanted is None or wanted.cause or wanted.place else Filtered(wanted)
 
-    def failed(self) -> Sequence[QuerySet[Any]]:
-        """Return the matching runs that are failed, as disjoint querysets, or their failures instead."""
-        return [runs for runs, _ in self._lanes(RunState.FAILED.value, EXAMINED)]
+    def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
+        """Return the matching runs that are failed, or their failures instead, and whether there may be more behind.
+
+        The querysets are disjoint.
+        """
+        return self._lanes(RunState.FAILED.value, EXAMINED)
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return up to `limit` ids of matching runs in these states."""
@@ -136,9 +139,9 @@ class Chosen:
         end = begin + limit
         return self.ids[begin:end], str(end) if end < len(self.ids) else None
 
-    def failed(self) -> Sequence[QuerySet[Any]]:
-        """Return the runs that are failed."""
-        return [Run.objects.using(conf.DATABASE).filter(pk__in=self.ids, state=RunState.FAILED.value)]
+    def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
+        """Return the runs that are failed, as one queryset, which is no window."""
+        return [(Run.objects.using(conf.DATABASE).filter(pk__in=self.ids, state=RunState.FAILED.value), False)]
 
     def sample(self, states: Collection[str], limit: int) -> Sequence[str]:
         """Return the first `limit` ids of runs in these states."""

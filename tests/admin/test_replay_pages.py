@@ -220,6 +220,7 @@ def test_a_run_and_its_replay_are_compared(stage: Stage, boss: Client, log_in: L
     assert "paid" not in seen
     assert boss.get(url("compare", "run")).status_code == 404
     assert boss.get(url("compare", "run"), {"with": "nowhere"}).status_code == 404
+    assert boss.get(url("compare", "run"), {"with": f" {new.id}\n"}).status_code == 200, "as it was pasted"
     for run_id in ("run", "nowhere"):
         assert log_in("operate_run", name=f"o{run_id}").get(url("compare", run_id)).status_code == 403
 

@@ -23,6 +23,7 @@ def typed(  # type: ignore[no-untyped-def]  # one of its parameters has no annot
     free: Any = None,
     plain=None,
     *rest: int,
+    limit: int = None,  # type: ignore[assignment]  # noqa: RUF013  # a habit of some projects
 ) -> None:
     """A workflow's function."""
 
@@ -52,6 +53,7 @@ def odd(ctx: Any, order: [int]) -> None:  # type: ignore[misc, valid-type]  # a 
         {"free": [1]},
         {"plain": {}},
         {"nobody": 1},
+        {"limit": None},
     ],
 )
 def test_what_fits(kwargs: dict[str, Any]) -> None:
@@ -70,6 +72,7 @@ def test_what_fits(kwargs: dict[str, Any]) -> None:
         ({"flag": 1}, "bool"),
         ({"tags": "a"}, "list[str] | None"),
         ({"options": []}, "dict[str, int] | None"),
+        ({"limit": "7"}, "int"),
         ({"how": "no"}, "Literal['fast', 'slow']"),
     ],
 )
