@@ -215,7 +215,8 @@ class TestProcesses:
         program = run("durable_worker", "--concurrency", "2", DURABLE_BUILD="7f3a")
         (pid,) = program.pids()
         start_run(store, "flows.long", "a")
-        eventually(lambda: [each.state for each in worker_overview().workers] == ["busy"])
+        # RQ's record of a worker comes before the process's own
+        eventually(lambda: [(each.state, each.slots) for each in worker_overview().workers] == [("busy", 2)])
         [worker] = worker_overview().workers
         assert (worker.pid, worker.slots, worker.build) == (pid, 2, "7f3a")
         assert [each.worker for each in worker.runs] == [worker.name]
