@@ -71,8 +71,8 @@ def ending(queue: str, then: list[str]) -> Execute:
         finish(record, store)
         if not then:
             return PassOutcome(state="completed")
-        then.pop()
         new_runs(store, 1)
+        then.pop()  # after the start: else all seem to be done, and a worker that stops notifies others of the last run
         return PassOutcome(state="completed", queues_to_notify=frozenset({queue}))
 
     return execute
