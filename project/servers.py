@@ -1,5 +1,8 @@
 """PostgreSQL and Redis out of Python wheels, for the demo and the tests.
 
+`POSTGRES_BIN` in the environment names a directory with the programs of another PostgreSQL, 15 or later, such as
+`/usr/lib/postgresql/15/bin`. They are used instead of the wheel's.
+
 Owns the directories and the processes of the servers it starts, and nothing else on the machine: it creates no system
 user, changes no permission outside its own directories, uses no fixed port and ends only its own processes (see
 `project.guard`). Must not import Django: the environment that settings read is made from what these classes say.
@@ -111,7 +114,7 @@ class _Server:
 
 
 class EmbeddedPostgres(_Server):
-    """A PostgreSQL 18 of one's own.
+    """A PostgreSQL of one's own: 18 from the wheel, or the one in `POSTGRES_BIN`.
 
     As root the server runs as the system's user `nobody`, because PostgreSQL refuses to run as root; a directory given
     by the caller must then be one that `nobody` can reach.
@@ -125,11 +128,13 @@ class EmbeddedPostgres(_Server):
         fsync: bool = True,
         max_connections: int = 200,
         settings: Mapping[str, str] = MappingProxyType({}),
+        programs: Path | None = None,
     ) -> None:
         """Nothing runs before `start()`; `url` is valid from here on.
 
         Without `directory` a temporary one is used and deleted at the end. `fsync=False` is faster and survives the
-        server's crash but not the machine's. `settings` are passed to the server as they are.
+        server's crash but not the machine's. `settings` are passed to the server as they are. `programs` is the
+        directory of `postgres` and `initdb`; without it, the one in `POSTGRES_BIN` or the wheel's.
         """
         super().__init__(directory, "durable-pg-")
         self.database = database
@@ -142,7 +147,7 @@ class EmbeddedPostgres(_Server):
             self._check_reachable()
         self.data = self.directory / "data"
         self._socket_directory = self._short_directory()
-        self._programs: Path | None = None
+        self._programs = programs or _chosen_programs()
 
     @property
     def url(self) -> str:
@@ -209,8 +214,9 @@ class EmbeddedPostgres(_Server):
 
     def _initdb(self) -> None:
         command = [self._program("initdb"), "-D", str(self.data), "--username=postgres", "--auth=trust"]
-        # The built-in locale is the same on every host, whatever locales it has installed.
-        command += ["--encoding=UTF8", "--locale-provider=builtin", "--locale=C.UTF-8", "--no-instructions"]
+        command += ["--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
+        if self._major_version() >= 17:  # the built-in locale is the same on every host, whatever locales it has
+            command.append("--locale-provider=builtin")
         if not self.fsync:
             command.append("--no-sync")
         uid, gid = self._user or (None, None)
@@ -244,6 +250,11 @@ class EmbeddedPostgres(_Server):
                 installed = self._copy_of(installed)
             self._programs = installed / "bin"
         return str(self._programs / name)
+
+    def _major_version(self) -> int:
+        """Ask the program: 18 of "postgres (PostgreSQL) 18.4"."""
+        told = subprocess.run([self._program("postgres"), "--version"], capture_output=True, text=True, check=True)
+        return int(told.stdout.split("(PostgreSQL) ")[1].split(".")[0])
 
     def _copy_of(self, installed: Path) -> Path:
         """The programs and, where the wheel has them outside of its package, their libraries; 45 MB."""
@@ -375,6 +386,17 @@ def _package_directory(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ServerError(f"The package {package} is not installed; `uv sync` installs it with the group `servers`.")
     return Path(spec.submodule_search_locations[0])
+
+
+def _chosen_programs() -> Path | None:
+    chosen = os.environ.get("POSTGRES_BIN")
+    if not chosen:
+        return None
+    if not (Path(chosen) / "initdb").exists():
+        raise ServerError(
+            f"POSTGRES_BIN is {chosen}, and there is no initdb. Name the directory with PostgreSQL's programs."
+        )
+    return Path(chosen)
 
 
 def _unprivileged_user() -> tuple[int, int] | None:

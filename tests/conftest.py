@@ -21,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.plugin import POSTGRES, REDIS
 from tests.support.child_path import child_path
+from tests.support.postgres import OLDEST_POSTGRES, oldest_postgres
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -43,6 +44,19 @@ def postgres_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
         yield server.start()
         return
     with EmbeddedPostgres(fsync=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def oldest_programs() -> Path:
+    """The directory with the programs of the oldest PostgreSQL that is supported; without it the test is skipped."""
+    return oldest_postgres() or pytest.skip(f"PostgreSQL {OLDEST_POSTGRES} is not installed; see tests/README.md")
+
+
+@pytest.fixture(scope="session")
+def oldest_postgres_server(oldest_programs: Path) -> Iterator[EmbeddedPostgres]:
+    """A running server of the oldest PostgreSQL, with its default settings."""
+    with EmbeddedPostgres(fsync=False, programs=oldest_programs) as server:
         yield server
 
 

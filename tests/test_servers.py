@@ -18,6 +18,7 @@ from redis.retry import Retry
 from project import servers
 from project.guard import GuardedProcess
 from project.servers import EmbeddedPostgres, EmbeddedRedis, ServerError
+from tests.support.postgres import OLDEST_POSTGRES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -62,8 +63,25 @@ def family(pid: int) -> set[int]:
 
 
 class TestPostgres:
-    def test_it_is_a_postgresql_18_with_room_for_workers(self, postgres: EmbeddedPostgres) -> None:
+    @pytest.mark.skipif(bool(os.environ.get("POSTGRES_BIN")), reason="POSTGRES_BIN names another PostgreSQL")
+    def test_it_is_a_postgresql_18(self, postgres: EmbeddedPostgres) -> None:
         assert str(scalar(postgres.url, "SHOW server_version")).startswith("18")
+
+    def test_the_environment_names_another_postgresql(
+        self, oldest_programs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("POSTGRES_BIN", str(oldest_programs))
+        with EmbeddedPostgres(fsync=False) as server:
+            assert str(scalar(server.url, "SHOW server_version")).startswith(str(OLDEST_POSTGRES))
+            assert scalar(server.url, "SHOW jit") == "on"
+            assert scalar(server.url, "SELECT lower('\u00c4')") == "\u00e4"
+
+    def test_a_directory_without_programs_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POSTGRES_BIN", str(tmp_path))
+        with pytest.raises(ServerError, match=f"POSTGRES_BIN is {tmp_path}, and there is no initdb"):
+            EmbeddedPostgres()
+
+    def test_it_has_room_for_workers(self, postgres: EmbeddedPostgres) -> None:
         assert scalar(postgres.url, "SHOW max_connections") == "200"
         assert scalar(postgres.url, "SHOW timezone") == "UTC"
         assert scalar(postgres.url, "SELECT current_database()") == "durable"
@@ -130,6 +148,7 @@ class TestPostgres:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root hands the server to another user")
     def test_as_root_programs_in_a_closed_home_are_copied_along(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("POSTGRES_BIN", raising=False)
         real = servers._reachable
         monkeypatch.setattr(
             servers, "_reachable", lambda path, user: real(path, user) and "site-packages" not in path.parts

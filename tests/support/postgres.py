@@ -1,0 +1,27 @@
+"""Where the oldest PostgreSQL that is supported is installed."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+__all__ = ["OLDEST_POSTGRES", "oldest_postgres"]
+
+OLDEST_POSTGRES: Final = 15
+
+#: Where distributions put the programs of one version.
+_PLACES: Final = ("/usr/lib/postgresql/{}/bin", "/usr/pgsql-{}/bin", "/opt/homebrew/opt/postgresql@{}/bin")
+
+
+def oldest_postgres() -> Path | None:
+    """Return the directory with its programs: the one in POSTGRES_BIN, or where a distribution puts them."""
+    chosen = os.environ.get("POSTGRES_BIN")
+    candidates = ([Path(chosen)] if chosen else []) + [Path(each.format(OLDEST_POSTGRES)) for each in _PLACES]
+    return next((each for each in candidates if _version(each) == OLDEST_POSTGRES), None)
+
+
+def _version(programs: Path) -> int | None:
+    if not (programs / "initdb").exists():
+        return None
+    told = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
+    return int(told.stdout.split("(PostgreSQL) ")[1].split(".")[0])
