@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db.models import Aggregate, Count, DurationField, ExpressionWrapper, F, Max, Q, Sum, TextField
+from django.db.models import Aggregate, Count, DurationField, ExpressionWrapper, F, Max, Q, Sum, TextField, Value
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from durable.conf import conf
@@ -214,11 +215,16 @@ def _newest_begin(run: Run, found: dict[str, Any]) -> int | None:
 
 
 class _JoinedKeys(Aggregate):
-    """Keys as a text, joined by commas; NULL for none."""
+    """Keys as a text, joined by commas; NULL for none.
+
+    Without a template of its own: what the template of an aggregate has to contain differs between releases of Django.
+    """
 
     function = "STRING_AGG"
-    template = "%(function)s(CAST(%(expressions)s AS TEXT), ',')"
     output_field = TextField()
+
+    def __init__(self, key: str, **options: Any) -> None:
+        super().__init__(Cast(key, TextField()), Value(","), **options)
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(compiler, connection, function="GROUP_CONCAT", **context)

@@ -49,7 +49,9 @@ class _LookUp(Join):
         """Return the join's clause; Django's own for other databases."""
         if connection.vendor != "postgresql":
             return super().as_sql(compiler, connection)
-        quote, quote_alias = connection.ops.quote_name, compiler.quote_name_unless_alias
+        quote = connection.ops.quote_name
+        # Django 6.1 quotes aliases as well. Its compiler has the second name for one release of Django more, and warns.
+        quote_alias = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias
         field: Any = self.join_field
         [(key, reference)] = field.get_joining_fields()
         sql = (
