@@ -233,7 +233,7 @@ class Workflow(Generic[P, R_co]):
         """
         how = copy(self)
         how._start_options = self._start_options.changed(
-            run_id=id,
+            id=id,
             queue=queue,
             delay=delay,
             on_conflict=on_conflict,

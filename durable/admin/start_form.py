@@ -15,9 +15,11 @@ from durable.admin.forms import MAX_BODY, MuteForm, as_token, json_editor, read_
 from durable.conf import conf
 from durable.core.duration import parse_duration
 from durable.core.ids import check_key, new_id
-from durable.core.priorities import check_share, head_start
+from durable.core.priorities import check_share, check_weight, head_start
 from durable.core.rates import rate_wanted
+from durable.inspection.run_tags import checked_tags, read_tag
 from durable.notifier import redis_clients
+from durable.operations.start_options import START_OPTIONS
 
 __all__ = ["StartForm"]
 
@@ -77,6 +79,18 @@ class StartForm(MuteForm):
             ("replace", _("cancel that run, and start this one")),
         ],
     )
+    debounce = _duration_field(
+        _("Debounce"),
+        _('The run begins so long after this start, and after each further one with its key: "5 minutes".'),
+    )
+    at_most = _duration_field(
+        _("Debounce at most"), _('Needed with a debounce: so long after the first start at the latest, "1 hour".')
+    )
+    keep = forms.ChoiceField(
+        required=False,
+        label=_("Whose arguments a debounced run has"),
+        choices=[("", _("those of the last start")), ("first", _("those of the first start"))],
+    )
     rate = forms.CharField(
         required=False,
         max_length=401,
@@ -101,12 +115,24 @@ class StartForm(MuteForm):
         label=_("Share"),
         help_text=_("A tenant's, say: runs of different shares of a queue take turns."),
     )
+    weight = forms.FloatField(
+        required=False,
+        label=_("Weight"),
+        help_text=_("Of its share: how often such runs have a turn, from 0.001 to 1000. Empty: 1."),
+    )
+    tags = forms.CharField(
+        required=False,
+        max_length=4_000,
+        label=_("Tags"),
+        help_text=_("By which the run is found: name=value, one a line, at most 8."),
+        widget=forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField", "spellcheck": "false"}),
+    )
     token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
 
     field_order = ["arguments", "run_id", "reason"]
 
-    #: The fields that say how the run starts: seldom needed.
-    options = ("queue", "delay", "deadline", "work_limit", "key", "if_open", "rate", "when_full", "priority", "share")
+    #: The fields that say how the run starts: seldom needed. The id stands above, and the token settles a conflict.
+    options = tuple(name for name in START_OPTIONS if name not in ("id", "on_conflict"))
 
     @property
     def shown_options(self) -> list[forms.BoundField]:
@@ -121,7 +147,7 @@ class StartForm(MuteForm):
     @property
     def start_options(self) -> dict[str, Any]:
         """The options that were given, as `Workflow.using` takes them."""
-        return {name: self.cleaned_data[name] for name in self.options if self.cleaned_data[name] not in ("", None)}
+        return {name: self.cleaned_data[name] for name in self.options if self.cleaned_data[name] not in ("", None, {})}
 
     def clean_arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional arguments and the keywords. Raises ValidationError."""
@@ -187,11 +213,45 @@ class StartForm(MuteForm):
         except ValueError as error:
             raise forms.ValidationError(str(error)) from None
 
+    def clean_debounce(self) -> timedelta | None:
+        """Return the debounce. Raises ValidationError."""
+        return self._duration("debounce")
+
+    def clean_at_most(self) -> timedelta | None:
+        """Return the longest debounce. Raises ValidationError."""
+        return self._duration("at_most")
+
+    def clean_weight(self) -> float | None:
+        """Return the weight. Raises ValidationError."""
+        weight: float | None = self.cleaned_data["weight"]
+        try:
+            return None if weight is None else check_weight(weight)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean_tags(self) -> dict[str, str]:
+        """Return the tags. Raises ValidationError."""
+        lines = [each.strip() for each in str(self.cleaned_data["tags"]).splitlines()]
+        try:
+            return dict(checked_tags(read_tag(each) for each in lines if each))
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
     def clean(self) -> dict[str, Any]:
         """Refuse a choice about a key without a key."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         if given.get("if_open") and not given.get("key") and "key" not in self.errors:
             self.add_error("key", gettext("Give the key that the choice below is about."))
+        if given.get("debounce") is not None and not given.get("key") and "key" not in self.errors:
+            self.add_error("key", gettext("Give the key that the debounce is about."))
+        if given.get("debounce") is not None and given.get("at_most") is None and "at_most" not in self.errors:
+            self.add_error("at_most", gettext("Say when the run begins at the latest."))
+        for name in ("at_most", "keep"):
+            if given.get("debounce") is None and given.get(name) and "debounce" not in self.errors:
+                self.add_error("debounce", gettext("Give the debounce that the choices below are about."))
+                break
+        if given.get("weight") is not None and not given.get("share") and "share" not in self.errors:
+            self.add_error("share", gettext("Give the share that the weight is about."))
         if given.get("rate") and not given.get("when_full"):
             self.add_error("when_full", gettext("Say what the start does if this rate has no room."))
         return given

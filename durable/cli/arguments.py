@@ -15,7 +15,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from durable.cli.output import FORMATS, Output
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
-from durable.inspection.run_tags import checked_tags
+from durable.inspection.run_tags import read_tag
 
 __all__ = [
     "JSON_HELP",
@@ -84,15 +84,10 @@ def add_tags(parser: ArgumentParser, meaning: str) -> None:
 
 
 def _tag(text: str) -> tuple[str, str]:
-    """Return the name and the value of a tag that is written as name=value."""
-    name, equals, value = text.partition("=")
     try:
-        if not equals:
-            raise ValueError("write a tag as NAME=VALUE")
-        [(name, value)] = checked_tags([(name, value)])
+        return read_tag(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
-    return name, value
 
 
 def add_acting(parser: ArgumentParser) -> None:

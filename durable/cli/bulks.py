@@ -26,7 +26,6 @@ __all__ = ["BULK", "add_canary", "is_slow", "start_bulk"]
 
 _SHOWN = 20  # runs of a group
 _MOST = 10_000  # ids of runs that failed again
-_OPTIONS = ("rollback", "end_sleeps")
 
 
 def add_canary(parser: ArgumentParser) -> None:
@@ -53,7 +52,7 @@ def is_slow(options: Namespace) -> bool:
 def start_bulk(verb: str, selection: Any, options: Namespace, output: Output) -> int:
     """Start the bulk in the background, and print its id."""
     within: timedelta | None = options.within
-    given: dict[str, Any] = {name: True for name in _OPTIONS if getattr(options, name, False)}
+    given: dict[str, Any] = {name: True for name in bulk.BULK_OPTIONS.get(verb, ()) if getattr(options, name)}
     try:
         canary = None if options.canary is None else bulk.Canary.of(options.canary, options.stop_after, within)
         with acting_as(shell_actor(options.user), reason=options.reason):

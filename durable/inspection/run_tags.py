@@ -17,10 +17,10 @@ from durable.inspection.tags import TAG, shown_value
 from durable.models import Run, RunTag
 from durable.tag_hashes import sought
 
-__all__ = ["Tag", "checked_tags", "has_tag", "split_tags", "tag_word", "tags_data", "tags_of"]
+__all__ = ["Tag", "checked_tags", "has_tag", "read_tag", "split_tags", "tag_word", "tags_data", "tags_of"]
 
 _NOT_IN_ADDRESSES: Final = re.compile("[\x00\ud800-\udfff]")  # of UTF-8, and none of a form's text
-_WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)=(?:"(?P<quoted>[^"]+)"|(?P<plain>[^\s"]\S*))(?:\s+|$)')
+_WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)[=:](?:"(?P<quoted>[^"]+)"|(?P<plain>[^\s"]\S*))(?:\s+|$)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,18 @@ def split_tags(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
         found.append((word["name"], word["quoted"] or word["plain"]))
         rest = rest[word.end() :]
     return checked_tags(found), rest
+
+
+def read_tag(text: str) -> tuple[str, str]:
+    """Return the name and the value of a tag that is written as name=value, or as name:value: no name has either.
+
+    Raises ValueError.
+    """
+    written = re.fullmatch("(?P<name>[^=:]*)[=:](?P<value>.*)", text, re.DOTALL)
+    if written is None:
+        raise ValueError(Sentence(gettext_noop("write a tag as name=value")))
+    [tag] = checked_tags([(written["name"], written["value"])])
+    return tag
 
 
 def checked_tags(tags: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

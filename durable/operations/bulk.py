@@ -45,6 +45,7 @@ from durable.operations.start import StartRequest, announce_started, put
 
 __all__ = [
     "AT_ONCE",
+    "BULK_OPTIONS",
     "BULK_VERBS",
     "GRAVE",
     "MAX_COUNTED",
@@ -85,7 +86,12 @@ _VERBS: Final[Mapping[str, Callable[..., str | None]]] = {
     "wake": wake,
 }
 BULK_VERBS: Final = tuple(_VERBS)
-_OPTIONS: Final = {"cancel": {"rollback", "interrupt"}, "wake": {"end_sleeps"}}
+
+#: The options of each verb that has any. All are flags. Every surface reads them here; REST shows what they do.
+BULK_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "cancel": {"rollback": "Compensate first.", "interrupt": "Abandon the attempts of steps that run."},
+    "wake": {"end_sleeps": "End its sleeps, and not only its backoffs."},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +195,10 @@ def apply(
 ) -> BulkReport:
     """Apply `verb` to each of the runs.
 
-    `options` are the verb's own: `rollback` and `interrupt` of cancel, `end_sleeps` of wake. The current actor
-    (`durable.acting_as`) acts on each run, for the reason given there. More than AT_ONCE runs, or a selection of
-    unknown size, are processed in the background, unless `in_background` decides. The background run has the id
-    `as_id`; a bulk that already has this id is not started again.
+    `options` are the verb's own, which BULK_OPTIONS names. The current actor (`durable.acting_as`) acts on each run,
+    for the reason given there. More than AT_ONCE runs, or a selection of unknown size, are processed in the background,
+    unless `in_background` decides. The background run has the id `as_id`; a bulk that already has this id is not
+    started again.
 
     `expected` is the number of runs that `eligible` found. If another number allows the verb by now, nothing is done.
 
@@ -385,6 +391,6 @@ def _check_rate(rate: float | None) -> None:
 def _check_verb(verb: str, options: Mapping[str, Any]) -> None:
     if verb not in _VERBS:
         raise ValueError(f"unknown verb {verb!r}; choose from {', '.join(_VERBS)}")
-    unknown = sorted(options.keys() - _OPTIONS.get(verb, set()))
+    unknown = sorted(options.keys() - BULK_OPTIONS.get(verb, {}).keys())
     if unknown:
         raise TypeError(f"{verb} has no option {unknown[0]!r}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from durable.conf import conf
 from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
@@ -19,7 +20,7 @@ from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
 from durable.operations.start_rates import WhenFull
 from durable.tag_hashes import stored_tags
 
-__all__ = ["StartOptions"]
+__all__ = ["OF_CHILDREN", "START_OPTIONS", "StartOptions"]
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class StartOptions:
     def changed(
         self,
         *,
-        run_id: str | None,
+        id: str | None,
         queue: str | None,
         delay: Duration | None,
         on_conflict: Literal["return", "error"] | None,
@@ -76,7 +77,7 @@ class StartOptions:
     ) -> StartOptions:
         """Return these options with those that are not None. Raises ValueError and TypeError for what none can be."""
         changes: dict[str, Any] = {
-            "run_id": run_id,
+            "run_id": id,
             "queue": queue,
             "delay": None if delay is None else parse_remaining(delay, "a delay").total_seconds(),
             "refuses_existing": None if on_conflict is None else _refuses(on_conflict),
@@ -113,6 +114,15 @@ class StartOptions:
         if self.debounce is not None and self.delay:
             raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
         return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
+
+
+#: The options of `Workflow.using` that are about a child and its parent: no start from outside has them.
+OF_CHILDREN: Final = ("when_parent_ends", "rollback")
+
+#: The other options of `Workflow.using`. The admin, REST and the command line have all of them.
+START_OPTIONS: Final = tuple(
+    name for name in inspect.signature(StartOptions.changed).parameters if name not in ("self", *OF_CHILDREN)
+)
 
 
 def _priority(priority: Duration) -> Duration:

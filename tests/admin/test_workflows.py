@@ -22,7 +22,7 @@ from durable.inspection.keys import key_of
 from durable.inspection.limits import limits_of
 from durable.inspection.step_durations import FOLDED_FROM
 from durable.inspection.workflows import workflow_stats
-from durable.models import Build, Entry, OperatorAction, Run
+from durable.models import Build, Entry, OperatorAction, Run, RunRank, RunTag
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url
@@ -187,6 +187,19 @@ def test_one_is_started_with_the_options_of_a_start(operator: Client, stage: Sta
     assert Run.objects.count() == 2
 
 
+def test_one_is_started_with_a_debounce_a_weight_and_tags(operator: Client, stage: Stage) -> None:
+    given = {"key": "k", "debounce": "5 min", "at_most": "1 hour", "keep": "first", "share": "acme", "weight": "2"}
+    tags = "tenant=acme\r\n\r\norder:42 a"
+    assert "It is started." in post(operator, arguments="[7]", run_id="order-7", tags=tags, **given)
+    assert "Such a run exists" in post(operator, arguments="[8]", **given)
+    run = Run.objects.select_related("key").get(pk="order-7")
+    assert json.loads(run.input) == {"args": [7], "kwargs": {}}
+    assert run.wake_at is not None
+    assert timedelta(minutes=4) < run.wake_at - run.created_at <= timedelta(minutes=6)
+    assert dict(RunTag.objects.filter(run=run).values_list("name", "value")) == {"tenant": "acme", "order": "42 a"}
+    assert RunRank.objects.get(run=run).weight == 2
+
+
 def test_one_is_started_with_a_rank(operator: Client, stage: Stage, settings: Any) -> None:
     settings.DURABLE = {**settings.DURABLE, "PRIORITIES": {"high": "10 min"}}
     assert '<option value="high">' in text_of(operator.get(url("workflow_start", "tests.described")))
@@ -224,6 +237,14 @@ def test_one_is_refused_by_a_rate(operator: Client, stage: Stage, settings: Any)
         ({"deadline": "2099-13-01 12:30"}, "month must be in 1..12"),
         ({"work_limit": "0"}, "must be longer than zero"),
         ({"key": "a\x07b"}, "printable"),
+        ({"debounce": "5 min"}, "Give the key that the debounce is about"),
+        ({"debounce": "5 min", "key": "k"}, "Say when the run begins at the latest"),
+        ({"keep": "first"}, "Give the debounce"),
+        ({"debounce": "5 min", "at_most": "1 min", "key": "k"}, "at_most"),
+        ({"weight": "2"}, "Give the share"),
+        ({"weight": "0", "share": "a"}, "0.001 to"),
+        ({"tags": "acme"}, "write a tag as name=value"),
+        ({"tags": "a=1\na=2"}, "a run has one value of the tag"),
         ({"if_open": "error"}, "Give the key that the choice below is about"),
         ({"if_open": "perhaps", "key": "k"}, "perhaps is not one of the available choices"),
     ],

@@ -8,7 +8,9 @@ import pytest
 from django.test import override_settings
 
 from durable import get_run
+from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, Run
+from durable.operations.bulk import BULK_OPTIONS
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import loop
 from tests.support.runs import stored_runs
@@ -68,6 +70,17 @@ def test_a_filter_and_a_canary_are_done_in_the_background(api: Api) -> None:
     assert get_run(found["id"]).workflow == "durable.bulk"
     problem(api.post(f"/runs/{found['id']}/go-on"), 409, "refused")
     problem(api.post(f"/runs/{found['id']}/stop-here"), 409, "refused")
+
+
+@pytest.mark.parametrize(("verb", "option"), [(v, o) for v, options in BULK_OPTIONS.items() for o in options])
+def test_a_bulk_has_the_options_of_its_verb(api: Api, verb: str, option: str) -> None:
+    started("a")
+    for given in ({}, {option: True}):
+        bulk_id = api.post("/bulks", {"verb": verb, "ids": ["a"], "rate": 1, **given}).json()["id"]
+        found = find_bulk(bulk_id)
+        assert found is not None
+        assert found.order is not None
+        assert found.order.options == given
 
 
 def test_twice_is_once(api: Api) -> None:

@@ -15,6 +15,7 @@ from durable import get_run, operations, runtime
 from durable.cli import actor
 from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, QueueMessage, Run
+from durable.operations.bulk import BULK_OPTIONS
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
 from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, refusing, steps
@@ -587,6 +588,16 @@ class TestBulk:
         assert stage.settle(bulk_id).state == "completed"
         assert shell("bulk", bulk_id).out.startswith("Done: 4 of 4; 2 failed again.")
         assert shell("stop-here", bulk_id).status == 1
+
+    @pytest.mark.parametrize(("verb", "option"), [(v, o) for v, options in BULK_OPTIONS.items() for o in options])
+    def test_a_bulk_has_the_options_of_its_verb(self, verb: str, option: str, shell: Shell, stage: Stage) -> None:
+        stage.start(napping, id="one")
+        for given in ([], [f"--{option.replace('_', '-')}"]):
+            [bulk_id] = shell(verb, "one", *given, "--canary", "1").lines
+            found = find_bulk(bulk_id)
+            assert found is not None
+            assert found.order is not None
+            assert found.order.options == ({option: True} if given else {})
 
     def test_a_rate(self, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")

@@ -141,7 +141,7 @@ def test_a_search_begins_with_tags(text: str, tags: dict[str, str], rest: str) -
     assert split_tags(text) == (tuple(tags.items()), rest)
 
 
-@pytest.mark.parametrize("text", ["tag:", "tag:a", "tag:a=", 'tag:a="b', "tag:=b", "tag:a:b=c", 'tag:a="b"c'])
+@pytest.mark.parametrize("text", ["tag:", "tag:a", "tag:a=", 'tag:a="b', "tag:=b", "tag:a b=c", 'tag:a="b"c'])
 def test_what_begins_like_a_tag_and_is_none_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="write a tag as tag:name=value"):
         split_tags(text)

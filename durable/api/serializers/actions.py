@@ -12,6 +12,7 @@ from rest_framework.exceptions import ValidationError
 from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Moment, Text, Value
 from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
+from durable.operations.bulk import BULK_OPTIONS
 
 __all__ = [
     "ActionForm",
@@ -85,17 +86,21 @@ class ActionForm(Form):
     )
 
 
+def _option(verb: str, name: str) -> Flag:
+    return Flag(required=False, default=False, help_text=BULK_OPTIONS[verb][name])
+
+
 class WakeForm(ActionForm):
     """The options of wake."""
 
-    end_sleeps = Flag(required=False, default=False, help_text="End its sleeps, and not only its backoffs.")
+    end_sleeps = _option("wake", "end_sleeps")
 
 
 class CancelForm(ActionForm):
     """The options of cancel."""
 
-    rollback = Flag(required=False, default=False, help_text="Compensate first.")
-    interrupt = Flag(required=False, default=False, help_text="Abandon the attempts of steps that run.")
+    rollback = _option("cancel", "rollback")
+    interrupt = _option("cancel", "interrupt")
 
 
 class StepForm(ActionForm):

@@ -15,6 +15,7 @@ from durable.core.ids import MAX_REASON
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
 from durable.inspection.bulks import BulkSummary
+from durable.operations.bulk import BULK_OPTIONS, BULK_VERBS
 from durable.operations.bulk_starts import BulkStarts
 from durable.operations.canary import MAX_FIRST, Canary
 from durable.operations.eligibility import Eligibility
@@ -22,7 +23,6 @@ from durable.operations.eligibility import Eligibility
 __all__ = ["BulkForm", "BulkPlanForm", "BulkPlanSerializer", "BulkSerializer"]
 
 _MOST_IDS = 500
-_VERBS = ("recover", "replay", "wake", "pause", "resume", "cancel")
 
 
 @extend_schema_serializer(component_name="BulkFilter")
@@ -40,7 +40,7 @@ class BulkFilterForm(Form):
     error = Text(required=False, max_length=200, help_text="Part of the type or the message of its error.")
     cause = Text(required=False, max_length=16, help_text="The fingerprint of a cause.")
     place = Text(required=False, max_length=1024, help_text="The place of a cause.")
-    tag = TagWords(required=False, help_text="`name:value`: tags, all of which a run has.")
+    tag = TagWords(required=False, help_text="`name=value`: tags, all of which a run has.")
 
     @staticmethod
     def criteria(given: dict[str, Any]) -> RunCriteria:
@@ -76,7 +76,7 @@ class CanaryForm(Form):
 class BulkPlanForm(Form):
     """A verb for many runs: those with the `ids`, those that match the `filter`, or the failed children of a run."""
 
-    verb = serializers.ChoiceField(choices=_VERBS)
+    verb = serializers.ChoiceField(choices=BULK_VERBS)
     ids = serializers.ListField(child=Id(), required=False, min_length=1, max_length=_MOST_IDS)
     filter = BulkFilterForm(required=False)
     children_of = Id(
@@ -104,16 +104,24 @@ class BulkForm(BulkPlanForm):
     )
     canary = CanaryForm(required=False)
     rate = serializers.FloatField(required=False, min_value=0.001, max_value=1_000, help_text="Runs a second, at most.")
-    rollback = Flag(required=False, default=False, help_text="Of cancel: compensate first.")
-    end_sleeps = Flag(required=False, default=False, help_text="Of wake: end the sleeps too.")
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields, and a flag for each option of a verb."""
+        flags = {
+            name: Flag(required=False, default=False, help_text=f"Of {verb}. {does}")
+            for verb, options in BULK_OPTIONS.items()
+            for name, does in options.items()
+        }
+        return {**super().get_fields(), **flags}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Raise ValidationError unless the runs are chosen in one way, by options that the verb has."""
         super().validate(attrs)
-        for name, verb in (("rollback", "cancel"), ("end_sleeps", "wake")):
-            if attrs[name] and attrs["verb"] != verb:
-                raise ValidationError({name: f"This is an option of {verb}."})
+        for verb, options in BULK_OPTIONS.items():
+            for name in options:
+                if attrs[name] and attrs["verb"] != verb:
+                    raise ValidationError({name: f"This is an option of {verb}."})
         return attrs
 
 

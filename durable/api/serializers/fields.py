@@ -17,7 +17,7 @@ from durable.api.problems import MAX_FAULTS
 from durable.core.clock import BEYOND, to_utc
 from durable.core.ids import MAX_ID, check_id
 from durable.core.tags import MAX_TAGS, MAX_VALUE
-from durable.inspection.run_tags import checked_tags
+from durable.inspection.run_tags import checked_tags, read_tag
 
 __all__ = [
     "Flag",
@@ -142,21 +142,18 @@ class Words(serializers.ListField):
 
 
 class TagWord(Text):
-    """A tag as `name:value`."""
+    """A tag as `name=value`; `name:value` is the same."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(max_length=MAX_ID + 1 + MAX_VALUE, **options)
 
     def to_internal_value(self, data: Any) -> Any:
         """Return its name and its value. Raises ValidationError for what no tag is."""
-        name, colon, value = super().to_internal_value(data).partition(":")
-        if not colon:
-            raise ValidationError("Write a tag as name:value.", code="no_tag")
         try:
-            [tag] = checked_tags([(name, value)])
+            return read_tag(super().to_internal_value(data))
         except ValueError as error:
-            raise ValidationError(f"{error}.", code="no_tag") from None
-        return tag
+            text = f"{error}."
+            raise ValidationError(text[:1].upper() + text[1:], code="no_tag") from None
 
 
 class TagWords(Words):

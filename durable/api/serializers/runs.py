@@ -391,7 +391,7 @@ class RunListQuery(PageQuery):
     )
     tag = TagWords(
         required=False,
-        help_text="`name:value`: runs that have this tag. Given several times, runs that have all of them.",
+        help_text="`name=value`: runs that have this tag. Given several times, runs that have all of them.",
     )
     cause = Text(
         required=False, max_length=16, help_text="The fingerprint of a cause: runs that are failed because of it."

@@ -37,6 +37,7 @@ from durable.notifier import redis_clients
 from durable.operations import Started
 from durable.operations.audit import acting_as
 from durable.operations.names import workflow_named
+from durable.operations.start_options import START_OPTIONS
 
 __all__ = ["CountsView", "RunView", "RunsView", "is_offered", "reference", "startable"]
 
@@ -174,25 +175,7 @@ def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, An
 
 def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
     try:
-        how = workflow.using(
-            id=given.get("id"),
-            queue=given.get("queue"),
-            delay=given["delay"],
-            on_conflict=given["on_conflict"],
-            deadline=given.get("deadline"),
-            work_limit=given.get("work_limit"),
-            key=given.get("key"),
-            if_open=given.get("if_open"),
-            debounce=given.get("debounce"),
-            at_most=given.get("at_most"),
-            keep=given.get("keep"),
-            priority=given.get("priority"),
-            share=given.get("share"),
-            weight=given.get("weight"),
-            rate=given.get("rate"),
-            when_full=given.get("when_full"),
-            tags=given.get("tags"),
-        )
+        how = workflow.using(**{name: given[name] for name in START_OPTIONS if name in given})
         if (message := given.get("message")) is None:
             handle = how.start(*given["args"], **given["kwargs"])
         else:
