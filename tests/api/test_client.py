@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Permission, User
 from django.db import connection, connections
 from django.db.models import QuerySet
@@ -246,6 +247,22 @@ def test_many_streams_hold_one_connection_and_one_thread(token: str, monkeypatch
             for each in opened:
                 each.__exit__(None, None, None)
     assert broadcaster._reader.streams == 0
+
+
+def test_events_come_at_once_where_the_project_compresses_its_answers(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A middleware that compresses a stream keeps its events until they fill a block."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    monkeypatch.setattr(broadcaster, "BEAT", 0.0)
+    workflows.loop.using(id="a").start(1)
+    compressing = override_settings(MIDDLEWARE=["django.middleware.gzip.GZipMiddleware", *settings.MIDDLEWARE])
+    with compressing, asgi_server() as address, client_of(address, token) as client:
+        assert client.get("/runs", params={"limit": 1}).headers["Content-Encoding"] == "gzip"
+        with stream(client, "a") as events:
+            assert next(events)[0] == "run"
+            get_run("a").cancel()
+            assert [name for name, _, _ in events] == ["run", "end"]
 
 
 class TestPlaces:

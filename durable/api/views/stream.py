@@ -29,6 +29,9 @@ __all__ = ["StreamView"]
 
 _MOST_EVENTS = 1_000  # in one answer, and one chunk more
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+#: Of a connection that stays open. An answer whose encoding is declared is compressed neither by Django's
+#: GZipMiddleware nor by a proxy, which would keep the events until they fill a block.
+_OPEN = {**_HEADERS, "Content-Encoding": "identity"}
 
 
 class StreamView(View):
@@ -105,7 +108,7 @@ def _stream(request: Request, follower: Follower, builder: EventBuilder) -> Http
             return HttpResponse(status=204)
         connections.close_all()  # this thread is idle until the stream ends
         events = slot.released_after(broadcaster.events(slot, follower, builder, first))
-        return StreamingHttpResponse(events, content_type=EVENT_STREAM, headers=_HEADERS)
+        return StreamingHttpResponse(events, content_type=EVENT_STREAM, headers=_OPEN)
     except BaseException:
         slot.release()
         raise
