@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from durable.admin import charts
 from durable.admin.url_keys import as_key, url_maker
@@ -20,7 +20,7 @@ from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, fa
 from durable.inspection.humanize import thousands
 from durable.inspection.wording import cause_in_words
 from durable.models import Run
-from durable.operations.audit import revision
+from durable.operations.audit import PERMISSIONS, revision
 
 if TYPE_CHECKING:
     from durable.inspection import Count
@@ -33,6 +33,7 @@ __all__ = [
     "children_url",
     "headline",
     "lines_of_causes",
+    "permitted",
     "query_of",
     "rows_of_causes",
     "rows_of_findings",
@@ -316,23 +317,21 @@ def _advice_of(run: FailedRun | None) -> str:
 
 
 def _row_of_finding(finding: Finding, site: str, *, with_children: bool) -> Row:
-    url, list_title = "", _("In the list")
+    list_url, list_title = "", _("In the list")
     if finding.wanted is not None:
-        url = _list_url(query_of(finding.wanted, with_children=with_children), site)
-    if finding.kind == "hung_step":
-        url, list_title = reverse("admin:durable_run_running", current_app=site), _("Running now")
-    if finding.kind == "bulk_stopped":
-        bulk_id = as_key(finding.runs[0][0])
-        url, list_title = reverse("admin:durable_run_bulk_result", args=[bulk_id], current_app=site), _("Decide")
+        list_url = _list_url(query_of(finding.wanted, with_children=with_children), site)
+    url, verbs = _ways_on(finding, site)
+    if not list_url:
+        list_url, list_title = url, str(_OPENED.get(finding.kind, _("Look")))
     workflows = [f"{workflow} {thousands(number)}" for workflow, number in finding.workflows]
     return Row(
         key=_key_of(finding),
         title=finding.title,
-        url=url,
-        list_url=url,
+        url=url or list_url,
+        list_url=list_url,
         list_title=list_title,
-        verbs=_verbs_on_hung(finding, site) if finding.kind == "hung_step" else [],
-        count=finding.count if url else None,
+        verbs=verbs,
+        count=finding.count if finding.count and (finding.wanted is not None or finding.runs) else None,
         is_urgent=finding.is_urgent,
         advice=finding.advice,
         workflows=_named(workflows),
@@ -342,19 +341,65 @@ def _row_of_finding(finding: Finding, site: str, *, with_children: bool) -> Row:
     )
 
 
-def _verbs_on_hung(finding: Finding, site: str) -> list[Verb]:
-    """Return what can be done with the oldest of the steps that hang."""
-    run_id, _workflow = finding.runs[0]
-    at = f"?{urlencode({'at': finding.location})}"
+#: The words of the link to what a finding without a list is about.
+_OPENED: Final = {"hung_step": gettext_lazy("Running now"), "bulk_stopped": gettext_lazy("Decide")}
 
-    def url(verb: str) -> str:
-        return reverse("admin:durable_run_act", args=[as_key(run_id), verb], current_app=site)
 
-    return [
-        Verb(title=_("Stack"), url=f"{url('take_stack')}{at}", needs="view_payload"),
-        Verb(title=_("Abandon"), url=f"{url('abandon')}{at}"),
-        Verb(title=_("Interrupt and cancel"), url=f"{url('cancel')}?interrupt=on"),
-    ]
+def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
+    """Return the address of what the finding is about, "" for its list alone, and what can be done about it here."""
+
+    def url(page: str, *args: str) -> str:
+        return reverse(f"admin:durable_run_{page}", args=list(args), current_app=site)
+
+    match finding.kind:
+        case "hung_step":
+            run, at = as_key(finding.runs[0][0]), f"?{urlencode({'at': finding.location})}"
+            return url("running"), [
+                Verb(title=_("Stack"), url=f"{url('act', run, 'take_stack')}{at}", needs=PERMISSIONS["take_stack"]),
+                Verb(title=_("Abandon"), url=f"{url('act', run, 'abandon')}{at}"),
+                Verb(title=_("Interrupt and cancel"), url=f"{url('act', run, 'cancel')}?interrupt=on"),
+            ]
+        case "bulk_stopped":
+            run = as_key(finding.runs[0][0])
+            return url("bulk_result", run), [
+                Verb(title=_("Go on with the rest"), url=url("act", run, "go_on")),
+                Verb(title=_("Stop here"), url=url("act", run, "stop_here")),
+            ]
+        case "queue_paused" if finding.wanted is not None:
+            key, needs = as_key(finding.wanted.queue), PERMISSIONS["resume_queue"]
+            return url("queue", key), [Verb(title=_("Resume"), url=url("queue_hold", key, "resume"), needs=needs)]
+        case "starts_held" if finding.wanted is not None:
+            key, needs = as_key(finding.wanted.workflow), PERMISSIONS["release_starts"]
+            return url("workflow", key), [
+                Verb(title=_("Release"), url=url("workflow_hold", key, "release"), needs=needs)
+            ]
+        case "no_worker" | "unknown_queue" if finding.wanted is not None:
+            return url("queue", as_key(finding.wanted.queue)), []
+        case "schedule_late" | "tick_refused" | "tick_missed":
+            key = as_key(finding.names[0])
+            address = url("schedule", key) if len(finding.names) == 1 else url("schedules")
+            return address, _verbs_on_schedule(finding, lambda verb: url("schedule_act", key, verb))
+        case "slot_free" | "line_still" | "slot_kept":
+            return url("limit", as_key(finding.names[0])) if len(finding.names) == 1 else url("limits"), []
+        case "redis" | "stale_lease" | "old_snapshot":
+            return url("workers"), []
+    return "", []
+
+
+def _verbs_on_schedule(finding: Finding, url: Callable[[str], str]) -> list[Verb]:
+    """Return what makes up for the ticks of the first schedule: of all its missed moments, or of the refused one."""
+    if finding.kind == "tick_missed" and finding.period is not None:
+        since, until = (moment.isoformat() for moment in finding.period)
+        address = f"{url('backfill')}?{urlencode({'since': since, 'until': until})}"
+        return [Verb(title=_("Backfill"), url=address, needs=PERMISSIONS["backfill_schedule"])]
+    if finding.kind == "tick_refused":
+        return [Verb(title=_("Run now"), url=url("run"), needs=PERMISSIONS["run_schedule"])]
+    return []
+
+
+def permitted(rows: Sequence[Row], may: Callable[[str], bool]) -> list[Row]:
+    """Return the rows with the verbs that the user may use."""
+    return [replace(row, verbs=[verb for verb in row.verbs if may(verb.needs)]) for row in rows]
 
 
 def _key_of(finding: Finding) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from django.contrib import messages
@@ -48,13 +49,14 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     site = admin.admin_site.name
     within = sight.within(request)
     is_limited = within is not None
+    may = partial(access.may, request)
     rows = attention.rows_of_causes(list_causes(now, muted=False, within=within), site, is_limited=is_limited)
     muted = list_causes(now, muted=True, within=within)
     context = {
         "title": attention.headline(rows) if rows else gettext("Causes of failed runs"),
         "now": now,
-        "rows": rows,
-        "muted": attention.rows_of_causes(muted, site, is_limited=is_limited),
+        "rows": attention.permitted(rows, may),
+        "muted": attention.permitted(attention.rows_of_causes(muted, site, is_limited=is_limited), may),
     }
     return admin.page(request, "causes", context)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -82,7 +83,7 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
     return {
         "now": now,
         "headline": found.headline,
-        "rows": found.rows,
+        "rows": attention.permitted(found.rows, partial(access.may, request)),
         "further": found.further,
         "has_more": found.has_more,
         "has_urgent_findings": any(each.is_urgent for each in found.findings),

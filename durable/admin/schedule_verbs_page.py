@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -216,6 +219,8 @@ def _plan(of: str, form: forms.Form) -> str:
 def _initial(verb: NamedVerb, request: HttpRequest, row: Schedule) -> dict[str, Any]:
     if verb.form is OverrideForm:
         return {"rule": row.rules.text, "zone": row.zone_in_force}
+    if verb.form is BackfillForm:
+        return {name: _moment(request.GET.get(name, "")) for name in ("since", "until")}
     if verb.form is not EditScheduleForm:
         return {}
     shown = {name: getattr(row, name) for name in ("rule", "zone", "overlap", "catch_up", "queue")}
@@ -225,6 +230,15 @@ def _initial(verb: NamedVerb, request: HttpRequest, row: Schedule) -> dict[str, 
         "jitter": duration_text(row.jitter) if row.jitter else "",
         "arguments": _editable(row) if access.may(request, "view_payload") and not conf.REDACT else "",
     }
+
+
+def _moment(text: str) -> datetime | None:
+    """Return the moment that an address proposes for a field; None for none."""
+    try:
+        found = parse_datetime(text[:64])
+    except ValueError:
+        return None
+    return found if found is not None and timezone.is_aware(found) else None
 
 
 def _editable(row: Schedule) -> str:

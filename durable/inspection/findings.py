@@ -66,7 +66,8 @@ class Finding:
     `runs` holds a few runs, as (id, workflow), and `workflows` the number of the counted runs by workflow, the highest
     number first. `since` is the time from which on it has been so, None if that is not known. `wanted` is the filter of
     a list that has its runs, None if there is none. `command` is a shell command that may end it, or "". `location` is
-    the place of the first of the runs that is concerned, "" if none is.
+    the place of the first of the runs that is concerned, "" if none is. `names` are the schedules or the limits that it
+    is about, and `period` has the first and the last of the moments of the first schedule.
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, line_still, slot_kept, no_worker,
@@ -85,6 +86,8 @@ class Finding:
     wanted: RunCriteria | None = None
     command: str = ""
     location: str = ""
+    names: Sequence[str] = ()
+    period: tuple[datetime, datetime] | None = None
 
 
 def collect_findings(
@@ -287,36 +290,43 @@ def _leases(rows: Sequence[_Row]) -> list[Finding]:
 
 
 def _schedules(now: datetime) -> list[Finding]:
-    late, refused, missed = sample_rows(troubled_ticks(now, now - _DAY), ["name", "since"], CAP + 1)
+    late, refused, missed = sample_rows(troubled_ticks(now, now - _DAY), ["name", "since", "moment"], CAP + 1)
     found = []
     if late:
         title = ngettext("The schedule %(names)s is late", "Schedules are late: %(names)s", len(late))
         advice = _(
             "Its moment has passed, and no ticker has taken it. Keep a durable_worker running: it has the ticker."
         )
-        found.append(_of_ticks("schedule_late", title, advice, late, worker_command()))
+        found.append(_of_ticks("schedule_late", title, advice, late))
     if refused:
         title = _("Ticks of schedules were refused in the last day: %(names)s")
         advice = _("Their runs were not started. The page of the schedule says why; correct it, then run it now.")
-        found.append(_of_ticks("tick_refused", title, advice, refused))
+        found.append(_of_ticks("tick_refused", title, advice, refused, is_past=True))
     if missed:
         title = _("Moments of schedules were missed in the last day: %(names)s")
         advice = _("No ticker ran at these moments. A backfill starts their runs.")
-        found.append(_of_ticks("tick_missed", title, advice, missed))
+        found.append(_of_ticks("tick_missed", title, advice, missed, is_past=True))
     return found
 
 
-def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]], how: str = "") -> Finding:
-    """Return a finding of schedules; without a command `how` it is not urgent, and the command shows the schedule."""
-    names = list(dict.fromkeys(unpack(name) for name, _since in rows))
+def _of_ticks(kind: str, title: str, advice: str, rows: Sequence[tuple[Any, ...]], *, is_past: bool = False) -> Finding:
+    """Return a finding of schedules. `is_past`: it is not urgent, and its command is about the first schedule."""
+    names = list(dict.fromkeys(unpack(name) for name, _since, _moment in rows))
+    moments = [moment_of(moment) for name, _since, moment in rows if unpack(name) == names[0]]
+    period = min(moments), max(moments)
+    how = command("schedules", names[0]) if is_past else worker_command()
+    if kind == "tick_missed":
+        how = command("backfill", names[0], *(moment.isoformat() for moment in period))
     return Finding(
         kind=kind,
         title=title % {"names": ", ".join(quoted(shortened(each)) for each in names[:SHOWN])},
         advice=advice,
         count=_capped(rows),
-        is_urgent=bool(how),
-        since=min(moment_of(since) for _name, since in rows),
-        command=how or command("schedules", names[0]),
+        is_urgent=not is_past,
+        since=min(moment_of(since) for _name, since, _moment in rows),
+        command=how,
+        names=names,
+        period=period,
     )
 
 
@@ -349,6 +359,7 @@ def _of_lines(kind: str, title: str, advice: str, lines: Sequence[StillLine], ho
         is_urgent=is_urgent,
         since=min(line.since for line in lines),
         command=how,
+        names=list(dict.fromkeys(line.limit for line in lines)),
     )
 
 
@@ -367,6 +378,7 @@ def _kept_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
             since=min(slot.since for slot in slots),
             workflows=Counter(slot.workflow for slot in slots).most_common(),
             command=command("show", slots[0].run_id),
+            names=list(dict.fromkeys(slot.limit for slot in slots)),
         )
     ]
 

@@ -142,12 +142,16 @@ class TickCounts:
 def troubled_ticks(now: datetime, since: datetime) -> tuple[QuerySet[Any], QuerySet[Any], QuerySet[Any]]:
     """Return the late schedules, and the ticks that were refused and missed since then, each in the order of an index.
 
-    All have `name` and `since`, for `sample_rows`.
+    All have `name`, `since` and `moment`, for `sample_rows`.
     """
     late = Schedule.objects.using(conf.DATABASE).filter(due_at__lt=now - LATE).order_by("due_at")
     ticks = Tick.objects.using(conf.DATABASE).filter(decided_at__gte=since).order_by("-decided_at")
     named = ticks.annotate(name=F("schedule__name"), since=F("decided_at"))
-    return late.annotate(since=F("due_at")), named.filter(outcome="refused"), named.filter(outcome="missed")
+    return (
+        late.annotate(since=F("due_at"), moment=F("due_at")),
+        named.filter(outcome="refused"),
+        named.filter(outcome="missed"),
+    )
 
 
 def gone_schedules(most: int = 10) -> list[str]:

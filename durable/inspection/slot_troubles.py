@@ -63,6 +63,7 @@ _OF_RUN: Final = (
 class KeptSlot:
     """A slot that a run has held since `since` and does not use: the run is paused, or its history has diverged."""
 
+    limit: str
     label: str
     run_id: str
     workflow: str
@@ -132,7 +133,13 @@ def _old_slots(now: datetime, within: RunQuerySet | None) -> tuple[QuerySet[Slot
 
 def _kept(slots: Iterable[_Slot]) -> list[KeptSlot]:
     return [
-        KeptSlot(label=limit_label(slot.limit, slot.key), run_id=slot.run_id, workflow=slot.workflow, since=slot.since)
+        KeptSlot(
+            limit=slot.limit,
+            label=limit_label(slot.limit, slot.key),
+            run_id=slot.run_id,
+            workflow=slot.workflow,
+            since=slot.since,
+        )
         for slot in slots
         if slot.is_paused or slot.is_diverged
     ]

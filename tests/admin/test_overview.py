@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -17,12 +18,15 @@ from django.utils import timezone
 from durable import get_run
 from durable.admin import attention, charts
 from durable.admin.attention import Row, Verb, headline
-from durable.inspection import Count, RunCriteria
-from durable.models import Activity, Build, Cause, Failure, Run
+from durable.inspection import Count, Finding, RunCriteria, findings
+from durable.models import Activity, Build, Cause, Failure, Run, Schedule, Tick
+from durable.operations import holds
+from durable.operations.schedules.tick import tick_due
 from tests.admin import flows
 from tests.admin.addresses import a_hung_step
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, url
+from tests.support.hourly import hourly_half_an_hour_from
 
 pytestmark = pytest.mark.django_db
 
@@ -246,6 +250,87 @@ def test_the_row_of_a_hung_step_has_its_verbs(
     assert verbs("view_run", "view_payload", "operate_run", name="ada") == everything
     assert verbs("view_run", "view_payload", name="bob") == [everything[0], address]
     assert verbs("view_run", name="cid") == [address]
+
+
+def ways_on(client: Client, kind: str) -> tuple[str, list[str]]:
+    """Where the title of a finding's row leads, and its buttons."""
+    shown = text_of(client).partition(f'data-durable-key="{kind}')[2].partition("</li>")[0]
+    [title] = re.findall(r'<p class="durable-what"><a href="([^"]+)"', shown)
+    return title, re.findall(r'class="button" href="([^"]+)"', shown)
+
+
+def test_a_paused_queue_leads_to_its_page_and_is_resumed_from_there(
+    stage: Stage, log_in: Callable[..., Client]
+) -> None:
+    holds.pause_queue("default")
+    title, buttons = ways_on(log_in("view_run", "pause_queue"), "queue_paused default")
+    assert title == url("queue", "default")
+    assert buttons[0] == url("queue_hold", "default", "resume")
+    assert ways_on(log_in("view_run", name="bob"), "queue_paused default")[1] == buttons[1:]
+    row = text_of(log_in("view_run", name="cid")).partition('data-durable-key="queue_paused')[2]
+    assert "durable-bad" not in row.partition("</li>")[0]
+    assert ">0<" not in row.partition("</li>")[0]  # nothing is due, so no number is shown
+
+
+def test_held_starts_lead_to_the_workflow_and_are_released_from_there(
+    stage: Stage, log_in: Callable[..., Client]
+) -> None:
+    holds.hold_starts("tests.switched")
+    title, buttons = ways_on(log_in("view_run", "hold_workflow"), "starts_held")
+    assert title == url("workflow", "tests.switched")
+    assert buttons[0] == url("workflow_hold", "tests.switched", "release")
+
+
+def test_a_missed_tick_leads_to_its_schedule_and_is_made_up_for(stage: Stage, log_in: Callable[..., Client]) -> None:
+    at = stage.now - timedelta(hours=3)
+    schedule = Schedule.objects.create(name="nightly", workflow=flows.quick.name, rule=hourly_half_an_hour_from(at))
+    Schedule.objects.filter(pk=schedule.pk).update(next_at=at, due_at=at, catch_up="none")
+    tick_due(timezone.now())
+    missed = sorted(Tick.objects.filter(outcome="missed").values_list("moment", flat=True))
+    assert len(missed) > 1
+    client = log_in("view_run", "operate_schedule", "view_schedule")
+    title, buttons = ways_on(client, "tick_missed")
+    assert title == url("schedule", "nightly")
+    assert buttons[-1] == title
+    form = client.get(buttons[0]).context["form"]
+    assert (form.initial["since"], form.initial["until"]) == (missed[0], missed[-1])
+    assert len(buttons) == 2
+    fields = {**hidden(client.get(buttons[0])), "since": str(missed[0]), "until": str(missed[-1])}
+    planned = client.post(url("schedule_act", "nightly", "backfill"), fields)
+    # The first one was set by hand, and is no moment of the rule.
+    assert f"{len(missed) - 1} runs would be started" in planned.content.decode()
+    assert ways_on(log_in("view_run", name="bob"), "tick_missed")[1] == [title]
+
+
+#: Findings that have no list of runs.
+WITHOUT_LIST = {"bulk_stopped", "hung_step", "redis", "slot_free", "line_still", "slot_kept", "old_snapshot"} | {
+    "schedule_late",
+    "tick_refused",
+    "tick_missed",
+}
+
+
+def test_every_finding_leads_somewhere() -> None:
+    """A finding that neither has a list nor is known to `_ways_on` is a dead end."""
+    source = inspect.getsource(findings)
+    kinds = {*re.findall(r'kind="(\w+)"', source), *re.findall(r'_(?:finding|of_ticks|of_lines)\(\s*"(\w+)"', source)}
+    assert {"tick_missed", "queue_paused", "wait_overdue", "line_still", "redis"} <= kinds
+    documented = re.search(r"Kinds: (.*?)\.", Finding.__doc__ or "", re.S)
+    assert documented is not None
+    assert {"no_worker", "unknown_queue"} | kinds == set(re.split(r",\s+", documented[1]))
+    for kind in kinds:
+        finding = Finding(
+            kind=kind,
+            title="it",
+            advice="do",
+            count=Count(number=1),
+            runs=[("a", "w")],
+            names=["n"],
+            wanted=None if kind in WITHOUT_LIST else RunCriteria(queue="q", workflow="w"),
+        )
+        [row] = attention.rows_of_findings([finding])
+        assert row.url, kind
+        assert row.list_url, kind
 
 
 def test_an_abandoned_attempt_is_not_abandoned_again(
