@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from durable.conf import conf
 from durable.core.errors import OpenTransactionError
 from durable.execution.connections import reconnect
+from durable.store.sessions import driver_connection
 
 __all__ = ["OpenTransactions", "in_transaction"]
 
@@ -199,7 +200,7 @@ def _depth(connection: BaseDatabaseWrapper) -> int:
 
 
 def _is_begun(connection: BaseDatabaseWrapper) -> bool:
-    raw = connection.connection
+    raw = driver_connection(connection)
     if connection.vendor == "postgresql":
         return getattr(raw, "pgconn", raw).transaction_status in _BEGUN
     if connection.vendor == "sqlite":

@@ -15,6 +15,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.core.errors import CriticalError
+from durable.store.sessions import driver_connection
 
 __all__ = ["BROKEN", "ENDED", "committed_or_raised", "kept_open"]
 
@@ -84,7 +85,7 @@ class _Ending:
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
-        self._raw: Any = connection.connection
+        self._raw = driver_connection(connection)
         self._was_open = False
         self._has_happened = False
 
@@ -93,7 +94,7 @@ class _Ending:
             return nullcontext()
         if self._connection.vendor == "sqlite":
             return self._connection.execute_wrapper(self._look_after)
-        if self._connection.vendor == "postgresql" and callable(getattr(self._raw, "wait", None)):
+        if self._connection.vendor == "postgresql" and hasattr(type(self._raw), "wait"):
             return self._looking_after_waits()
         return nullcontext()
 
@@ -102,7 +103,11 @@ class _Ending:
         return self._has_happened
 
     def _look(self) -> None:
-        if self._raw is None or self._connection.connection is not self._raw or self._connection.closed_in_transaction:
+        if (
+            self._raw is None
+            or self._connection.closed_in_transaction
+            or self._raw is not driver_connection(self._connection)
+        ):
             return  # a connection that the function has closed is reported by the next statement
         if self._connection.vendor == "sqlite":
             self._has_happened |= not self._raw.in_transaction

@@ -94,7 +94,7 @@ class SQLFunction:
         if sessions.is_observed(connection):
             return _through_cursor(connection, self._portable, texts)
         _make_ready(connection)
-        raw: psycopg.Connection[Any] = connection.connection
+        raw: psycopg.Connection[Any] = sessions.driver_connection(connection)
         status = raw.pgconn.transaction_status
         if status == TransactionStatus.IDLE and not raw.autocommit:  # a transaction that psycopg has yet to begin
             return _through_cursor(connection, self._portable, texts)
@@ -199,7 +199,9 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
         return None
     with sessions.not_noted(connection), connection.wrap_database_errors:
         _make_ready(connection)
-        cursor = psycopg.Cursor(connection.connection).execute(statement, parameters, prepare=False, binary=True)
+        cursor = psycopg.Cursor(sessions.driver_connection(connection)).execute(
+            statement, parameters, prepare=False, binary=True
+        )
         return cursor.fetchall() if cursor.description else []
 
 

@@ -5,6 +5,9 @@ session to a new one of Django's. On PostgreSQL every statement of psycopg calls
 engine's own commits. On SQLite a callback receives each statement, and only a PRAGMA, an ATTACH or a temporary table
 counts. Sessions are restored only within `guarded()`, where a worker executes a pass; never in a web process, for
 example.
+
+Agents that trace statements (Datadog, New Relic, Elastic) give Django a proxy of the driver's connection. What looks at
+more than the DB-API of a connection asks for `driver_connection` first.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -23,6 +26,7 @@ from django.db.backends.signals import connection_created
 from durable import guard
 
 __all__ = [
+    "driver_connection",
     "guarded",
     "is_observed",
     "not_noted",
@@ -76,6 +80,17 @@ def _python_state(raw: Any) -> tuple[Any, ...]:
     return (*(getattr(raw, each, None) for each in _PYTHON_STATE), *registered)
 
 
+def driver_connection(connection: BaseDatabaseWrapper) -> Any:
+    """Return the driver's own connection, or None: what agents have put around it is taken off."""
+    raw = connection.connection
+    while (inner := getattr(raw, "__wrapped__", None)) is not None:
+        raw = inner
+    if connection.vendor == "postgresql" and raw is not None and not hasattr(type(raw), "wait"):
+        with suppress(Exception):  # the connection is closed
+            return raw.cursor().connection  # a proxy that does not say what it stands for; its cursors do
+    return raw
+
+
 # -- detecting
 
 
@@ -97,10 +112,10 @@ def _on_created(*, connection: BaseDatabaseWrapper, **_: object) -> None:
 
 
 def _watch(connection: BaseDatabaseWrapper) -> None:
-    raw = connection.connection
+    raw = driver_connection(connection)
     if raw is None or _watch_of(connection) is not None:
         return
-    if connection.vendor == "postgresql" and callable(getattr(raw, "wait", None)):
+    if connection.vendor == "postgresql" and hasattr(type(raw), "wait"):
         raw._durable_session = watch = _Watch(raw)
         raw.wait = _noting_wait(watch, raw)
     elif connection.vendor == "sqlite":
@@ -110,7 +125,7 @@ def _watch(connection: BaseDatabaseWrapper) -> None:
 
 
 def _watch_of(connection: BaseDatabaseWrapper) -> _Watch | None:
-    raw = connection.connection
+    raw = driver_connection(connection)
     if raw is None:
         return None
     found: _Watch | None
@@ -174,7 +189,7 @@ def prepare_commit(alias: str) -> None:
     if watch is None or not watch.is_used:
         return
     if connection.vendor == "postgresql":
-        _set_back(connection.connection, watch)
+        _set_back(driver_connection(connection), watch)
     if connection.needs_rollback:  # the statement will be refused, and rolling back the transaction undoes its settings
         return
     if _needs_round_trip(connection):
@@ -185,7 +200,7 @@ def prepare_commit(alias: str) -> None:
 
 def restored_by(connection: BaseDatabaseWrapper) -> bool:
     """Return True if the statement that is sent now has to restore the session first; may be asked once."""
-    watch = getattr(connection.connection, "_durable_session", None)
+    watch = getattr(driver_connection(connection), "_durable_session", None)
     if watch is None or not watch.is_due:
         return False
     watch.is_due = False
@@ -219,12 +234,12 @@ def restore(connection: BaseDatabaseWrapper) -> None:
     if watch is None:
         return
     if connection.vendor == "postgresql":
-        _set_back(connection.connection, watch)
+        _set_back(driver_connection(connection), watch)
     if not _can_be_restored(connection, watch):
         if not connection.in_atomic_block:
             connection.close()
         return
-    raw: Any = connection.connection
+    raw = driver_connection(connection)
     with connection.wrap_database_errors:
         raw.execute(preface(connection), prepare=False)
     if _receivers(connection):
@@ -254,7 +269,7 @@ def restore_all() -> None:
 
 
 def _can_be_restored(connection: BaseDatabaseWrapper, watch: _Watch) -> bool:
-    raw = connection.connection
+    raw = driver_connection(connection)
     if connection.vendor != "postgresql" or _python_state(raw) != watch.python_state:
         return False
     if raw.autocommit != connection.autocommit:  # set past Django, so nothing would be committed
@@ -276,7 +291,7 @@ def _needs_round_trip(connection: BaseDatabaseWrapper) -> bool:
     watch = _watch_of(connection)
     if watch is None or not _can_be_restored(connection, watch) or is_observed(connection):
         return True
-    encoding = connection.connection.pgconn.parameter_status(b"client_encoding")
+    encoding = driver_connection(connection).pgconn.parameter_status(b"client_encoding")
     return encoding != b"UTF8" or bool(_receivers(connection))
 
 

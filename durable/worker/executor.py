@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
@@ -171,8 +171,7 @@ class RunExecutor:
         except LeaseLost:
             logger.info("run %s was taken over by another worker", record.id, extra=about)
         except (PassAborted, *SESSION_TROUBLE) as error:
-            text = "the pass of run %s was cut short: %s: %s"
-            logger.warning(text, record.id, type(error).__name__, error, extra=about)
+            _log_cut_short(error, about)
             close_connections()
             if any(isinstance(each, (*SESSION_TROUBLE, ChildRefused)) for each in (error, error.__cause__)):
                 self._abandon(record)
@@ -252,3 +251,15 @@ class RunExecutor:
                 return None
             self.stop.wait(pause)
             pause = min(pause * 2, longest)
+
+
+def _log_cut_short(error: BaseException, about: Mapping[str, str]) -> None:
+    """Log a pass that has ended without an outcome: as an error, with its traceback, if no outage explains it."""
+    cause = error.__cause__ if isinstance(error, PassAborted) else error
+    is_expected = cause is None or isinstance(cause, (Error, ChildRefused, PassAborted))
+    text = "the pass of run %s was cut short: %s: %s"
+    arguments = (about["run_id"], type(error).__name__, error)
+    if is_expected:
+        logger.warning(text, *arguments, extra=about)
+    else:
+        logger.error(text, *arguments, exc_info=error, extra=about)

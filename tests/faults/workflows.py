@@ -43,6 +43,7 @@ __all__ = [
     "allowed",
     "apolluted",
     "crossing",
+    "ended_past_django",
     "family",
     "forked_body",
     "forked_step",
@@ -366,6 +367,12 @@ def where_am_i(ctx: Context, way: str, atomic: bool) -> list[list[str]]:  # the 
     before = ctx.step("before", _session, max_retries=0)
     ctx.step("pollute", _pollute, way, max_retries=0, atomic=atomic)
     return [before, ctx.step("after", _session, max_retries=0)]
+
+
+@workflow(name="faults.ended_past_django")
+def ended_past_django(ctx: Context) -> None:
+    """An atomic step that ends its transaction by SQL."""
+    ctx.step("end", _by_cursor("COMMIT"), atomic=True, max_retries=0)
 
 
 @workflow(name="faults.plain")
