@@ -1,5 +1,6 @@
 """Django system checks of durable's database: they query the server, so only `check --database` and `migrate` run them.
 
+They have Django's tag `database` alone: with another tag, Django 6.1 would run them where no database is named.
 `durable doctor` and the start of `durable_worker` report the same. `durable.checks` has the other checks, and the list.
 Every process registers them, and few run them, so what they ask is imported when they do.
 """
@@ -15,7 +16,7 @@ from durable.conf import conf
 __all__ = ["check_routines", "check_server_isolation"]
 
 
-@register("durable", Tags.database)
+@register(Tags.database)
 def check_server_isolation(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that sessions begin with READ COMMITTED: statements outside transactions use the server's default."""
     from durable.inspection.pending_migrations import how_to_set_isolation, wrong_isolation
@@ -27,7 +28,7 @@ def check_server_isolation(databases: Sequence[str] | None = None, **_: object) 
     return [Error(message, hint=how_to_set_isolation(), id="durable.E011")]
 
 
-@register("durable", Tags.database)
+@register(Tags.database)
 def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that the database's functions and triggers are those of the migrations."""
     from durable.inspection.pending_migrations import how_to_migrate, wrong_routines

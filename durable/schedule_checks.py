@@ -15,7 +15,7 @@ from durable.operations.schedules.sync import differences, has_table
 __all__ = ["check_schedules"]
 
 
-@register("durable", Tags.database)
+@register(Tags.database)
 def check_schedules(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that the rows of schedules are as the code declares them."""
     if conf.DATABASE not in (databases or ()) or not has_table(conf.DATABASE):

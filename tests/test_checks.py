@@ -47,6 +47,11 @@ def test_the_project_itself_is_in_order() -> None:
     assert run_checks(tags=["durable"]) == []
 
 
+def test_the_checks_of_durable_ask_no_database_even_if_one_is_named() -> None:
+    """From Django 6.1 on, a command that names none checks all; those that ask it have Django's tag for that alone."""
+    assert run_checks(tags=["durable"], databases=["default"]) == []
+
+
 class TestSettings:
     def test_a_typo_is_answered_with_the_nearest_key(self) -> None:
         with override_settings(DURABLE={"LAESE": 30, "max_crashes": 3}):
