@@ -288,8 +288,9 @@ class CommitSession:
 
         with suppress(RunNotFoundError):
             owner = self._store.change(effect.run_id, decide)
-            if owner.parent_id is not None and owner.state in ENDED:  # its parent may wait for it
-                self._notify({each.queue for each in [self._store.get(owner.parent_id)] if each is not None})
+            if owner.parent_id is not None and owner.state in ENDED:  # its parent may wait for it, or a sibling
+                parents = [each.queue for each in [self._store.get(owner.parent_id)] if each is not None]
+                self._notify({owner.queue, *parents})
             self._events.other_changed(owner, previous)
         return is_free
 

@@ -51,7 +51,7 @@ _AT_ONCE = 500  # rows in an insert
 class Counted(NamedTuple):
     """The effect of the end of a child: the group if its parent is to be woken, and the queues to notify.
 
-    Those are the queues of the children whose turn has come, without that of the child: its worker looks again anyway.
+    Those are the queues of the children that begin, the child's own too.
     """
 
     is_member: bool = True
@@ -325,7 +325,7 @@ def ended(alias: str, run: RunRecord, at: datetime) -> Counted:
     after = group_rules.after_end(before, str(run.state), had_turn=not deleted)
     after, queues = _turned(alias, after, at)
     _write(alias, before, after)
-    return Counted(settled=group_id if group_rules.wakes(before, after) else None, queues=queues - {run.queue})
+    return Counted(settled=group_id if group_rules.wakes(before, after) else None, queues=queues)
 
 
 def held_back(alias: str, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:

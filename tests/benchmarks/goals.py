@@ -50,6 +50,8 @@ GOALS = (
     Goal("loop, most rows", "", "at most", 60, "rows"),
     Goal("children of a map", "one-step runs beside a map", "at least", 0.7),
     Goal("children of a map, 50 at once", "one-step runs beside a map", "at least", 0.7),
+    Goal("children of a map, concurrency 4", "one-step runs beside a map, concurrency 4", "at least", 0.7),
+    Goal("children of a map, concurrency 4, 50 at once", "one-step runs beside a map, concurrency 4", "at least", 0.7),
     Goal("CPU of children of a map", "CPU of one-step runs beside a map", "at most", 1.4),
     Goal("writes of the parent of a map", "", "at most", 19, "writes"),
     Goal("writes of the parent of a map, 50 at once", "", "at most", 19, "writes"),

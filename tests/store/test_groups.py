@@ -294,14 +294,15 @@ def test_a_child_that_was_taken_out_needs_no_turn_and_wakes_its_parent(store: St
 
 
 @pytest.mark.parametrize("name", ["sqlite_store", "postgres_store"])
-def test_the_commit_of_an_end_names_the_other_queue_whose_child_begins(
+def test_the_commit_of_an_end_names_the_queue_of_the_child_that_begins(
     name: str, request: pytest.FixtureRequest
 ) -> None:
     store = request.getfixturevalue(name)
     grouped(store, 5)
+    own = the(store, f"{GROUP}:0").queue
     Run.objects.using(store.alias).filter(id=f"{GROUP}:3").update(queue="other")
-    told = [finish(store, f"{GROUP}:{number}").queues_to_notify for number in (0, 1, 2)]
-    assert told == [frozenset(), {"other"}, frozenset()]
+    told = [finish(store, f"{GROUP}:{number}").queues_to_notify for number in range(4)]
+    assert told == [{own}, {"other"}, {own}, frozenset()]
     counts(store)
 
 

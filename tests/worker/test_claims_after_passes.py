@@ -21,7 +21,7 @@ from durable.worker.executor import Execute
 from durable.worker.loop import WorkerLoop
 from durable.worker.pools import InlinePool, Pool, ThreadPool
 from durable.worker.shutdown import ShutdownFlag
-from tests.support.notifications import jobs
+from tests.support.notifications import jobs, take_job
 from tests.support.runs import finish, new_runs, state
 from tests.support.waiting import eventually
 
@@ -45,6 +45,17 @@ def in_line(ctx: Context, number: int) -> int:
 
     found: int = ctx.step("step", step)
     return found
+
+
+@workflow(name="tests.claims.child")
+def child(ctx: Context, number: int) -> int:
+    found: int = ctx.step("step", lambda: number)
+    return found
+
+
+@workflow(name="tests.claims.parent")
+def parent(ctx: Context, at_once: int) -> list[int]:
+    return ctx.map("children", child, [(number,) for number in range(8)], at_once=at_once).outputs
 
 
 @pytest.fixture
@@ -112,6 +123,25 @@ def test_a_thread_claims_each_run_that_its_pass_hands_the_slot_to(store: Store) 
             may_end.set()
         eventually(all_are_completed)
     assert len(jobs()) == before
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("pool", [InlinePool, lambda: ThreadPool(1), lambda: ThreadPool(4)])
+def test_children_that_take_turns_need_neither_timer_nor_sweep(
+    pool: type[InlinePool], at_once: int, store: Store
+) -> None:
+    """The end of a child begins the next one, in whichever slot, or notifies a worker that does."""
+    parent.start(at_once)
+    with at_work(pool(), store, execute_pass) as made:
+
+        def all_end() -> bool:
+            if jobs():
+                take_job()
+                made.work(QUEUE)
+            return all_are_completed()
+
+        eventually(all_end)
+    assert Run.objects.count() == 9
 
 
 @pytest.mark.usefixtures("patient")

@@ -41,7 +41,7 @@ _SUMMARY: Final = f"""CASE WHEN parent_state = ''
       to_json(parent_state)) END""".replace("{{", "{").replace("}}", "}")
 
 #: The queues to notify after the end of a child: that of the parent if it is due, and those of the children of its
-#: group whose turn has come, other than its own.
+#: group whose turn has come.
 _TO_NOTIFY: Final = f"""ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
       AND state NOT IN ({_ENDED}, '{RunState.PAUSED}') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
       || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}')"""

@@ -28,7 +28,7 @@ DECLARE
   g record;
   one record;
   r record;
-  others text[] := '{{}}';
+  queues text[] := '{{}}';
   had_turn boolean;
   begun integer := 0;
   passed_over bigint;
@@ -66,17 +66,17 @@ BEGIN
         t.turns_from := one.position;
         IF r.state = '{RunState.PENDING}' THEN
           UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at)) WHERE id = one.run_id;
-          IF GREATEST(one.due_at, at) = at AND r.queue <> (SELECT queue FROM durable_run WHERE id = of_child) THEN
-            others := others || r.queue::text;
+          IF one.due_at <= at AND r.queue <> ALL (queues) THEN
+            queues := queues || r.queue::text;
           END IF;
         END IF;
         DELETE FROM durable_turn WHERE run_id = one.run_id;
         begun := begun + 1;
         EXIT WHEN begun = room;
       END LOOP;
-      IF others <> '{{}}' THEN
-        others := others || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}');
-        PERFORM set_config('durable.queues', others::text, true);
+      IF queues <> '{{}}' THEN
+        queues := queues || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}');
+        PERFORM set_config('durable.queues', queues::text, true);
       END IF;
     END IF;
   END IF;

@@ -69,6 +69,26 @@ def mapped(bench: Bench) -> Iterator[Figure]:
         yield from _pages(bench)
 
 
+@measure("map, concurrency")
+def mapped_in_threads(bench: Bench) -> Iterator[Figure]:
+    """The children of a map by one worker of four slots, beside independent runs of the same worker: runs per second.
+
+    Once all at once, once 50 at once: then each end of a child has to begin the next one.
+    """
+    count = bench.size(2000, 400)
+    with workers(1, concurrency=4) as command:
+        cpu = cpu_seconds(command.pid)
+        rate, _ = _taken(cpu, count, partial(_independent, count))
+        yield Figure("one-step runs beside a map, concurrency 4", rate, "/s")
+        for name, at_once in {
+            "a map, concurrency 4": None,
+            f"a map, concurrency 4, {_AT_ONCE} at once": _AT_ONCE,
+        }.items():
+            empty_tables()
+            rate, _ = _taken(cpu, count, partial(_map, count, at_once))
+            yield Figure(f"children of {name}", rate, "/s")
+
+
 @measure("map, memory")
 def memory(bench: Bench) -> Iterator[Figure]:
     """What a pass of a parent of 10,000 children has in memory at most, by tracemalloc.
