@@ -74,6 +74,11 @@ def run(arguments: list[str]) -> None:
     if kind == "-c":
         sys.argv = ["-c", *arguments[2:]]
         code = compile(arguments[1], "<string>", "exec")
+        if sys.version_info >= (3, 13):  # where a traceback shows the lines of the command
+            import linecache
+
+            lines = arguments[1].splitlines(keepends=True)
+            linecache.cache["<string>"] = (len(arguments[1]), None, lines, "<string>")
     else:
         sys.argv = list(arguments)
         loader = SourceFileLoader("__main__", kind)
