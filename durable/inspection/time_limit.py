@@ -5,7 +5,8 @@ ends a statement after `DURABLE["STATEMENT_TIMEOUT"]`. The limit is set for one 
 behind a pooler in transaction mode and never affects a statement of a run. Other databases have no limit here.
 
 Neither does PostgreSQL compile these statements (`jit`): it decides by estimates that are far off for them, and a page
-would wait a quarter of a second for the compilation of a statement that takes milliseconds.
+would wait a quarter of a second for the compilation of a statement that takes milliseconds. With a limit of 0, for
+none, that remains.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _QUERY_CANCELED = "57014"
 
 # A shorter limit that is already set, for example the role's, stays in force. The previous values are returned.
 _LIMIT = """
-SELECT before, jit, CASE WHEN before = '0' OR before::interval > make_interval(secs => %s)
-  THEN set_config('statement_timeout', %s, true) END, set_config('jit', 'off', true)
+SELECT before, jit, CASE WHEN %(seconds)s > 0 AND (before = '0' OR before::interval > make_interval(secs => %(seconds)s))
+  THEN set_config('statement_timeout', %(limit)s, true) END, set_config('jit', 'off', true)
 FROM (SELECT current_setting('statement_timeout') AS before, current_setting('jit') AS jit OFFSET 0) AS now
 """
 _AS_BEFORE = "SELECT set_config('statement_timeout', %s, true), set_config('jit', %s, true)"
@@ -52,7 +53,7 @@ def reading() -> Iterator[None]:
     The block is one transaction, or a savepoint within the caller's transaction. Do not wait in the block.
     """
     seconds, connection = conf.STATEMENT_TIMEOUT, connections[conf.DATABASE]
-    if not seconds or connection.vendor != "postgresql":
+    if connection.vendor != "postgresql":
         yield
         return
     is_nested = connection.in_atomic_block
@@ -76,6 +77,6 @@ def is_statement_timeout(error: BaseException) -> bool:
 
 def _limited(connection: BaseDatabaseWrapper, seconds: float) -> tuple[str, str]:
     with connection.cursor() as cursor:
-        cursor.execute(_LIMIT, [seconds, f"{max(1, round(seconds * 1000))}ms"])
+        cursor.execute(_LIMIT, {"seconds": seconds, "limit": f"{max(1, round(seconds * 1000))}ms"})
         [(timeout, jit, *_)] = cursor.fetchall()
     return str(timeout), str(jit)

@@ -233,14 +233,13 @@ SEND_MANY: Final = "SELECT place, queue_to_notify, before FROM durable_sends_1(%
 
 # The metadata is looked up for each entry: OFFSET 0 keeps PostgreSQL from reading the metadata of all runs instead,
 # which it would do where it expects a history to be long.
-_HISTORY = f"""{ENTRY.table} AS e
-CROSS JOIN LATERAL (SELECT * FROM {METADATA.table} WHERE entry_id = e.id OFFSET 0) AS m"""
+_METADATA = f"CROSS JOIN LATERAL (SELECT * FROM {METADATA.table} WHERE entry_id = e.id OFFSET 0) AS m"
 
 _LIMITS = f"SELECT {', '.join(LIMITS_AS_ENTRY)} FROM {LIMITS.table} AS l WHERE l.run_id"
 
 _SAVED = f"SELECT {', '.join(SAVED_AS_ENTRY)} FROM {SAVED.table} AS s WHERE s.run_id"
 
-_LOAD = f"""SELECT {{}} FROM {_HISTORY} WHERE e.run_id = %(run)s
+_LOAD = f"""SELECT {{}} FROM {ENTRY.table} AS e {_METADATA} WHERE e.run_id = %(run)s
 UNION ALL {_LIMITS} = %(run)s UNION ALL {_SAVED} = %(run)s"""
 
 #: Parameters: run. Rows of ENTRY_FIELDS, and of ENTRY_NUMBERS; and rows of LIMITS_AS_ENTRY and SAVED_AS_ENTRY, if there
@@ -248,14 +247,15 @@ UNION ALL {_LIMITS} = %(run)s UNION ALL {_SAVED} = %(run)s"""
 LOAD: Final = _LOAD.format(", ".join(ENTRY_FIELDS))
 LOAD_NUMBERS: Final = _LOAD.format(", ".join(ENTRY_NUMBERS))
 
+# No history is longer than the LIMIT, which tells PostgreSQL so: where it expects long ones it would compile (`jit`).
 _LOAD_SHORT = f"""SELECT q.id, history.* FROM unnest(%(runs)s::text[]) AS q(id)
 CROSS JOIN LATERAL (SELECT 1 FROM (
   SELECT COALESCE(octet_length(output), 0) + COALESCE(octet_length(arguments), 0) AS size FROM {ENTRY.table}
   WHERE run_id = q.id LIMIT %(most)s::bigint + 1) AS each
   HAVING count(*) <= %(most)s::bigint AND COALESCE(sum(size), 0) <= %(size)s::bigint) AS short
 LEFT JOIN LATERAL (
-  SELECT {{}} FROM {_HISTORY} WHERE e.run_id = q.id UNION ALL {_LIMITS} = q.id
-  UNION ALL {_SAVED} = q.id) AS history ON true"""
+  SELECT {{}} FROM (SELECT * FROM {ENTRY.table} WHERE run_id = q.id LIMIT %(most)s::bigint) AS e {_METADATA}
+  UNION ALL {_LIMITS} = q.id UNION ALL {_SAVED} = q.id) AS history ON true"""
 
 #: Parameters: runs; most, size (of each). Rows of a run's id and the columns of LOAD and LOAD_NUMBERS, NULL without
 #: entries.

@@ -70,8 +70,11 @@ class TestTheLimit:
         settings.DURABLE = {**settings.DURABLE, "STATEMENT_TIMEOUT": seconds}
         assert check_settings() == []
         before = limit()
-        with reading():
-            assert limit() == before
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL jit = on")
+            with reading():
+                assert limit() == before
+                assert shown("jit") == "off"
 
     def test_a_statement_that_takes_longer_is_ended(self, settings: Settings) -> None:
         settings.DURABLE = {**settings.DURABLE, "STATEMENT_TIMEOUT": 0.05}

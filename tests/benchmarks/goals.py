@@ -63,6 +63,7 @@ GOALS = (
     Goal("admissions, one key", "dbos admissions, one queue", "at least", 4),
     Goal("admissions, 1,000 keys", "one-step runs beside limits", "at least", 0.6),
     Goal("steps at once with 4 slots", "", "at most", 4, "steps"),
+    Goal("ranked runs, oldest PostgreSQL", "runs without a rank, oldest PostgreSQL", "at least", 0.8),
     Goal("growth with 10x steps", "", "at most", 1.2),
     Goal("growth with 10x sleeping runs", "", "at most", 1.2),
     Goal("growth with 10x completed runs", "", "at most", 1.2),

@@ -329,7 +329,7 @@ def test_the_next_turn_is_found_by_the_order_of_an_index_whatever_the_statistics
         cursor.execute("SELECT prosrc, proconfig FROM pg_proc WHERE proname = 'durable_member_ended_1'")
         [source, settings] = cursor.fetchone()
         assert condition % ("of_group", "t.turns_from") in source
-        assert set(settings) == {"enable_seqscan=off", "enable_bitmapscan=off", "enable_sort=off"}
+        assert set(settings) == {"jit=off", "enable_seqscan=off", "enable_bitmapscan=off", "enable_sort=off"}
         for setting in settings:
             cursor.execute("SELECT set_config(%s, %s, true)", setting.split("="))
         cursor.execute(f"EXPLAIN SELECT w.run_id, w.due_at FROM durable_turn AS w WHERE {condition}", ["group", 10])

@@ -51,7 +51,7 @@ ENDING: Final = (
     # lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it.
     Function.of(f"""
 CREATE FUNCTION durable_wake_parent_1(of_child text, of_parent text, at timestamptz) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   p record;
 BEGIN
@@ -68,7 +68,7 @@ END $$
     # what is left is noted for the sweep. Returns how many were cancelled or asked to end.
     Function.of(f"""
 CREATE FUNCTION durable_end_children_1(of_parent text, at timestamptz, parent_state text) RETURNS integer
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   before integer := COALESCE(NULLIF(current_setting('durable.cascaded', true), '')::integer, 0);
   number integer := 0;
@@ -114,7 +114,7 @@ END $$
     # children that were started below; without `every`, only those that its end would cancel.
     Function.of(f"""
 CREATE FUNCTION durable_drop_children_1(of_parent text, children text[], at timestamptz, every boolean) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   places text[] := ARRAY(SELECT each FROM unnest(children) AS each WHERE right(each, 1) = '/');
   is_one boolean;
@@ -139,7 +139,7 @@ END $$
     # so this does not wait for the parent's. The tallies of the groups come before both, as in a commit.
     Function.of("""
 CREATE FUNCTION durable_cascade_1(after text, at timestamptz, OUT of_parent text, OUT number integer)
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   p record;
 BEGIN
@@ -170,7 +170,7 @@ CREATE FUNCTION durable_commit_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json, starts json, awaited json,
   dropped json, of_parent text, OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   one record;
   summary text;
@@ -272,7 +272,7 @@ END $$
 CREATE FUNCTION durable_complete_2(
   of_run text, with_fence bigint, at timestamptz, with_output text, of_parent text,
   OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   queues text[];
 BEGIN
@@ -287,7 +287,7 @@ END $$
 """),
     # The end of a run: called for each row whose `finished_at` is set, and for the deletion of an open run.
     Function.of("""
-CREATE FUNCTION durable_ended_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+CREATE FUNCTION durable_ended_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   is_child boolean;
   is_parent boolean;

@@ -20,7 +20,7 @@ FUNCTIONS: Final = (
 CREATE FUNCTION durable_start_1(
   new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
   of_replay text
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   INSERT INTO durable_run (
     id, workflow, queue, state, input, origins, wake_at, waiting_for, summary, fence, worker, crashes, change_seq,
@@ -40,7 +40,7 @@ END $$
     Function.of("""
 CREATE FUNCTION durable_claim_2(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
-) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass);
   first_moment timestamptz := COALESCE(since, '-infinity');
@@ -69,7 +69,7 @@ END $$
 CREATE FUNCTION durable_start_2(
   new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
   of_replay text
-) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   held text;
 BEGIN
@@ -96,7 +96,7 @@ END $$
     Function.of("""
 CREATE FUNCTION durable_claim_3(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
-) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass);
   first_moment timestamptz := COALESCE(since, '-infinity');
@@ -168,7 +168,7 @@ CREATE FUNCTION durable_record_1(
   new_status text, new_attempts integer, new_error text, new_created_at timestamptz, new_last_attempt_at timestamptz,
   new_next_attempt_at timestamptz, new_completed_at timestamptz, new_finished_ordinal bigint,
   new_rollback_completed_at timestamptz, new_rollback_error text
-) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   pending text;
   found_id bigint;
@@ -205,7 +205,7 @@ END $$
 CREATE FUNCTION durable_send_1(
   new_id text, to_run text, to_queue text, with_body text, at timestamptz, with_idempotency_id text, rise integer,
   OUT place bigint, OUT queue_to_notify text, OUT before text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   r record;
   is_awaited boolean;
@@ -241,7 +241,7 @@ END $$
     # a child locks the child, then the parent.
     Function.of("""
 CREATE FUNCTION durable_sends_1(sends json) RETURNS TABLE (place bigint, queue_to_notify text, before text)
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   one record;
   receivers text[] := ARRAY(SELECT each.value ->> 'run_id' FROM json_array_elements(sends) AS each);
@@ -264,7 +264,7 @@ CREATE FUNCTION durable_commit_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
   OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   r record;
   new durable_run;
@@ -376,7 +376,7 @@ CREATE FUNCTION durable_fail_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json,
   OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   f record;
   found_id bigint;
@@ -409,7 +409,7 @@ CREATE FUNCTION durable_fail_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json,
   OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   f record;
   found_id bigint;
@@ -446,7 +446,7 @@ END $$
     # Write the end of a completed run where nothing else is to be written. Returns the same as durable_record_1.
     Function.of("""
 CREATE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text)
-RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   UPDATE durable_run SET state = 'completed', output = with_output, error = NULL, origins = '[]', wake_at = NULL,
     waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', pending_request = '', diverged_at = NULL,

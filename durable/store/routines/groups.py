@@ -22,7 +22,7 @@ GROUPS: Final = (
     # it the commit.
     Function.of(f"""
 CREATE FUNCTION durable_member_ended_1(of_child text, of_group text, how text, at timestamptz) RETURNS text
-LANGUAGE plpgsql SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
 DECLARE
   t record;
   g record;
@@ -98,7 +98,7 @@ END $$
 """),
     # The row of a child is deleted: where its run has not ended, it counts as cancelled.
     Function.of(f"""
-CREATE FUNCTION durable_member_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+CREATE FUNCTION durable_member_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   woken text;
 BEGIN

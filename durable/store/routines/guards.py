@@ -107,7 +107,7 @@ BEGIN{_REFUSE}END $$
     # After a statement that deleted runs or emptied the table. Without foreign keys, TRUNCATE ... CASCADE does not
     # empty the tables of entries and metadata; this does.
     Function.of("""
-CREATE FUNCTION durable_run_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+CREATE FUNCTION durable_run_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   IF TG_OP = 'TRUNCATE' THEN
     IF EXISTS (SELECT 1 FROM durable_entry) THEN
@@ -122,7 +122,7 @@ BEGIN
 END $$
 """),
     Function.of("""
-CREATE FUNCTION durable_entry_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+CREATE FUNCTION durable_entry_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   IF TG_OP = 'TRUNCATE' THEN
     IF EXISTS (SELECT 1 FROM durable_entrymetadata) THEN
@@ -138,7 +138,7 @@ END $$
 """),
     # A run that has entries keeps its id.
     Function.of("""
-CREATE FUNCTION durable_run_renamed_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+CREATE FUNCTION durable_run_renamed_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM durable_entry WHERE run_id = OLD.id) THEN
     RAISE foreign_key_violation USING CONSTRAINT = 'durable_entry_of_a_run', TABLE = 'durable_entry',

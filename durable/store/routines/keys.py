@@ -16,7 +16,7 @@ KEYS: Final = (
 CREATE FUNCTION durable_start_keyed_1(
   new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
   of_replay text, with_key text, OUT summary text, OUT holder text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   LOOP
     INSERT INTO durable_runkey (run_id, workflow, key, is_open, taken_at, moves)

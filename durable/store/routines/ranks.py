@@ -15,7 +15,7 @@ RANKS: Final = (
     Function.of("""
 CREATE FUNCTION durable_tag_1(
   on_queue text, of_share text, of_weight float8, number integer, at timestamptz, waits boolean
-) RETURNS timestamptz LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS timestamptz LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   served timestamptz;
   present bigint;
@@ -72,7 +72,7 @@ END $$
 CREATE FUNCTION durable_rank_1(
   runs text[], on_queue text, of_priority text, seconds integer, of_share text, of_weight float8,
   at timestamptz
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS void LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   due text[];
   first timestamptz;
@@ -100,7 +100,7 @@ END $$
     Function.of("""
 CREATE FUNCTION durable_rank_child_1(
   of_run text, on_queue text, by_parent text, given json, at timestamptz
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS void LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   p record;
   g record;
@@ -139,7 +139,7 @@ CREATE FUNCTION durable_claim_ranked_1(
 ) RETURNS TABLE (
   run durable_run, rank timestamptz, visited bigint, next_at timestamptz, next_id text, next_ranked timestamptz
 )
-LANGUAGE plpgsql SET enable_seqscan TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
 DECLARE
   visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass)
     + pg_stat_get_xact_tuples_returned('durable_run_ranked'::regclass);
@@ -264,7 +264,7 @@ CREATE FUNCTION durable_claim_4(
 ) RETURNS TABLE (
   run durable_run, rank timestamptz, visited bigint, next_at timestamptz, next_id text, next_ranked timestamptz
 )
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM durable_lane AS l WHERE l.queue = on_queue)
     AND NOT EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = 'queue' AND h.name = on_queue) THEN

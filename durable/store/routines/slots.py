@@ -24,7 +24,7 @@ SLOTS: Final = (
     # locked.
     Function.of("""
 CREATE FUNCTION durable_lock_limit_1(of_limit text, of_key text, may_wait boolean) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   LOOP
     IF may_wait THEN
@@ -46,7 +46,7 @@ END $$
     # queue to notify, NULL for none.
     Function.of(f"""
 CREATE FUNCTION durable_tell_of_slot_1(of_run text, of_limit text, of_key text, at timestamptz) RETURNS text
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   r record;
 BEGIN
@@ -74,7 +74,7 @@ END $$
     # notify.
     Function.of(f"""
 CREATE FUNCTION durable_hand_on_1(of_limit text, of_key text, at timestamptz, may_wait boolean) RETURNS text[]
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   most integer;
   number bigint;
@@ -143,7 +143,7 @@ END $$
     Function.of(f"""
 CREATE FUNCTION durable_line_1(
   of_limit text, of_key text, own_place bigint, held bigint, most integer, is_alone boolean
-) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   found text;
 BEGIN
@@ -165,7 +165,7 @@ END $$
 CREATE FUNCTION durable_acquire_1(
   of_run text, with_fence bigint, at_location text, slots json, at timestamptz, is_alone boolean,
   OUT is_ours boolean, OUT undefined text, OUT line text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   w record;
   mine record;
@@ -283,7 +283,7 @@ END $$
     Function.of(f"""
 CREATE FUNCTION durable_change_slots_1(
   of_run text, at timestamptz, released json, is_left boolean, awaited json
-) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   k record;
   queues text[] := '{{}}';
@@ -314,7 +314,7 @@ END $$
     # Do what is noted, at most so much of it. Returns the queues to notify, as JSON, and how much was done.
     Function.of("""
 CREATE FUNCTION durable_sweep_slots_1(at timestamptz, most integer, OUT queues_to_notify text, OUT number integer)
-LANGUAGE plpgsql SET enable_seqscan TO off AS $$
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   k record;
   queues text[] := '{}';
