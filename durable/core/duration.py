@@ -6,6 +6,8 @@ import math
 import re
 from datetime import datetime, timedelta
 
+from durable.core.clock import to_utc
+
 __all__ = ["Duration", "check_moment", "later", "parse_duration", "parse_length", "parse_remaining", "seconds"]
 
 Duration = int | float | timedelta | str
@@ -71,7 +73,7 @@ def later(moment: datetime, duration: timedelta, what: str) -> datetime:
 
 
 def check_moment(moment: datetime, what: str = "a moment") -> datetime:
-    """Return `moment` if it is an aware datetime; else raise TypeError or ValueError."""
+    """Return `moment` if it is an aware datetime for which UTC has a date; else raise TypeError or ValueError."""
     if not isinstance(moment, datetime):
         raise TypeError(f"{what} is an aware datetime, not {moment!r}")
     if moment.utcoffset() is None:
@@ -79,6 +81,10 @@ def check_moment(moment: datetime, what: str = "a moment") -> datetime:
             f"{what} must be an aware datetime, {moment!r} has no time zone: use django.utils.timezone.now() or "
             "datetime(..., tzinfo=UTC)"
         )
+    try:
+        to_utc(moment)
+    except ValueError as error:
+        raise ValueError(f"{what} cannot be kept: {moment.isoformat()}. {error}") from None
     return moment
 
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from durable.core.causes import failure_by
 from durable.core.child_entries import dropped_with
+from durable.core.clock import bounded
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
@@ -276,9 +277,9 @@ class Journal:
 
         That is at its deadline at the latest, unless the run is rolling back.
         """
-        if self.limits is None or self.run.state == RunState.ROLLING_BACK:
-            return wanted
-        return self.limits.wake_at(wanted)
+        if self.limits is not None and self.run.state != RunState.ROLLING_BACK:
+            wanted = self.limits.wake_at(wanted)
+        return None if wanted is None else bounded(wanted)
 
     def stop(self, error: Exception) -> NoReturn:
         """Raise an error that must stop the run even if code catches it."""

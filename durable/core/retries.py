@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from durable.core.clock import LATEST
 from durable.core.errors import ErrorInfo
 from durable.core.options import StepPolicy
 from durable.core.records import RunRecord
@@ -83,7 +84,7 @@ def _backed_off(failed: FailedAttempt, options: StepPolicy, counted: int) -> dat
     try:
         return failed.began_at + timedelta(seconds=delay)
     except OverflowError:
-        return failed.began_at + timedelta(days=365)
+        return LATEST
 
 
 def _dice(failed: FailedAttempt) -> random.Random:

@@ -8,29 +8,42 @@ call, unless the calling thread has a loop that waits for it. An idle loop is le
 length of one call. Other threads, to which the call may hand its context, do not see it: none of them can wait for a
 loop that is busy with something else.
 
-Each call ends as `asyncio.run` ends: tasks that are left are cancelled and waited for. A loop on which anything else is
-left is closed and not used again: a callback, a timer, a connection, an asynchronous generator, a thread of its
-executor, a setting. So is one that a task has stopped, and one of another class than asyncio's own, which cannot be
-looked into.
+Each call ends as `asyncio.run` ends: tasks that are left are cancelled and waited for, and so are threads of its
+executor, but for `PATIENCE` only. What goes on after that, such as a task that swallows its cancellation, is left
+behind: the call returns, and the loop goes on in its thread until that has ended, so that it costs no other call
+anything. `left_behind` tells of it, and the worker ends its process if it goes on for too long.
+
+A loop on which anything else is left is closed and not used again: a callback, a timer, a connection, an asynchronous
+generator, a thread of its executor, a setting. So is one that a task has stopped, and one of another class than
+asyncio's own, which cannot be looked into.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar
 
 from asgiref.sync import AsyncToSync, SyncToAsync, async_to_sync
 
+from durable.core.current import running_place
 from durable.drivers.kept_threads import KeptThreads
 
-__all__ = ["keep", "run"]
+__all__ = ["LeftBehind", "keep", "left_behind", "run"]
+
+logger = logging.getLogger("durable.pass")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: Seconds for which a call waits for what it has left on its loop.
+PATIENCE: Final = 1.0
 
 #: What user code may set on asyncio's own loop.
 _SETTINGS: Final = (
@@ -60,6 +73,29 @@ def keep() -> AbstractContextManager[None]:
     return _threads.keep()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """What a call has left on its loop, from its cancellation on, which was at `since` (monotonic).
+
+    `what` names it. `location` is that of the step, "" for a workflow's own code.
+    """
+
+    run_id: str
+    location: str
+    what: str
+    since: float
+
+
+def left_behind() -> list[LeftBehind]:
+    """Return what calls of this process have left that still goes on, that of calls which wait for it included."""
+    return list(_left_behind.values())
+
+
+_left_behind: dict[_LoopThread, LeftBehind] = {}
+
+os.register_at_fork(after_in_child=_left_behind.clear)
+
+
 class _LoopThread:
     """A daemon thread with an event loop, which runs until it is ended."""
 
@@ -68,6 +104,7 @@ class _LoopThread:
         self._as_made = _settings(self._loop)
         self._is_as_new = self._is_done = self._is_ending = False
         self._broken_by: BaseException | None = None
+        self._left: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._serve, name="durable-loop", daemon=True)
         self._thread.start()
 
@@ -79,6 +116,8 @@ class _LoopThread:
         finally:
             if self._broken_by is not None:
                 raise self._broken_by
+            if self._left:
+                _tell_of(_left_behind.get(self))
             if not self._is_as_new or not _threads.give_back(self):
                 self.end()
 
@@ -94,14 +133,24 @@ class _LoopThread:
             self._thread.join()
 
     def _serve(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # which cancels, waits and closes at its end
-            try:
-                runner.get_loop().run_forever()
-            except BaseException as error:  # SystemExit or KeyboardInterrupt, which a task has raised
-                self._broken_by = error
-            else:
-                if not self._is_ending:
-                    self._broken_by = RuntimeError("a task has stopped the event loop before the call returned")
+        try:
+            with asyncio.Runner(
+                loop_factory=lambda: self._loop
+            ) as runner:  # which cancels, waits and closes at its end
+                self._run_forever(runner.get_loop())
+        finally:
+            _left_behind.pop(self, None)
+
+    def _run_forever(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+            if self._left:
+                loop.run_until_complete(asyncio.wait(self._left))  # not cancelled again: it may be cleaning up
+        except BaseException as error:  # SystemExit or KeyboardInterrupt, which a task has raised
+            self._broken_by = error
+        else:
+            if not self._is_ending:
+                self._broken_by = RuntimeError("a task has stopped the event loop before the call returned")
 
     async def _call(self, function: Callable[..., Coroutine[Any, Any, R]], *args: Any, **kwargs: Any) -> R:
         with _executor_of(asyncio.get_running_loop()):
@@ -113,15 +162,28 @@ class _LoopThread:
     async def _clean(self) -> None:
         """Leave the loop as new, or else as `asyncio.run` leaves one before it closes it."""
         loop = asyncio.get_running_loop()
-        await _cancel_what_is_left(loop)
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            self._note(sorted(map(_name, left)))
+            self._left = await _cancelled(left, loop)
         for _ in range(3):  # the callbacks of what has just ended
             if self._loop._ready:
                 await asyncio.sleep(0)
-        self._is_as_new = loop is self._loop and self._is_as_made()
+        self._is_as_new = not self._left and loop is self._loop and self._is_as_made()
         if not self._is_as_new:
-            await loop.shutdown_asyncgens()
-            await loop.shutdown_default_executor()
-        self._is_done = True
+            self._note([*sorted(map(_name, self._left)), "a thread or an asynchronous generator"])
+            _, closing = await asyncio.wait({asyncio.create_task(_close(loop))}, timeout=PATIENCE)
+            if self._left and not closing:
+                self._note(sorted(map(_name, self._left)))
+            self._left |= closing
+        self._is_done = not self._left
+        if self._is_done:
+            _left_behind.pop(self, None)
+
+    def _note(self, names: list[str]) -> None:
+        run_id, _, location = running_place()
+        noted = _left_behind.get(self)
+        since = time.monotonic() if noted is None else noted.since
+        _left_behind[self] = LeftBehind(run_id=run_id, location=location, what=" and ".join(names), since=since)
 
     def _is_as_made(self) -> bool:
         loop = self._loop
@@ -146,15 +208,33 @@ def _settings(loop: Any) -> tuple[Any, ...]:
     return (*(state.get(name) for name in _SETTINGS), frozenset(state))
 
 
-async def _cancel_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}
+async def _close(loop: asyncio.AbstractEventLoop) -> None:
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+def _name(task: asyncio.Task[Any]) -> str:
+    return f"the task {getattr(task.get_coro(), '__qualname__', task.get_name())}"
+
+
+def _tell_of(left: LeftBehind | None) -> None:
+    if left is not None:  # it has not ended in this moment
+        whose = f'step "{left.location}"' if left.location else "the workflow's code"
+        text = "%s of run %s has left %s, which goes on after it was cancelled: the run continues without it"
+        about = {"run_id": left.run_id, "location": left.location}
+        logger.warning(text, whose, left.run_id, left.what, extra=about)
+
+
+async def _cancelled(left: set[Any], loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
+    """Cancel the tasks; return those that go on nevertheless."""
     for task in left:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    for task in left:
+    ended, going_on = await asyncio.wait(left, timeout=PATIENCE)
+    for task in ended:
         if not task.cancelled() and (error := task.exception()) is not None:
             what = "a task that a workflow or a step has left raised an error when it was cancelled"
             loop.call_exception_handler({"message": what, "exception": error, "task": task})
+    return going_on
 
 
 # -- what asgiref knows

@@ -32,6 +32,7 @@ _set_handler: Final[Callable[[int, Any], Any]] = import_module("_signal").signal
 
 _SIGALRM: Final = int(signal.SIGALRM)
 AGAIN: Final = 5.0  # seconds between two interruptions, and so the time that code has to clean up
+_LONGEST: Final = 1e9  # seconds of a timer: no process lives longer, and the system takes no more than three centuries
 
 
 class TimedOut(Exception):  # for the driver only, which knows the step's name
@@ -76,7 +77,7 @@ def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -
                 before(signum, frame)
         elif is_running:
             if has_heartbeat and step.abandoned_at is None and (left := step.time_left()) > 0:
-                signal.setitimer(signal.ITIMER_REAL, left, AGAIN)  # it has given a sign
+                signal.setitimer(signal.ITIMER_REAL, min(left, _LONGEST), AGAIN)  # it has given a sign
                 return
             raise _Interruption
 
@@ -114,8 +115,8 @@ def _call_with_signal(call: Callable[[], T], timeout: float, step: timed_step) -
 
 def _first_limit(timeout: float, step: timed_step) -> float:
     """Return after how many seconds a call is looked at for the first time: its timeout or heartbeat, 0 for never."""
-    heartbeat = step.info.heartbeat
-    return timeout if heartbeat <= 0 else heartbeat if timeout <= 0 else min(timeout, heartbeat)
+    limits = [each for each in (timeout, step.info.heartbeat) if each > 0]
+    return min(*limits, _LONGEST) if limits else 0.0
 
 
 class _MainThread:

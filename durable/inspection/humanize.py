@@ -13,6 +13,8 @@ from django.utils.dateformat import format as format_date
 from django.utils.formats import get_format
 from django.utils.translation import gettext, ngettext, pgettext
 
+from durable.core.clock import EARLIEST, LATEST
+
 __all__ = [
     "browser_words",
     "byte_size",
@@ -120,6 +122,8 @@ def browser_words() -> dict[str, str]:
 
 def relative(then: datetime, now: datetime, units: int = 2) -> str:
     """Return how far `then` is from `now`: "in 3 h", "12 s ago", "now"."""
+    if not EARLIEST < then < LATEST:
+        return _beyond(then)
     seconds = (then - now).total_seconds()
     if abs(seconds) < 1:
         return gettext("now")
@@ -129,6 +133,8 @@ def relative(then: datetime, now: datetime, units: int = 2) -> str:
 
 def moment(then: datetime, now: datetime) -> str:
     """Return `then` in the current time zone: "14:00:05 UTC" today, "2 Sep 14:00 UTC", "2 Sep 2027 14:00 UTC"."""
+    if not EARLIEST < then < LATEST:
+        return _beyond(then)
     there, here = timezone.localtime(then), timezone.localtime(now)
     if there.date() == here.date():
         return f"{there:%H:%M:%S %Z}"
@@ -143,7 +149,14 @@ def day_and_clock(there: datetime) -> str:
 
 def until(then: datetime, now: datetime) -> str:
     """Return a time by the clock and relative to now: "2 Sep 14:00 UTC, in 3 h"."""
+    if not EARLIEST < then < LATEST:
+        return _beyond(then)
     return gettext("%(moment)s, %(relative)s") % {"moment": moment(then, now), "relative": relative(then, now)}
+
+
+def _beyond(then: datetime) -> str:
+    """Return what is shown of a time that Python cannot read."""
+    return gettext("after the year 9999") if then >= LATEST else gettext("before the year 1")
 
 
 def either(names: Sequence[str]) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from durable.core.clock import EARLIEST, LATEST
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape, unescape
 from durable.core.summary import Summary
@@ -22,6 +23,7 @@ from durable.core.summary import Summary
 __all__ = [
     "ErrorField",
     "JSONTextField",
+    "MomentField",
     "NameField",
     "QueueField",
     "SafeTextField",
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
     class _TextField(models.TextField[_Set, _Get]): ...
 
+    class _DateTimeField(models.DateTimeField[_Set, _Get]): ...
+
 else:  # Django's own fields are generic only in their stubs
 
     class _CharField(models.CharField):
@@ -54,6 +58,10 @@ else:  # Django's own fields are generic only in their stubs
             return cls
 
     class _TextField(models.TextField):
+        def __class_getitem__(cls, _types):
+            return cls
+
+    class _DateTimeField(models.DateTimeField):
         def __class_getitem__(cls, _types):
             return cls
 
@@ -120,6 +128,39 @@ def dump_summary(summary: str) -> str:
 def load_summary(text: str) -> str:
     """Return the summary that was given to `dump_summary`."""
     return Summary.load(unpack(text)) if text else ""
+
+
+class MomentField(_DateTimeField[_Set, _Get]):
+    """A time. Its column may hold one that Python cannot read: it is read as LATEST or EARLIEST.
+
+    A statement of SQL can write such times, and a list with one unreadable row would show none.
+    """
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Return the expression that reads the column `sql`. A subquery is read as it is: it would be asked thrice."""
+        vendor = compiler.connection.vendor
+        if vendor not in _UNREADABLE or "SELECT" in sql:
+            return sql, params
+        clauses = _UNREADABLE[vendor]
+        cases = " ".join(f"WHEN {sql}{condition} THEN {value}" for condition, value in clauses)
+        return f"CASE {cases} ELSE {sql} END", (*params, *params * len(clauses))
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs  # the same column
+
+
+#: By database: the condition of times that Python cannot read, and what is read instead. NULL meets none.
+_UNREADABLE: Final = {
+    "postgresql": [
+        (f" > '{LATEST}'", f"timestamptz '{LATEST}'"),
+        (f" < '{EARLIEST}'", f"timestamptz '{EARLIEST}'"),
+    ],
+    "sqlite": [
+        (" NOT GLOB '[0-9][0-9][0-9][0-9]-*'", f"'{LATEST.replace(tzinfo=None)}'"),
+        (f" > '{LATEST.replace(tzinfo=None)}'", f"'{LATEST.replace(tzinfo=None)}'"),
+    ],
+}
 
 
 class SafeTextField(_TextField[_Set, _Get]):

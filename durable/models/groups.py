@@ -11,7 +11,7 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.records import GroupSpec, OnFailure, WhenParentEnds
-from durable.models.fields import NameField, choices
+from durable.models.fields import MomentField, NameField, choices
 from durable.models.run import Run
 
 __all__ = ["ChildGroup", "GroupTally", "Turn"]
@@ -98,7 +98,7 @@ class Turn(models.Model):
         ChildGroup, on_delete=models.CASCADE, related_name="turns", db_index=False, db_constraint=False
     )
     position = models.BigIntegerField()
-    due_at = models.DateTimeField()
+    due_at = MomentField()
 
     class Meta:
         indexes = [models.Index(fields=["group", "position"], name="durable_turn_in_order")]

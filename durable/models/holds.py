@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from durable.core.records import Hold as HoldRecord
 from durable.core.records import HoldKind
-from durable.models.fields import NameField, SafeTextField, SummaryField, choices
+from durable.models.fields import MomentField, NameField, SafeTextField, SummaryField, choices
 from durable.models.run import Run
 
 __all__ = ["HeldStart", "Hold"]
@@ -25,7 +25,7 @@ class Hold(models.Model):
 
     kind = NameField[str, str](max_length=16, choices=choices(HoldKind))
     name = NameField[str, str](max_length=200)
-    held_at = models.DateTimeField()
+    held_at = MomentField()
     held_by = SafeTextField[str, str](default="", blank=True)
     reason = SafeTextField[str, str](default="", blank=True)
     summary = SummaryField[str, str](default="", blank=True)
@@ -58,7 +58,7 @@ class HeldStart(models.Model):
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="held_start")
     workflow = NameField[str, str](max_length=200)
-    due_at = models.DateTimeField()
+    due_at = MomentField()
 
     class Meta:
         indexes = [models.Index(fields=["workflow", "run"], name="durable_heldstart_by_workflow")]

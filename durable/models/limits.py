@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 
 from durable.core.limits import RunLimits
+from durable.models.fields import MomentField
 from durable.models.run import Run
 
 __all__ = ["RunLimit"]
@@ -14,7 +15,7 @@ class RunLimit(models.Model):
     """The limits of one run (`durable.core.limits.RunLimits`); lengths of time are in seconds."""
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="limit")
-    deadline = models.DateTimeField(null=True, blank=True)
+    deadline = MomentField(null=True, blank=True)
     length = models.FloatField(null=True, blank=True)
     work_limit = models.FloatField(null=True, blank=True)
     worked = models.FloatField(default=0.0)

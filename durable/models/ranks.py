@@ -9,7 +9,7 @@ from django.db import models
 
 from durable.core.ids import MAX_ID
 from durable.core.ranks import Ranking, ShareTag
-from durable.models.fields import NameField
+from durable.models.fields import MomentField, NameField
 from durable.models.run import Run
 
 __all__ = ["Lane", "RunRank", "Share"]
@@ -54,7 +54,7 @@ class Share(models.Model):
 
     queue = NameField[str, str](max_length=MAX_ID)
     share = NameField[str, str](max_length=MAX_ID, blank=True)
-    tag = models.DateTimeField(null=True, blank=True)
+    tag = MomentField(null=True, blank=True)
     round = models.BigIntegerField(default=0)
 
     class Meta:

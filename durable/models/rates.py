@@ -11,7 +11,7 @@ from django.db import models
 
 from durable.core.ids import MAX_ID
 from durable.core.rates import LimitClosing, Rate, RefusedStart
-from durable.models.fields import NameField
+from durable.models.fields import MomentField, NameField
 from durable.models.run import Run
 
 __all__ = ["RateKey", "RateLimit", "Reservation"]
@@ -67,12 +67,12 @@ class RateKey(models.Model):
     reserved = models.BigIntegerField(default=0, db_default=0)
     begun = models.BigIntegerField(default=0, db_default=0)
     put_off = models.BigIntegerField(default=0, db_default=0)
-    closed_until = models.DateTimeField(null=True, blank=True)
+    closed_until = MomentField(null=True, blank=True)
     closed_by = NameField[str, str](max_length=MAX_ID + 10, blank=True, default="", db_default="")
     closed_why = models.TextField(blank=True, default="", db_default="")
     recent = models.CharField(max_length=200, blank=True, default="", db_default="")
     refused = models.BigIntegerField(default=0, db_default=0)
-    refused_at = models.DateTimeField(null=True, blank=True)
+    refused_at = MomentField(null=True, blank=True)
     refused_workflow = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
     refused_run = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
 
@@ -116,7 +116,7 @@ class Reservation(models.Model):
     limit = NameField[str, str](max_length=MAX_ID)
     key = NameField[str, str](max_length=MAX_ID, blank=True)
     units = models.IntegerField()
-    at = models.DateTimeField()
+    at = MomentField()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["run", "location"], name="durable_reservation_once")]

@@ -21,7 +21,15 @@ from durable.core.errors import ErrorInfo
 from durable.core.records import ENDED, Request, RunState
 from durable.core.tags import TagValue
 from durable.core.transitions import TRANSITIONS
-from durable.models.fields import ErrorField, JSONTextField, NameField, SafeTextField, SummaryField, choices
+from durable.models.fields import (
+    ErrorField,
+    JSONTextField,
+    MomentField,
+    NameField,
+    SafeTextField,
+    SummaryField,
+    choices,
+)
 from durable.tag_hashes import sought
 
 __all__ = ["TAG_KEY", "Run", "RunQuerySet"]
@@ -237,12 +245,12 @@ class Run(models.Model):
     error = ErrorField[ErrorInfo | None, ErrorInfo | None](null=True, blank=True)
     origins = JSONTextField[list[str], list[str]](default=list, blank=True)
 
-    wake_at = models.DateTimeField(null=True, blank=True)
+    wake_at = MomentField(null=True, blank=True)
     waiting_for = SafeTextField[str, str](default="", blank=True)
     summary = SummaryField[str, str](default="", blank=True)
 
     fence = models.BigIntegerField(default=0)
-    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    lease_expires_at = MomentField(null=True, blank=True)
     worker = SafeTextField[str, str](default="", blank=True)
     crashes = models.IntegerField(default=0)
     change_seq = models.BigIntegerField(default=0)
@@ -253,13 +261,13 @@ class Run(models.Model):
     )
     request_reason = SafeTextField[str, str](default="", blank=True)
     state_after_rollback = NameField[str, str](max_length=16, default="", blank=True)
-    diverged_at = models.DateTimeField(null=True, blank=True)
+    diverged_at = MomentField(null=True, blank=True)
 
     generations = JSONTextField[dict[str, int], dict[str, int]](default=dict, blank=True)
 
-    created_at = models.DateTimeField()
-    started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
+    created_at = MomentField()
+    started_at = MomentField(null=True, blank=True)
+    finished_at = MomentField(null=True, blank=True)
     parent = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children", db_index=False
     )
@@ -267,10 +275,10 @@ class Run(models.Model):
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="replays", db_index=False
     )
     seed = NameField[str, str](max_length=200, default="", db_default="", blank=True)
-    began_at = models.DateTimeField(null=True, blank=True)
+    began_at = MomentField(null=True, blank=True)
     # of a run with a priority or a share (`durable.core.ranks`); claims read them, and no RunRecord has them
     head_start = models.IntegerField(null=True, blank=True)
-    start_tag = models.DateTimeField(null=True, blank=True)
+    start_tag = MomentField(null=True, blank=True)
 
     objects = RunQuerySet.as_manager()
 

@@ -19,15 +19,19 @@ import psycopg
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
+from psycopg.abc import Buffer
+from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.generators import execute
 from psycopg.pq import DiagnosticField, Escaping, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 
 from durable.conf import conf
+from durable.core.clock import EARLIEST, LATEST
 from durable.store import sessions
 
-__all__ = ["Row", "SQLFunction", "rows", "text"]
+__all__ = ["Row", "SQLFunction", "fetched", "rows", "text"]
 
 Row = tuple[str | None, ...]
 
@@ -202,7 +206,42 @@ def rows(alias: str, statement: str, parameters: Mapping[str, Any]) -> list[tupl
         cursor = psycopg.Cursor(sessions.driver_connection(connection)).execute(
             statement, parameters, prepare=False, binary=True
         )
-        return cursor.fetchall() if cursor.description else []
+        return fetched(cursor)
+
+
+def fetched(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of the statement that `cursor` has executed.
+
+    A time that Python cannot read is LATEST or EARLIEST. The rows are read again for it: the statement may have changed
+    others, such as a claim.
+    """
+    if not cursor.description:
+        return []
+    try:
+        return cursor.fetchall()
+    except psycopg.DataError:
+        for loader in (_BoundedText, _BoundedBinary):
+            cursor.adapters.register_loader("timestamptz", loader)
+        transformer = Transformer(cursor)
+        transformer.set_pgresult(cursor.pgresult)
+        return transformer.load_rows(0, cursor.rowcount, tuple)
+
+
+class _BoundedText(TimestamptzLoader):
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            text = bytes(data)
+            return EARLIEST if text.startswith(b"-") or text.endswith(b"BC") else LATEST
+
+
+class _BoundedBinary(TimestamptzBinaryLoader):
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            return EARLIEST if bytes(data)[0] & 0x80 else LATEST  # the sign of the number
 
 
 def text(value: str | int | datetime) -> str:

@@ -74,7 +74,8 @@ class PostgresStore(DatabaseStore):
             connection = connections[self.alias]
             with sessions.not_noted(connection), connection.cursor() as cursor:
                 cursor.execute(statement, parameters)
-                found = cursor.fetchall() if cursor.description else []
+                with connection.wrap_database_errors:
+                    found = libpq.fetched(cursor.cursor)
         return found
 
     # -- verbs, from outside a pass

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from django.db import models
 
+from durable.core.clock import EARLIEST, LATEST, bounded
 from durable.core.limits import History, NewRun, RunLimits
 from durable.core.location import escape, unescape
 from durable.core.records import Activity as ActivityRecord
@@ -44,6 +45,7 @@ from durable.models import (
 from durable.models.fields import (
     ErrorField,
     JSONTextField,
+    MomentField,
     NameField,
     QueueField,
     SafeTextField,
@@ -91,7 +93,7 @@ __all__ = [
 ]
 
 type_of: Final = {
-    models.DateTimeField: "timestamptz",
+    MomentField: "timestamptz",
     models.IntegerField: "integer",
     models.BigIntegerField: "bigint",
     models.FloatField: "double precision",
@@ -198,13 +200,21 @@ ENTRY_FIELDS: Final = [f'{"e" if field.name in ENTRY.names else "m"}."{field.nam
 
 _MOMENTS: Final = [METADATA.types.get(field.name) == "timestamptz" for field in fields(EntryRecord)]
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
 #: The same with times as microseconds: Django's loader of times takes longer than all the rest.
 ENTRY_NUMBERS: Final = [
-    f"(extract(epoch FROM {name}) * 1000000)::bigint" if is_moment else name
+    f"CASE WHEN {name} > '{LATEST}' THEN {_microseconds(LATEST)} WHEN {name} < '{EARLIEST}' THEN {_microseconds(EARLIEST)} "
+    f"ELSE (extract(epoch FROM {name}) * 1000000)::bigint END"
+    if is_moment
+    else name
     for name, is_moment in zip(ENTRY_FIELDS, _MOMENTS, strict=True)
 ]
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _encode: Final = json.JSONEncoder(default=datetime.isoformat, separators=(",", ":")).encode
 
@@ -299,8 +309,16 @@ def to_history(rows: Sequence[Sequence[Any]]) -> History:
 def _to_limits(row: Mapping[str, Any]) -> RunLimits:
     values = {name: row[name] for name in LIMITS.names}
     if values["deadline"] is not None:
-        values["deadline"] = datetime.fromisoformat(values["deadline"])
+        values["deadline"] = _moment(values["deadline"])
     return RunLimits(**values)
+
+
+def _moment(text: str) -> datetime:
+    """Return a time of JSON that PostgreSQL has written, LATEST or EARLIEST for one that Python cannot read."""
+    try:
+        return bounded(datetime.fromisoformat(text))
+    except ValueError:
+        return EARLIEST if text.startswith("-") or text.endswith("BC") else LATEST
 
 
 def to_entries(rows: Iterable[Sequence[Any]]) -> list[EntryRecord]:

@@ -7,6 +7,9 @@ parent process or service manager starts the worker process again.
 The worker knows here which run costs it its life. So no crash is counted for the others, those whose steps do not end
 in time included: their leases are released in the process's last moment. Their attempts are made again, as after any
 end of a process.
+
+What an async step has left on its event loop costs the process as well, `HARD_TIMEOUT` seconds after it was cancelled.
+Its run has gone on without it (`durable.drivers.loop_threads`), and is no suspect.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Final
 from durable.conf import conf
 from durable.core.effects import StepInfo
 from durable.drivers import watchdog
+from durable.drivers.loop_threads import LeftBehind, left_behind
 
 __all__ = ["Overruns", "Steps"]
 
@@ -60,13 +64,16 @@ class Overruns:
         """
         now = time.monotonic()
         over = [(step, now - since) for step, since in steps if _is_over(step, since, now)]
+        left = [each for each in left_behind() if 0 < conf.HARD_TIMEOUT <= now - each.since]
         runs = {step.run_id for step, _ in over} & (begun := held())
-        if not runs:
+        if not runs and not left:
             return
         if self._since is None:
             self._since = now
             for step, seconds in over:
                 self._tell(step, seconds)
+            for each in left:
+                self._tell_of(each, now - each.since)
             self._stop()
             return  # the LeaseManager releases the runs that have not begun, and evicts the others
         if begun - runs and now - self._since < HAND_OVER:
@@ -91,6 +98,14 @@ class Overruns:
         logger.critical(
             text, step.location, step.run_id, step.attempt, seconds, limit, length, os.getpid(), extra=about
         )
+
+    def _tell_of(self, left: LeftBehind, seconds: float) -> None:
+        text = (
+            "%s, which run %s has left, still goes on %.0f s after it was cancelled: this worker process (pid %d) hands "
+            "over its other runs and ends. Let asyncio.CancelledError out, and give threads a timeout of their own"
+        )
+        about = {"run_id": left.run_id, "location": left.location}
+        logger.critical(text, left.what, left.run_id, seconds, os.getpid(), extra=about)
 
 
 def _is_over(step: StepInfo, since: float, now: float) -> bool:

@@ -27,6 +27,8 @@ logger = logging.getLogger("durable.worker")
 
 # Moments that are remembered: about a megabyte. Beyond that, polling finds the runs.
 MOST_MOMENTS: Final = 10_000
+# Seconds of one wait: the system's calls take no longer ones than three centuries, and the clock may be set meanwhile.
+LONGEST_WAIT: Final = 60.0
 
 
 class DueQueues:
@@ -98,7 +100,7 @@ class DueQueues:
                 return first, None
             if not self._moments:
                 return None, None
-            return None, max(0.0, (self._moments[0][0] - now).total_seconds())
+            return None, min(LONGEST_WAIT, max(0.0, (self._moments[0][0] - now).total_seconds()))
 
 
 def serve(loop: WorkerLoop, due: DueQueues) -> None:

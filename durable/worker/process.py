@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Final
 
 from durable.conf import conf
+from durable.drivers.loop_threads import left_behind
 from durable.worker import polling, rq_serve
 from durable.worker.loop import WorkerLoop
 from durable.worker.pools import InlinePool, ThreadPool
@@ -58,6 +60,19 @@ def run_worker(
             rq_serve.serve(loop, queues, say=say, logging_level=logging_level)
         else:
             polling.serve(loop, due)
+    _leave_what_goes_on(say)
+
+
+def _leave_what_goes_on(say: Echo) -> None:
+    """End the process if code that steps have left still runs: Python would wait for its threads."""
+    until = time.monotonic() + GRACE
+    while left := left_behind():
+        if time.monotonic() >= until:
+            for each in left:
+                say(f"{each.what}, which run {each.run_id} has left, still goes on; ending without it")
+            sys.stdout.flush()
+            os._exit(0)
+        time.sleep(0.1)
 
 
 def _tell_that_it_is_ready() -> None:

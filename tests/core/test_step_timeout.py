@@ -60,6 +60,16 @@ def test_the_setting_decides(flavour: Flavour, timeouts: list[float], given: dic
     assert timeouts == [3.0, 0.0, seconds, seconds, seconds, seconds], "the handler's is the one recorded"
 
 
+@pytest.mark.parametrize("options", [{"timeout": "109500 days"}, {"heartbeat": "109500 days", "timeout": 0}])
+def test_it_may_be_longer_than_any_process_lives(flavour: Flavour, options: dict[str, Any]) -> None:
+    async def ship(ctx: Any) -> Any:
+        return await ctx.step("charge", flavour.function(lambda: "charged"), **options)
+
+    with Harness() as h:
+        done = h.run(h.start(flavour(ship)))
+    assert (done.output, done.error) == ("charged", None)
+
+
 def test_a_step_is_stopped_by_it(flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         result = await ctx.try_step("wait", threading.Event().wait)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.core.checks import run_checks
@@ -18,6 +18,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable import get_run
+from durable.core.clock import LATEST
 from durable.inspection import collect_findings, worker_overview
 from durable.notifier import notify, wakeups
 from durable.store import Store
@@ -191,6 +192,13 @@ class TestDueQueues:
         due.run_is_due_at("default", moment)
         assert due.next() == "default"
         assert timezone.now() >= moment
+
+    @pytest.mark.parametrize("moment", [LATEST, timezone.now() + timedelta(days=109_500)], ids=["never", "300 years"])
+    def test_a_moment_that_no_process_lives_to_see_ends_no_wait(self, moment: datetime) -> None:
+        due = DueQueues(["default"], serves_all=False, stop=ShutdownFlag())
+        due.run_is_due_at("default", moment)
+        threading.Timer(0.05, due.run_is_due, ["default"]).start()
+        assert due.next() == "default"
 
     def test_a_stop_ends_the_wait(self) -> None:
         stop = ShutdownFlag()

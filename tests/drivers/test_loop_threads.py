@@ -18,6 +18,7 @@ from django.utils import translation
 
 from durable.drivers import loop_threads
 from durable.testing import Harness
+from tests.support.waiting import eventually
 
 Left = Callable[[asyncio.AbstractEventLoop], Any]
 
@@ -468,3 +469,67 @@ def test_a_loop_of_another_class_is_used_once(kept: None, monkeypatch: pytest.Mo
 def test_without_asgirefs_name_each_call_has_a_loop_of_its_own(kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_threads, "SyncToAsync", object())
     assert loop_threads.run(running) is not loop_threads.run(running)
+
+
+# -- what does not end
+
+
+async def swallows(may_end: threading.Event) -> None:
+    while not may_end.is_set():
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("is_thread", [False, True], ids=["task", "thread"])
+def test_what_goes_on_when_it_is_cancelled_is_left_behind(
+    kept: None, is_thread: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_end, began = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        may_end.wait(120)
+
+    async def call() -> asyncio.AbstractEventLoop:
+        if is_thread:
+            asyncio.get_running_loop().run_in_executor(None, work)
+            began.wait(60)
+        else:
+            held.append(asyncio.create_task(swallows(may_end)))
+            await asyncio.sleep(0)
+        return asyncio.get_running_loop()
+
+    try:
+        loop = loop_threads.run(call)  # would not return before `may_end`
+        (left,) = loop_threads.left_behind()
+        assert left.what == ("a thread or an asynchronous generator" if is_thread else "the task swallows")
+        assert "goes on after it was cancelled" in caplog.text
+        assert loop_threads.run(running) is not loop
+    finally:
+        may_end.set()
+        held.clear()
+    eventually(lambda: loop_threads.left_behind() == [])
+    eventually(loop.is_closed)
+
+
+def test_cleaning_up_after_the_wait_is_not_cancelled_again(kept: None) -> None:
+    may_end, log = threading.Event(), []
+
+    async def clean() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.to_thread(may_end.wait, 120)
+            log.append("clean")
+
+    async def call() -> None:
+        held.append(asyncio.create_task(clean()))
+        await asyncio.sleep(0)
+
+    loop_threads.run(call)
+    assert log == []
+    may_end.set()
+    held.clear()
+    eventually(lambda: log == ["clean"])

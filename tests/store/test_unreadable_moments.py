@@ -1,0 +1,96 @@
+"""Rows with times that Python cannot hold: SQL can write them, and one of them must not hide the others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connections
+from django.db.models import Max
+
+from durable.core.clock import EARLIEST, LATEST
+from durable.models import Run
+from durable.store.orm import OrmStore
+from durable.store.postgres import PostgresStore
+from tests.store.making import LEASE, NOW, a_run, an_entry, commit, started
+
+UNREADABLE = ["infinity", "-infinity", "20000-01-01 00:00:00+00", "0044-03-15 BC"]
+
+
+def shown(moment: str) -> datetime:
+    return EARLIEST if moment.startswith("-") or moment.endswith("BC") else LATEST
+
+
+def write(alias: str, column: str, moment: str, run_id: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"UPDATE durable_run SET {column} = %s WHERE id = %s", [moment, run_id])
+
+
+@pytest.fixture(params=["portable_store", "postgres_store"])
+def store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
+    found: OrmStore | PostgresStore = request.getfixturevalue(request.param)
+    found.create([a_run("one", wake_at=NOW), a_run("two", wake_at=NOW)])
+    return found
+
+
+@pytest.mark.parametrize("moment", UNREADABLE)
+@pytest.mark.parametrize("column", ["wake_at", "created_at", "lease_expires_at", "started_at"])
+def test_an_unreadable_time_hides_no_other_run(store: OrmStore | PostgresStore, column: str, moment: str) -> None:
+    write(store.alias, column, moment, "one")
+    runs = {run.id: run for run in Run.objects.using(store.alias)}
+    assert set(runs) == {"one", "two"}
+    assert getattr(runs["one"], column) == shown(moment)
+    assert getattr(runs["two"], column) == getattr(store.get("two"), column)
+    assert getattr(store.get("one"), column) == shown(moment)
+    assert dict(Run.objects.using(store.alias).values_list("id", column))["one"] == shown(moment)
+
+
+def test_the_largest_of_unreadable_times_can_be_asked_for(store: OrmStore | PostgresStore) -> None:
+    write(store.alias, "wake_at", "infinity", "one")
+    assert Run.objects.using(store.alias).aggregate(Max("wake_at"))["wake_at__max"] == LATEST
+
+
+@pytest.mark.parametrize("moment", UNREADABLE)
+@pytest.mark.parametrize("queues", [["q"], ["q", "other"]])
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_a_claim_passes_by_no_run_for_an_unreadable_time(
+    store: OrmStore | PostgresStore, moment: str, queues: list[str], is_observed: bool
+) -> None:
+    write(store.alias, "created_at", moment, "one")
+    write(store.alias, "began_at", moment, "one")
+    if is_observed:
+        connection = connections[store.alias]
+        with connection.execute_wrapper(lambda run, *args: run(*args)):
+            claimed = store.claim(queues=queues, now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
+    else:
+        claimed = store.claim(queues=queues, now=NOW, lease_until=NOW + LEASE, worker="w", limit=10)
+    assert {run.id for run in claimed} == {"one", "two"}
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize("moment", UNREADABLE)
+def test_a_history_with_an_unreadable_time_is_loaded(
+    store: OrmStore | PostgresStore, moment: str, is_observed: bool
+) -> None:
+    commit(store, started(store, "other"), entries=[an_entry("a"), an_entry("b", ordinal=2)])
+    with connections[store.alias].cursor() as cursor:
+        cursor.execute("UPDATE durable_entrymetadata SET next_attempt_at = %s", [moment])
+        cursor.execute(
+            "INSERT INTO durable_runlimit (run_id, deadline, length, work_limit, worked) VALUES ('other', %s, NULL, NULL, 0)",
+            [moment],
+        )
+    if is_observed:
+        with connections[store.alias].execute_wrapper(lambda run, *args: run(*args)):
+            history = store.load("other")
+    else:
+        history = store.load("other")
+    assert [entry.next_attempt_at for entry in history] == [shown(moment)] * 2
+    assert history.limits is not None
+    assert history.limits.deadline == shown(moment)
+
+
+def test_a_readable_time_is_read_exactly(database_store: OrmStore | PostgresStore) -> None:
+    moment = datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
+    database_store.create([a_run("run", wake_at=moment), a_run("none", wake_at=None)])
+    found = dict(Run.objects.using(database_store.alias).values_list("id", "wake_at"))
+    assert found == {"run": moment, "none": None}
