@@ -10,7 +10,6 @@ import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from durable.core.clock import LATEST
 from durable.core.errors import ErrorInfo
 from durable.core.options import StepPolicy
 from durable.core.records import RunRecord
@@ -84,7 +83,7 @@ def _backed_off(failed: FailedAttempt, options: StepPolicy, counted: int) -> dat
     try:
         return failed.began_at + timedelta(seconds=delay)
     except OverflowError:
-        return LATEST
+        return failed.began_at + timedelta(days=365)
 
 
 def _dice(failed: FailedAttempt) -> random.Random:

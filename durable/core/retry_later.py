@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from durable.core.clock import LATEST, bounded
+from durable.core.clock import bounded
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.errors import WorkflowError
 from durable.core.rates import rate_wanted
@@ -50,7 +50,7 @@ class RetryLater(WorkflowError):  # what the function asks for, rather than what
         try:
             return now + self.delay
         except OverflowError:  # past the year 9999
-            return LATEST
+            return now + timedelta(days=365)
 
     def __str__(self) -> str:
         text = f"the step asked for {'its next' if self.counts else 'an uncounted'} attempt {self._when()}"

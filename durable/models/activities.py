@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
 
 from durable.core.records import ActivityKind
-from durable.models.fields import MomentField, NameField, SafeTextField, choices
+from durable.models.fields import NameField, SafeTextField, choices
 from durable.models.run import Run
 
 __all__ = ["Activity", "ActivityQuerySet"]
@@ -48,12 +48,12 @@ class Activity(models.Model):
     kind = NameField[str, str](max_length=16, choices=choices(ActivityKind))
     fence = models.BigIntegerField()
     worker = SafeTextField[str, str](default="", blank=True)
-    began_at = MomentField()
+    began_at = models.DateTimeField()
     timeout = models.FloatField()
-    stack_asked_at = MomentField(null=True, blank=True)
-    stack_taken_at = MomentField(null=True, blank=True)
+    stack_asked_at = models.DateTimeField(null=True, blank=True)
+    stack_taken_at = models.DateTimeField(null=True, blank=True)
     stack = SafeTextField[str, str](default="", blank=True)
-    abandon_asked_at = MomentField(null=True, blank=True)
+    abandon_asked_at = models.DateTimeField(null=True, blank=True)
 
     objects = ActivityQuerySet.as_manager()
 

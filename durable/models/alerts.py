@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from durable.models.fields import MomentField, NameField, SafeTextField
+from durable.models.fields import NameField, SafeTextField
 
 __all__ = ["AlertState"]
 
@@ -21,8 +21,8 @@ class AlertState(models.Model):
     kind = NameField[str, str](max_length=32)
     title = SafeTextField[str, str](blank=True)
     number = models.IntegerField(default=1)
-    began_at = MomentField()
-    ended_at = MomentField(null=True, blank=True)
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         indexes = [models.Index(fields=["kind", "id"], condition=Q(ended_at__isnull=True), name="durable_alert_open")]

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from durable.models.fields import MomentField, NameField, SafeTextField
+from durable.models.fields import NameField, SafeTextField
 
 __all__ = ["OperatorAction"]
 
@@ -41,7 +41,7 @@ class OperatorAction(models.Model):
     after = SafeTextField[str, str](default="", blank=True)
     outcome = NameField[str, str](max_length=64)
     detail = SafeTextField[str, str](_("detail"), default="", db_default="", blank=True)
-    created_at = MomentField()
+    created_at = models.DateTimeField()
     bulk_id = NameField[str, str]("bulk", max_length=200, default="", db_default="", blank=True)
 
     class Meta:

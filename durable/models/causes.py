@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from durable.core.records import Cause as CauseRecord
 from durable.core.records import FailureRecord
-from durable.models.fields import MomentField, NameField, SafeTextField
+from durable.models.fields import NameField, SafeTextField
 from durable.models.run import Run
 
 __all__ = ["Cause", "CauseBuild", "Failure"]
@@ -29,8 +29,8 @@ class Cause(models.Model):
     place = NameField[str, str](max_length=1024, blank=True)
     error_type = NameField[str, str](max_length=200)
     pattern = SafeTextField[str, str](blank=True)
-    first_seen_at = MomentField()
-    muted_at = MomentField(null=True, blank=True)
+    first_seen_at = models.DateTimeField()
+    muted_at = models.DateTimeField(null=True, blank=True)
     muted_by = SafeTextField[str, str](default="", blank=True)
 
     def __str__(self) -> str:
@@ -53,8 +53,8 @@ class Failure(models.Model):
     workflow = NameField[str, str](max_length=200)
     queue = NameField[str, str](max_length=200)
     worker = SafeTextField[str, str](default="", blank=True)
-    failed_at = MomentField()
-    run_created_at = MomentField()
+    failed_at = models.DateTimeField()
+    run_created_at = models.DateTimeField()
     is_open = models.BooleanField(default=True)
     build = NameField[str, str](max_length=200, default="", db_default="", blank=True)
     # without a constraint: the child's commit would lock the parent's row
@@ -120,7 +120,7 @@ class CauseBuild(models.Model):
 
     cause = models.ForeignKey(Cause, on_delete=models.CASCADE, related_name="builds", db_index=False)
     build = NameField[str, str](max_length=200)
-    first_seen_at = MomentField()
+    first_seen_at = models.DateTimeField()
 
     class Meta:
         indexes = [models.Index(fields=["cause", "first_seen_at"], name="durable_causebuild_by_time")]

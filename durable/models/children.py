@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.records import ChildRecord, WhenParentEnds
-from durable.models.fields import MomentField, NameField, choices
+from durable.models.fields import NameField, choices
 from durable.models.run import Run
 
 __all__ = ["Cascade", "Child", "ChildReader"]
@@ -96,7 +96,7 @@ class Cascade(models.Model):
     run = models.OneToOneField(
         Run, on_delete=models.CASCADE, primary_key=True, related_name="cascade", db_constraint=False
     )
-    began_at = MomentField()
+    began_at = models.DateTimeField()
 
     def __str__(self) -> str:
         return self.run_id

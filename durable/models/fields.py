@@ -131,9 +131,10 @@ def load_summary(text: str) -> str:
 
 
 class MomentField(_DateTimeField[_Set, _Get]):
-    """A time. Its column may hold one that Python cannot read: it is read as LATEST or EARLIEST.
+    """A time that somebody has chosen. One that Python cannot read is read as LATEST or EARLIEST.
 
-    A statement of SQL can write such times, and a list with one unreadable row would show none.
+    SQL can write such times, and a list with one unreadable row would show none. Times of the clock are ordinary
+    fields: lists are sorted by them, and are read along their indexes only as they are.
     """
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:

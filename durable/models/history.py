@@ -86,12 +86,12 @@ class EntryMetadata(models.Model):
     status = NameField[str, str](max_length=16, choices=choices(EntryStatus), default=EntryStatus.PENDING.value)
     attempts = models.IntegerField(default=0)
     error = ErrorField[ErrorInfo | None, ErrorInfo | None](null=True, blank=True)
-    created_at = MomentField()
-    last_attempt_at = MomentField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    last_attempt_at = models.DateTimeField(null=True, blank=True)
     next_attempt_at = MomentField(null=True, blank=True)
-    completed_at = MomentField(null=True, blank=True)
+    completed_at = models.DateTimeField(null=True, blank=True)
     finished_ordinal = models.BigIntegerField(null=True, blank=True)
-    rollback_completed_at = MomentField(null=True, blank=True)
+    rollback_completed_at = models.DateTimeField(null=True, blank=True)
     rollback_error = ErrorField[ErrorInfo | None, ErrorInfo | None](null=True, blank=True)
 
     objects = EntryMetadataQuerySet.as_manager()
@@ -120,8 +120,8 @@ class Attempt(models.Model):
     location = NameField[str, str](max_length=1024)
     number = models.IntegerField()
     worker = SafeTextField[str, str](default="", blank=True)
-    started_at = MomentField()
-    finished_at = MomentField()
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
     error = ErrorField[ErrorInfo, ErrorInfo]()
 
     class Meta:

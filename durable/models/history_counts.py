@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from durable.models.fields import MomentField, NameField, SafeTextField
+from durable.models.fields import NameField, SafeTextField
 from durable.models.run import Run
 
 __all__ = ["HistoryCount"]
@@ -21,7 +21,7 @@ class HistoryCount(models.Model):
     run = models.OneToOneField(
         Run, on_delete=models.CASCADE, primary_key=True, related_name="history_count", db_constraint=False
     )
-    noted_at = MomentField(null=True, blank=True)
+    noted_at = models.DateTimeField(null=True, blank=True)
     counted_as = NameField[str, str](max_length=100, default="", blank=True)
     counts = SafeTextField[str, str](default="", blank=True)
 

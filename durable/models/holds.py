@@ -25,7 +25,7 @@ class Hold(models.Model):
 
     kind = NameField[str, str](max_length=16, choices=choices(HoldKind))
     name = NameField[str, str](max_length=200)
-    held_at = MomentField()
+    held_at = models.DateTimeField()
     held_by = SafeTextField[str, str](default="", blank=True)
     reason = SafeTextField[str, str](default="", blank=True)
     summary = SummaryField[str, str](default="", blank=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from durable.models.fields import JSONTextField, MomentField, NameField, SafeTextField
+from durable.models.fields import JSONTextField, NameField, SafeTextField
 
 __all__ = ["IdempotencyKey"]
 
@@ -25,7 +25,7 @@ class IdempotencyKey(models.Model):
     status = models.IntegerField(default=0)
     body = SafeTextField[str, str](default="", blank=True)
     headers = JSONTextField[dict[str, str], dict[str, str]](default=dict, blank=True)
-    created_at = MomentField()
+    created_at = models.DateTimeField()
 
     class Meta:
         indexes = [models.Index(fields=["created_at"], name="durable_key_oldest")]

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from durable.core.records import MessageState
-from durable.models.fields import MomentField, NameField, QueueField, SafeTextField, choices
+from durable.models.fields import NameField, QueueField, SafeTextField, choices
 from durable.models.run import Run
 
 __all__ = ["QueueMessage"]
@@ -24,7 +24,7 @@ class QueueMessage(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="inbox", db_index=False)
     queue = QueueField[str, str](max_length=768)  # 128 characters, escaped
     body = SafeTextField[str, str]()
-    sent_at = MomentField()
+    sent_at = models.DateTimeField()
     order = models.BigIntegerField()
     state = NameField[str, str](max_length=16, choices=choices(MessageState), default=MessageState.PENDING.value)
     received_by = NameField[str, str](max_length=1024, default="", blank=True)

@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.records import KeyRecord
-from durable.models.fields import MomentField, NameField
+from durable.models.fields import NameField
 from durable.models.run import Run
 
 __all__ = ["RunKey"]
@@ -28,9 +28,9 @@ class RunKey(models.Model):
     workflow = NameField[str, str](max_length=MAX_ID)
     key = NameField[str, str](max_length=MAX_ID)
     is_open = models.BooleanField(default=True, null=True)  # True or NULL
-    taken_at = MomentField()
+    taken_at = models.DateTimeField()
     moves = models.IntegerField(default=0)
-    moved_at = MomentField(null=True, blank=True)
+    moved_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = [

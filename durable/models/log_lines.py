@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from durable.models.fields import MomentField, NameField, SafeTextField
+from durable.models.fields import NameField, SafeTextField
 from durable.models.run import Run
 
 __all__ = ["LogLine"]
@@ -22,7 +22,7 @@ class LogLine(models.Model):
     run = models.ForeignKey(
         Run, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="log_lines"
     )
-    at = MomentField()
+    at = models.DateTimeField()
     level = models.SmallIntegerField()
     logger = NameField[str, str](max_length=200, blank=True)
     location = NameField[str, str](max_length=1024, default="", blank=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from django.db import models
 
 from durable.core.moved_names import Move
-from durable.models.fields import MomentField, NameField
+from durable.models.fields import NameField
 
 __all__ = ["MovedName", "recorded_moves"]
 
@@ -23,7 +23,7 @@ class MovedName(models.Model):
 
     old = NameField[str, str](max_length=500)
     new = NameField[str, str](max_length=500)
-    recorded_at = MomentField()
+    recorded_at = models.DateTimeField()
 
     class Meta:
         default_permissions = ()

@@ -72,7 +72,7 @@ class RateKey(models.Model):
     closed_why = models.TextField(blank=True, default="", db_default="")
     recent = models.CharField(max_length=200, blank=True, default="", db_default="")
     refused = models.BigIntegerField(default=0, db_default=0)
-    refused_at = MomentField(null=True, blank=True)
+    refused_at = models.DateTimeField(null=True, blank=True)
     refused_workflow = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
     refused_run = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
 

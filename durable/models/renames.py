@@ -12,7 +12,7 @@ from django.db.models import CharField, Value
 
 from durable.core.aliases import Alias, AliasKind
 from durable.core.renames import Rename, put_in_force, put_queues_in_force
-from durable.models.fields import MomentField, NameField, choices
+from durable.models.fields import NameField, choices
 
 __all__ = ["RenamedName", "RenamedStep", "know_names", "learn_names", "learn_queues", "names_in_force"]
 
@@ -27,7 +27,7 @@ class RenamedStep(models.Model):
     workflow = NameField[str, str](max_length=200)
     old = NameField[str, str](max_length=1024)
     new = NameField[str, str](max_length=1024)
-    recorded_at = MomentField()
+    recorded_at = models.DateTimeField()
 
     class Meta:
         default_permissions = ()
@@ -46,7 +46,7 @@ class RenamedName(models.Model):
     kind = NameField[str, str](max_length=16, choices=choices(AliasKind))
     old = NameField[str, str](max_length=200)
     new = NameField[str, str](max_length=200)
-    recorded_at = MomentField()
+    recorded_at = models.DateTimeField()
 
     class Meta:
         default_permissions = ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from durable.models.fields import JSONTextField, MomentField, NameField
+from durable.models.fields import JSONTextField, NameField
 
 __all__ = ["Rollup", "RollupProgress"]
 
@@ -21,7 +21,7 @@ class Rollup(models.Model):
 
     workflow = NameField[str, str](max_length=200, default="", blank=True)
     width = models.IntegerField()
-    begins = MomentField()
+    begins = models.DateTimeField()
     completed = models.IntegerField(default=0)
     failed = models.IntegerField(default=0)
     cancelled = models.IntegerField(default=0)
@@ -44,8 +44,8 @@ class RollupProgress(models.Model):
     one has ended, each run that ended before that moment can be seen.
     """
 
-    until = MomentField()
-    asked_at = MomentField(null=True, blank=True)
+    until = models.DateTimeField()
+    asked_at = models.DateTimeField(null=True, blank=True)
     asked_xid = models.BigIntegerField(default=0)
 
     def __str__(self) -> str:

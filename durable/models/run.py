@@ -250,7 +250,7 @@ class Run(models.Model):
     summary = SummaryField[str, str](default="", blank=True)
 
     fence = models.BigIntegerField(default=0)
-    lease_expires_at = MomentField(null=True, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
     worker = SafeTextField[str, str](default="", blank=True)
     crashes = models.IntegerField(default=0)
     change_seq = models.BigIntegerField(default=0)
@@ -261,13 +261,13 @@ class Run(models.Model):
     )
     request_reason = SafeTextField[str, str](default="", blank=True)
     state_after_rollback = NameField[str, str](max_length=16, default="", blank=True)
-    diverged_at = MomentField(null=True, blank=True)
+    diverged_at = models.DateTimeField(null=True, blank=True)
 
     generations = JSONTextField[dict[str, int], dict[str, int]](default=dict, blank=True)
 
-    created_at = MomentField()
-    started_at = MomentField(null=True, blank=True)
-    finished_at = MomentField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
     parent = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children", db_index=False
     )
@@ -275,7 +275,7 @@ class Run(models.Model):
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="replays", db_index=False
     )
     seed = NameField[str, str](max_length=200, default="", db_default="", blank=True)
-    began_at = MomentField(null=True, blank=True)
+    began_at = models.DateTimeField(null=True, blank=True)
     # of a run with a priority or a share (`durable.core.ranks`); claims read them, and no RunRecord has them
     head_start = models.IntegerField(null=True, blank=True)
     start_tag = MomentField(null=True, blank=True)

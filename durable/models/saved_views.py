@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from durable.models.fields import MomentField, NameField, SafeTextField
+from durable.models.fields import NameField, SafeTextField
 
 __all__ = ["SavedView"]
 
@@ -21,7 +21,7 @@ class SavedView(models.Model):
     owner_key = NameField[str, str](max_length=200)
     owner_label = SafeTextField[str, str](blank=True)
     is_shared = models.BooleanField(default=False)
-    created_at = MomentField()
+    created_at = models.DateTimeField()
 
     class Meta:
         default_permissions = ()

@@ -14,7 +14,7 @@ from django.db import models
 from django.db.models import Q
 
 from durable.core.duration import Duration
-from durable.models.fields import JSONTextField, MomentField, NameField, SafeTextField
+from durable.models.fields import JSONTextField, NameField, SafeTextField
 from durable.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, RuleLike, Rules, read_rules
 
 __all__ = ["Schedule", "Tick"]
@@ -112,20 +112,20 @@ class Schedule(models.Model):
     jitter: models.DurationField[Duration, timedelta] = models.DurationField(default=timedelta(0), blank=True)
     origin = NameField[str, str](max_length=16, choices=Origin.choices, default=Origin.ADMIN)
     paused = models.BooleanField(default=False)
-    paused_at = MomentField(null=True, blank=True)
+    paused_at = models.DateTimeField(null=True, blank=True)
     paused_by = SafeTextField[str, str](default="", blank=True)
     pause_reason = SafeTextField[str, str](default="", blank=True)
-    gone_at = MomentField(null=True, blank=True)
-    next_at = MomentField(null=True, blank=True)
-    due_at = MomentField(null=True, blank=True)
-    waiting_at = MomentField(null=True, blank=True)
+    gone_at = models.DateTimeField(null=True, blank=True)
+    next_at = models.DateTimeField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True)
+    waiting_at = models.DateTimeField(null=True, blank=True)
     waiting_number = models.BigIntegerField(null=True, blank=True)
-    last_at = MomentField(null=True, blank=True)
+    last_at = models.DateTimeField(null=True, blank=True)
     last_run_id = NameField[str, str](max_length=200, default="", blank=True)
     open_runs = JSONTextField[list[str], list[str]](default=list, blank=True)
     tick_count = models.BigIntegerField(default=0)
     changes = models.BigIntegerField(default=0)
-    created_at = MomentField(null=True, blank=True)
+    created_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         permissions = [("operate_schedule", "Can pause, resume, run now and backfill schedules")]
@@ -221,12 +221,12 @@ class Tick(models.Model):
 
     schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="ticks", db_index=False)
     number = models.BigIntegerField()
-    moment = MomentField()
+    moment = models.DateTimeField()
     kind = NameField[str, str](max_length=16, default="tick")
     outcome = NameField[str, str](max_length=16, choices=Outcome.choices)
     run_id = NameField[str, str](max_length=200, default="", blank=True)
     why = SafeTextField[str, str](default="", blank=True)
-    decided_at = MomentField()
+    decided_at = models.DateTimeField()
 
     class Meta:
         default_permissions = ()

@@ -9,7 +9,7 @@ from django.db import models
 
 from durable.core.ids import MAX_ID
 from durable.core.slot_records import SlotKind, SlotRow
-from durable.models.fields import JSONTextField, MomentField, NameField, choices
+from durable.models.fields import JSONTextField, NameField, choices
 from durable.models.run import Run
 
 __all__ = ["Limit", "LimitKey", "Slot", "SlotNote"]
@@ -64,7 +64,7 @@ class Slot(models.Model):
     kind = NameField[str, str](max_length=8, choices=choices(SlotKind))
     is_held = models.BooleanField()
     place = models.BigIntegerField(default=0)
-    since = MomentField()
+    since = models.DateTimeField()
     wants = JSONTextField(default=list)
 
     class Meta:

@@ -13,7 +13,7 @@ from typing import Final
 from django.db import models
 
 from durable.core.ids import MAX_ID
-from durable.models.fields import MomentField, NameField, TagValueField
+from durable.models.fields import NameField, TagValueField
 from durable.models.run import Run
 
 __all__ = ["RunTag"]
@@ -33,7 +33,7 @@ class RunTag(models.Model):
     name = NameField[str, str](max_length=MAX_ID)
     value = TagValueField[str, str](max_length=_PACKED)
     start_value = TagValueField[str | None, str | None](max_length=_PACKED, null=True, blank=True)
-    created_at = MomentField()
+    created_at = models.DateTimeField()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["run", "name"], name="durable_runtag_once_per_name")]

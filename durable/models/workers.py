@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from durable.models.fields import JSONTextField, MomentField, NameField, SafeTextField
+from durable.models.fields import JSONTextField, NameField, SafeTextField
 
 __all__ = ["Build", "WorkerProcess"]
 
@@ -39,8 +39,8 @@ class WorkerProcess(models.Model):
     memory = models.BigIntegerField(null=True, blank=True)
     passes = models.BigIntegerField(null=True, blank=True)
     recent_passes = models.IntegerField(null=True, blank=True)
-    started_at = MomentField()
-    last_seen_at = MomentField()
+    started_at = models.DateTimeField()
+    last_seen_at = models.DateTimeField()
 
     class Meta:
         indexes = [models.Index(fields=["last_seen_at"], name="durable_worker_seen")]
@@ -53,7 +53,7 @@ class Build(models.Model):
     """A build of the project's code (`DURABLE["BUILD"]`), and when a worker first ran it."""
 
     name = NameField[str, str](max_length=200, unique=True)
-    first_seen_at = MomentField()
+    first_seen_at = models.DateTimeField()
 
     class Meta:
         indexes = [models.Index(fields=["first_seen_at"], name="durable_build_by_time")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from durable import runtime
+from durable.core.duration import check_moment
 from durable.core.errors import StaleLimitError, UnknownLimitError
 from durable.core.ids import check_key, check_limit
 from durable.core.rates import LimitClosing, Rate
@@ -37,6 +38,7 @@ def close_limit(name: str, until: datetime, *, key: str = "") -> None:
     """
     at = runtime.current()
     check_limit(name)
+    check_moment(until, "until")
     if key:
         check_key(key)
     if until <= at.now():

@@ -94,6 +94,7 @@ __all__ = [
 
 type_of: Final = {
     MomentField: "timestamptz",
+    models.DateTimeField: "timestamptz",
     models.IntegerField: "integer",
     models.BigIntegerField: "bigint",
     models.FloatField: "double precision",

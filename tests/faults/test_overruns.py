@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from durable.store import store_for
 from durable.worker import leases, overruns
 from durable.worker.shutdown import ShutdownFlag
 from tests.e2e.workers import ROOT, Workers
-from tests.faults.workflows import overrunning, patient
+from tests.faults.workflows import leaving, overrunning, patient
 from tests.support.runs import new_runs
 from tests.support.waiting import eventually, wait_until_ended
 from tests.support.worker import lease_manager
@@ -140,3 +141,39 @@ def test_it_costs_rqs_work_horse(child_environment: dict[str, str], tmp_path: Pa
             process.wait(300)
     assert str(handle.output).startswith("exhausted: WorkerDied"), log.read_text(errors="replace")
     assert f'step "overrun by swallow" of run {handle.id}' in log.read_text(errors="replace")
+
+
+@pytest.mark.postgres
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_what_async_steps_leave_costs_no_run_anything_and_then_its_process(
+    child_environment: dict[str, str], tmp_path: Path
+) -> None:
+    task, thread = leaving.start("task"), leaving.start("thread")
+    good = [patient.start() for _ in range(2)]
+    log = tmp_path / "worker.log"
+    with Workers(1, child_environment, log, settings="tests.faults.persistent"):
+        wait_until_ended(log)
+        eventually(lambda: "status 70; starting again" in log.read_text(errors="replace"))
+    said = log.read_text(errors="replace")
+    assert (task.output, thread.output) == ("left _aswallow", "timeout"), said
+    assert [each.output for each in good] == [8, 8], said
+    assert set(Run.objects.values_list("crashes", flat=True)) == {0}
+    assert f'step "leave a task" of run {task.id} has left the task _aswallow' in said
+    assert f'step "leave a thread" of run {thread.id} has left a thread or an asynchronous generator' in said
+
+
+@pytest.mark.postgres
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_what_async_steps_leave_keeps_no_process_from_its_end(
+    child_environment: dict[str, str], tmp_path: Path
+) -> None:
+    leaving.start("thread")
+    log = tmp_path / "worker.log"
+    with Workers(1, child_environment, log, settings="tests.faults.settings") as workers:
+        wait_until_ended(log)
+        workers.terminate_one(random.Random(0))
+    assert "has left, still goes on; ending without it" in log.read_text(errors="replace")

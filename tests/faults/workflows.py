@@ -49,6 +49,7 @@ __all__ = [
     "forked_step",
     "haunted",
     "in_branches",
+    "leaving",
     "limited",
     "mapped",
     "mended",
@@ -498,6 +499,25 @@ def overrunning(ctx: Context, way: str) -> str:
     )
     assert result.failure is not None
     return f"{result.failure.kind}: {result.failure.error}"
+
+
+async def _leave_a_task() -> str:
+    task = asyncio.create_task(_aswallow(), name="_aswallow")
+    await asyncio.sleep(0)
+    return f"left {task.get_name()}"
+
+
+async def _leave_a_thread() -> None:
+    await asyncio.to_thread(time.sleep, 600)
+
+
+@workflow(name="faults.leaving")
+def leaving(ctx: Context, way: str) -> str:
+    """An async step that leaves something running: when it returns, or at its timeout."""
+    if way == "task":
+        return ctx.step("leave a task", _leave_a_task)
+    result = ctx.try_step("leave a thread", _leave_a_thread, timeout=0.5)
+    return result.failure.kind if result.failure is not None else "returned"
 
 
 @workflow(name="faults.patient")
