@@ -101,6 +101,7 @@ DATABASE_URL = os.environ.get("DATABASE_URL") or f"sqlite:///{VAR_DIR / 'db.sqli
 if "DATABASE_URL" not in os.environ:
     VAR_DIR.mkdir(exist_ok=True)
 DATABASES = {"default": database_from(DATABASE_URL)}
+MAILERS = {"default": {"BACKEND": "django.core.mail.backends.smtp.EmailBackend"}}  # from Django 6.1 on
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bdb
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -34,7 +35,7 @@ def count_groups() -> int:
 
 
 counted: list[int] = []
-_IN_MEMORY: Final = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "OPTIONS": {}}
+_SQLITE: Final = {"ENGINE": "django.db.backends.sqlite3", "OPTIONS": {}}
 
 
 def count_again(context: RollbackContext, _count: int) -> None:
@@ -124,8 +125,10 @@ class TestReceivers:
 
 class TestOtherDatabases:
     @pytest.fixture
-    def other(self, django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
-        connections.databases["of_the_guard"] = {**connections.databases["default"], **_IN_MEMORY}
+    def other(self, django_db_setup: None, django_db_blocker: Any, tmp_path: Path) -> Iterator[str]:
+        # a file: Django does not close a connection to a database in memory
+        settings = {**connections.databases["default"], **_SQLITE, "NAME": str(tmp_path / "other.sqlite3")}
+        connections.databases["of_the_guard"] = settings
         try:
             with django_db_blocker.unblock():
                 yield "of_the_guard"
