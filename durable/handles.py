@@ -99,6 +99,15 @@ class Handle(Generic[R_co]):
         return None if found is None else Handle(found)
 
     @property
+    def passed_on_to(self) -> Handle[Any] | None:
+        """The run that got the messages of `start_or_send` which this one had not received when it completed.
+
+        None if there were none. That run has the key, and may have passed some of them on itself.
+        """
+        found = operations.passed_on_to(self.id)
+        return None if found is None else Handle(found)
+
+    @property
     def tags(self) -> dict[str, str]:
         """The run's tags by name, with their values as the texts by which they are compared ("42").
 
@@ -271,6 +280,10 @@ class Handle(Generic[R_co]):
     async def aparent(self) -> Handle[Any] | None:
         """`parent`, from async code."""
         return await run_sync(lambda: self.parent)
+
+    async def apassed_on_to(self) -> Handle[Any] | None:
+        """`passed_on_to`, from async code."""
+        return await run_sync(lambda: self.passed_on_to)
 
     async def atags(self) -> dict[str, str]:
         """`tags`, from async code."""

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple, Protocol
 from durable.core.location import escape
 from durable.core.records import EntryKind
 
-__all__ = ["Place", "message_key", "of_arguments", "of_branch", "of_message"]
+__all__ = ["Place", "message_key", "of_arguments", "of_branch", "of_message", "of_start"]
 
 
 class Place(NamedTuple):
     """The one place that a recorded value belongs to.
 
     `field` is "input", "output", "arguments", "state", "saved", "message" or "response". `where` is "" for the run's
-    own values, the location of the entry or the branch, and for a message what `message_key` makes.
+    own values, the location of the entry or the branch, and for a message what `message_key` makes. An "input" with the
+    id of a message is that of a run which the message may still start.
     """
 
     run_id: str
@@ -34,6 +35,11 @@ def message_key(message_id: str, queue: str) -> str:
 def of_message(run_id: str, field: str, message_id: str, queue: str) -> Place:
     """The place of the "message" or the "response" of a message to this run."""
     return Place(run_id, field, message_key(message_id, queue))
+
+
+def of_start(run_id: str, message_id: str) -> Place:
+    """The place of the input that came with a message to this run: of the run that the message would have started."""
+    return Place(run_id, "input", message_id)
 
 
 def of_branch(run_id: str, location: str, name: str) -> Place:

@@ -400,7 +400,8 @@ class KeyRecord:
     """The key with which the run `run_id` was started: at most one open run of a workflow has it.
 
     `is_open`: the run has not ended, so it holds the key. `taken_at`: when it was started with the key. `moves` counts
-    the starts that a debounce has merged into this one, the last of them at `moved_at`.
+    the starts that a debounce has merged into this one, the last of them at `moved_at`. `follows` is the run that had
+    the key before and has completed without receiving all messages, which this run has got instead.
     """
 
     run_id: str
@@ -410,6 +411,20 @@ class KeyRecord:
     is_open: bool = True
     moves: int = 0
     moved_at: datetime | None = None
+    follows: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedSend:
+    """A message that `start_or_send` has sent to the run `run_id`, and the input with which it would have started one.
+
+    `input` is None if it is that of the run itself. `was_first`: the run was started with this message in its inbox.
+    """
+
+    message_id: str
+    run_id: str
+    input: str | None = None
+    was_first: bool = False
 
 
 class ChildStart(NamedTuple):

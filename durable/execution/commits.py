@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -43,9 +44,11 @@ from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE
 from durable.execution.events import PassEvents
 from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.execution.open_transactions import OpenTransactions, in_transaction
+from durable.execution.passed_on import Copied, complete_and_pass_on
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
 from durable.store.atomic import BROKEN, kept_open
+from durable.store.base import MessagesLeft
 from durable.store.families import Decide, recover_family
 
 __all__ = ["CommitSession"]
@@ -59,8 +62,8 @@ _BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
 class CommitSession:
     """Commits the changes in `journal`, one batch after the other, until the pass ends.
 
-    `notify` tells workers that these queues have due runs. In branch threads, commits are delegated to the pass's own
-    thread, except those of atomic steps.
+    `notify` tells workers that these queues have due runs. `copied` makes codec text of one place that of another. In
+    branch threads, commits are delegated to the pass's own thread, except those of atomic steps.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class CommitSession:
         events: PassEvents,
         delegate: ThreadDelegate,
         notify: Callable[[Iterable[str]], None],
+        copied: Copied,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -81,6 +85,7 @@ class CommitSession:
         self._events = events
         self._delegate = delegate
         self._notify = notify
+        self._copied = copied
         self._lock = threading.Lock()
         self._generation = 0  # the journal's count of taken changes that are committed
         self._started: deque[RunRecord] = deque()  # children whose starts are committed and not told yet
@@ -387,13 +392,12 @@ class CommitSession:
         run = self._journal.run
         try:
             try:
-                sessions.prepare_commit(conf.DATABASE)
-                committed = self._store.commit(batch)
-            except SESSION_TROUBLE as trouble:
-                if in_step_transaction or in_transaction():
-                    raise
-                now = self._journal.environment.now
-                committed = retry_commit(batch, trouble, run=run, store=self._store, eviction=self._eviction, now=now)
+                committed = self._commit(batch, may_retry=not in_step_transaction)
+            except MessagesLeft:
+                now = self._journal.environment.now()
+                owned = replace(batch, fence=run.fence)  # a retry has raised it
+                committed, following = complete_and_pass_on(self._store, owned, now, self._copied)
+                self._started.extend([] if following is None else [following])
         except LeaseLost:
             self._eviction.request(LEASE_LOST)
             self._events.lease_lost()
@@ -408,6 +412,16 @@ class CommitSession:
         for group in batch.groups:
             self._started.extend(each.run for each in group.starts)
         return committed
+
+    def _commit(self, batch: Batch, *, may_retry: bool) -> Committed:
+        try:
+            sessions.prepare_commit(conf.DATABASE)
+            return self._store.commit(batch)
+        except SESSION_TROUBLE as trouble:
+            if not may_retry or in_transaction():
+                raise
+            run, now = self._journal.run, self._journal.environment.now
+            return retry_commit(batch, trouble, run=run, store=self._store, eviction=self._eviction, now=now)
 
     def _answered(self, committed: Committed | None, *, is_over: bool = False) -> None:
         """Note the operator's request that a commit has returned, and notify the queues it has made due.

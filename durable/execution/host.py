@@ -93,6 +93,7 @@ class PassHost:
             events=self.events,
             delegate=self.delegate,
             notify=at.notify,
+            copied=at.copied,
         )
 
     # -- the store

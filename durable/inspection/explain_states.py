@@ -31,6 +31,7 @@ from durable.inspection.fork_outcomes import innermost_failures
 from durable.inspection.holds import find_hold
 from durable.inspection.humanize import relative, shortened, span, thousands, until
 from durable.inspection.limits import limits_note
+from durable.inspection.messages_left import messages_left_note
 from durable.inspection.ranks import rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import display_location
@@ -88,14 +89,14 @@ def explain_fully(
     Five more for a run that is due, for the hold of its queue, the runs and workers before it, and the ranks of its
     runs; three more where some have one. Two for a paused run, for its children. Three for a run that undid steps in
     scopes. For a run that an operation has failed one more, and one for each level of joins around the failed step. One
-    more for a run that has ended with children that are left to be cancelled. For a completed run one, and two if it
-    has children.
+    more for a run that has ended with children that are left to be cancelled, and two for one to which messages were
+    sent. For a completed run one, and two if it has children.
     """
     found = _explained_fully(run, now, open_keys, within)
     if run.finished_at is None:
         notes = [rank_note(run, now) if within is None else "", limits_note(run, now)]
     else:
-        notes = [children_left_note(run, within), failed_note(run, children, within)]
+        notes = [children_left_note(run, within), messages_left_note(run, within), failed_note(run, children, within)]
     return _with_notes(found, notes)
 
 

@@ -27,6 +27,7 @@ from durable.inspection.failures import NEWEST, FailedRun, failed_runs
 from durable.inspection.holds import CAP as HELD_CAP
 from durable.inspection.holds import all_holds, count_held_starts
 from durable.inspection.humanize import quoted, shortened, thousands
+from durable.inspection.messages_left import completed_with_messages
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.shell_command import command, worker_command
@@ -71,8 +72,8 @@ class Finding:
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, line_still, slot_kept, no_worker,
-    unknown_queue, queue_paused, starts_held, redis, old_snapshot. `is_urgent`: the runs concerned do not continue until
-    an operator acts.
+    unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot. `is_urgent`: the runs concerned do
+    not continue until an operator acts.
     """
 
     kind: str
@@ -118,6 +119,7 @@ def collect_findings(
         *_kept_slots(kept),
         *_diverging(diverging),
         *_failed(failed),
+        *_messages_left(runs, now),
         *_snapshots(),
     ]
 
@@ -543,6 +545,18 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
                 Finding(kind=cause.kind, title=str(cause.title), advice=advice, count=count, runs=concerned[:SHOWN])
             )
     return found
+
+
+def _messages_left(runs: RunQuerySet, now: datetime) -> list[Finding]:
+    rows = [_row(*row) for row in completed_with_messages(runs, now, CAP)]
+    if not rows:
+        return []
+    title = _("Completed runs that never received what start_or_send has sent to them")
+    advice = _(
+        "The workflow does not wait for these messages, in this run and in the one that had them before. Compare the names "
+        "of its queues with those of the senders, or let it wait for them."
+    )
+    return [_finding("messages_left", title, advice, rows, None)]
 
 
 def _capped(rows: Sequence[object]) -> Count:

@@ -30,6 +30,8 @@ def key_data(run: Run) -> dict[str, Any]:
 def key_note(key: KeyRecord, now: datetime) -> str:
     """Return what there is to say of a key, as a phrase: who has it, and how often a debounce has moved the run."""
     held = _("held by this run") if key.is_open else _("free again")
+    if key.follows is not None:
+        held = _("%(held)s; the run began with what the one before it had not received") % {"held": held}
     if not key.moves or key.moved_at is None:
         return held
     moves = ngettext(

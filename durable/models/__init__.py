@@ -15,7 +15,7 @@ from durable.models.history_counts import HistoryCount
 from durable.models.holds import HeldStart, Hold
 from durable.models.idempotency import IdempotencyKey
 from durable.models.inbox import QueueMessage
-from durable.models.keys import RunKey
+from durable.models.keys import KeyedSend, RunKey
 from durable.models.limits import RunLimit
 from durable.models.log_lines import LogLine
 from durable.models.moved_names import MovedName
@@ -50,6 +50,7 @@ __all__ = [
     "HistoryCount",
     "Hold",
     "IdempotencyKey",
+    "KeyedSend",
     "Lane",
     "Limit",
     "LimitKey",

@@ -1,6 +1,6 @@
-"""Keys: at most one open run of a workflow has a key.
+"""Keys: at most one open run of a workflow has a key, and what `start_or_send` has sent to that run.
 
-A side table: a run that was started without a key has no row.
+Side tables: a run that was started without a key has no row.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from django.db.models import Q
 
 from durable.core.ids import MAX_ID
 from durable.core.records import KeyRecord
-from durable.models.fields import NameField
+from durable.models.fields import NameField, SafeTextField
 from durable.models.run import Run
 
-__all__ = ["RunKey"]
+__all__ = ["KeyedSend", "RunKey"]
 
 
 class RunKey(models.Model):
@@ -31,8 +31,12 @@ class RunKey(models.Model):
     taken_at = models.DateTimeField()
     moves = models.IntegerField(default=0)
     moved_at = models.DateTimeField(null=True, blank=True)
+    follows = NameField[str | None, str | None](max_length=MAX_ID, null=True, blank=True)
 
     class Meta:
+        indexes = [
+            models.Index(fields=["follows"], condition=Q(follows__isnull=False), name="durable_runkey_of_the_next"),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["workflow", "key", "is_open"], name="durable_runkey_one_open_run"),
             models.CheckConstraint(condition=~Q(is_open=False), name="durable_runkey_is_open_or_null"),
@@ -52,4 +56,20 @@ class RunKey(models.Model):
             taken_at=self.taken_at,
             moves=self.moves,
             moved_at=self.moved_at,
+            follows=self.follows,
         )
+
+
+class KeyedSend(models.Model):
+    """A message of `start_or_send`, and the input of the run that it would have started (`core.records.KeyedSend`).
+
+    If the run completes without receiving the message, another run gets it, with this input.
+    """
+
+    message_id = NameField[str, str](primary_key=True, max_length=200)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="keyed_sends", db_constraint=False)
+    input = SafeTextField[str | None, str | None](null=True, blank=True)
+    was_first = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return self.message_id

@@ -26,6 +26,7 @@ __all__ = [
     "infos",
     "output",
     "parent",
+    "passed_on_to",
     "record",
     "result",
     "summary",
@@ -64,6 +65,11 @@ def waiting_for(run_id: str) -> list[str] | None:
 def parent(run_id: str) -> str | None:
     """Return the id of the run whose code started this one, as a child or in a step; None if there is none."""
     return record(run_id).parent_id
+
+
+def passed_on_to(run_id: str) -> str | None:
+    """Return the id of the run that has got what was sent to this one's key and what it has not received, or None."""
+    return runtime.current().store.followed_by(_checked(run_id))
 
 
 def children(run_id: str, state: str | None, group: str | None) -> list[str]:

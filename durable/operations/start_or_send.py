@@ -6,12 +6,14 @@ from typing import Any
 
 from durable import runtime
 from durable.core.errors import InvalidTransitionError, StartRefusedError
-from durable.core.records import Request, RunRecord, RunState
+from durable.core.places import of_start
+from durable.core.records import KeyedSend, Request, RunRecord, RunState
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import messages
 from durable.operations.common import UNENDED
 from durable.operations.start import Call, Started, StartRequest, start
 from durable.operations.start_rates import note_refused
+from durable.runtime import Runtime
 
 __all__ = ["start_or_send"]
 
@@ -44,8 +46,20 @@ def _start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> 
             if holder is not None and holder.id == started.id:  # otherwise the run has ended meanwhile
                 _check_receives(holder)
                 break
-        messages.send(started.id, queue, body)
+        sent = messages.send(started.id, queue, body)
+        at.store.note_keyed_sends([_noted(at, request, call, started, sent.id)])
     return started
+
+
+def _noted(at: Runtime, request: StartRequest, call: Call, started: Started, message_id: str) -> KeyedSend:
+    """Return the message, with the input of the run that it would have started."""
+    if started.is_new:
+        return KeyedSend(message_id=message_id, run_id=started.id, was_first=True)
+    _, args, kwargs = call
+    given = {"args": list(args), "kwargs": kwargs}
+    place = of_start(started.id, message_id)
+    text = at.encode(given, f"the input of {request.workflow}", place)
+    return KeyedSend(message_id=message_id, run_id=started.id, input=text)
 
 
 def _check_receives(run: RunRecord) -> None:

@@ -27,6 +27,7 @@ from durable.core.records import (
     GroupRecord,
     Hold,
     HoldKind,
+    KeyedSend,
     KeyRecord,
     Member,
     Message,
@@ -39,7 +40,7 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.store.surveys import Surveyor
 
-__all__ = ["ChildIdTaken", "ChildKeyTaken", "ChildRefused", "Claimed", "DuePoint", "Renewed", "Store"]
+__all__ = ["ChildIdTaken", "ChildKeyTaken", "ChildRefused", "Claimed", "DuePoint", "MessagesLeft", "Renewed", "Store"]
 
 #: A point in the order of due runs: `wake_at` and id.
 DuePoint = tuple[datetime, str]
@@ -65,6 +66,13 @@ class ChildKeyTaken(ChildRefused):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id, f'the key of the child "{run_id}" is taken by another run')
+
+
+class MessagesLeft(Exception):
+    """A commit completes a run that has a key, and has not received all that `start_or_send` has sent to it.
+
+    Nothing was written.
+    """
 
 
 class Claimed(list[RunRecord]):
@@ -151,6 +159,21 @@ class Store(Protocol):
 
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
         """Return the keys of those of the runs that were started with one, by run; one query."""
+
+    def note_keyed_sends(self, sends: Sequence[KeyedSend]) -> None:
+        """Note what `start_or_send` has sent, in the transaction of the sends; a message that is known gets this row.
+
+        From then on `commit` refuses to complete a run that has a key and has not received all of them.
+        """
+
+    def keyed_sends(self, run_id: str) -> list[KeyedSend]:
+        """Return what `start_or_send` has sent to the run and no wait has received, in order; one query."""
+
+    def note_follower(self, run_id: str, before: str) -> None:
+        """Note that this run has the messages which `before`, the run that had its key, has not received."""
+
+    def followed_by(self, run_id: str) -> str | None:
+        """Return the newest run that has got the messages which this one has not received, None if there is none."""
 
     # -- ranks
 

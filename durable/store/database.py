@@ -8,13 +8,13 @@ database.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
@@ -36,6 +36,7 @@ from durable.core.records import (
     GroupChange,
     GroupRecord,
     HoldKind,
+    KeyedSend,
     KeyRecord,
     Member,
     Message,
@@ -67,7 +68,7 @@ from durable.models.renames import learn_names, learn_queues
 from durable.store import activities, endings, groups, keys, outline_rows, ranks, rates, row_rules, saves, slots
 from durable.store import tags as side_tags
 from durable.store.atomic import committed_or_raised
-from durable.store.base import ChildKeyTaken
+from durable.store.base import ChildKeyTaken, MessagesLeft
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 from durable.store.survey_rows import RowSurveyor
@@ -291,6 +292,30 @@ class DatabaseStore(ABC):
 
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
         return keys.of_runs(self.alias, list(run_ids)) if run_ids else {}
+
+    def note_keyed_sends(self, sends: Sequence[KeyedSend]) -> None:
+        keys.note_sends(self.alias, sends)
+
+    def keyed_sends(self, run_id: str) -> list[KeyedSend]:
+        return keys.unreceived(self.alias, run_id)
+
+    def note_follower(self, run_id: str, before: str) -> None:
+        keys.note_follower(self.alias, run_id, before)
+
+    def followed_by(self, run_id: str) -> str | None:
+        return keys.followed_by(self.alias, run_id)
+
+    @contextmanager
+    def _refusing_to_leave_messages(self) -> Iterator[None]:
+        """Raise MessagesLeft where the database refuses to complete a run; a transaction around it goes on."""
+        is_inside = connections[self.alias].in_atomic_block
+        try:
+            with transaction.atomic(using=self.alias) if is_inside else nullcontext():
+                yield
+        except IntegrityError as error:
+            if keys.is_refused(error):
+                raise MessagesLeft from error
+            raise
 
     @abstractmethod
     def _begin_to_write(self) -> None:

@@ -14,10 +14,11 @@ from django.db import connections
 from django.db.models import Count, Q, QuerySet
 
 from durable.core.child_entries import divided
-from durable.core.records import ENDED, RunRecord, WhenParentEnds
+from durable.core.records import ENDED, RunRecord, RunState, WhenParentEnds
 from durable.models import Cascade, Child, ChildGroup, Run
 from durable.models.run import RunQuerySet
 from durable.store import groups, keys, rates, row_rules, slots
+from durable.store.base import MessagesLeft
 from durable.store.rows import RUN
 
 __all__ = ["cascaded", "drop", "end_dropped", "ended", "number_below", "started_below"]
@@ -28,8 +29,12 @@ _AT_ONCE = row_rules.CASCADED_AT_ONCE
 
 
 def ended(alias: str, run: RunRecord, locking: Locking) -> frozenset[str]:
-    """Do what follows from the end of this run, whose row is locked and written; return the queues to notify."""
-    keys.close(alias, run.id)
+    """Do what follows from the end of this run, whose row is locked and written; return the queues to notify.
+
+    Raises MessagesLeft for a completed run that has not received all that was sent to its key.
+    """
+    if keys.close(alias, run.id) and run.state == RunState.COMPLETED and keys.unreceived(alias, run.id):
+        raise MessagesLeft
     slots.note_end(alias, run.id)
     rates.forget(alias, run.id)
     children = Child.objects.using(alias)

@@ -8,27 +8,35 @@ The key of a workflow that a migration has renamed is kept under the oldest name
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, F
 
 from durable.core.errors import KeyConflictError
-from durable.core.records import KeyRecord
+from durable.core.records import KeyedSend as KeyedSendRecord
+from durable.core.records import KeyRecord, MessageState
 from durable.core.renames import canonical_workflow
-from durable.models import Run, RunKey
+from durable.models import KeyedSend, QueueMessage, Run, RunKey
 from durable.models.renames import know_names
+from durable.store.routines.ending import MESSAGES_LEFT
 
 __all__ = [
     "close",
+    "followed_by",
     "forget",
     "forget_deleted",
     "holder",
+    "is_refused",
+    "note_follower",
     "note_move",
+    "note_sends",
     "of_runs",
     "open_again",
     "owner_of_keys",
     "take",
+    "unreceived",
 ]
 
 
@@ -55,9 +63,9 @@ def holder(alias: str, workflow: str, key: str) -> str | None:
     return held.values_list("run_id", flat=True).first()
 
 
-def close(alias: str, run_id: str) -> None:
-    """Let another run have the key of this one, which has ended or will."""
-    RunKey.objects.using(alias).filter(run_id=run_id, is_open=True).update(is_open=None)
+def close(alias: str, run_id: str) -> bool:
+    """Let another run have the key of this one, which has ended or will; return whether it had one."""
+    return bool(RunKey.objects.using(alias).filter(run_id=run_id, is_open=True).update(is_open=None))
 
 
 def forget(alias: str, run_id: str) -> None:
@@ -91,3 +99,40 @@ def note_move(alias: str, run_id: str, at: datetime) -> None:
 def of_runs(alias: str, run_ids: list[str]) -> dict[str, KeyRecord]:
     """Return the keys of those of the runs that were started with one, by run."""
     return {each.run_id: each.record for each in RunKey.objects.using(alias).filter(run_id__in=run_ids)}
+
+
+def note_sends(alias: str, sends: Sequence[KeyedSendRecord]) -> None:
+    """Note what `start_or_send` has sent; a message that is known gets this row."""
+    rows = KeyedSend.objects.using(alias)
+    known = rows.filter(pk__in=[each.message_id for each in sends if each.was_first])
+    known.delete()  # of a run that has completed without receiving it
+    rows.bulk_create(KeyedSend(**{name: getattr(each, name) for name in KeyedSendRecord.__slots__}) for each in sends)
+
+
+def unreceived(alias: str, run_id: str) -> list[KeyedSendRecord]:
+    """Return what `start_or_send` has sent to the run and no wait has received, in order."""
+    pending = QueueMessage.objects.using(alias).filter(run_id=run_id, state=MessageState.PENDING.value)
+    ids = list(pending.order_by("order").values_list("id", flat=True))
+    found = KeyedSend.objects.using(alias).filter(run_id=run_id).in_bulk(ids) if ids else {}
+    return [
+        KeyedSendRecord(**{name: getattr(found[each], name) for name in KeyedSendRecord.__slots__})
+        for each in ids
+        if each in found
+    ]
+
+
+def is_refused(error: IntegrityError) -> bool:
+    """Whether the end of a run was refused because of messages that it has not received."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return diagnosis is not None and diagnosis.constraint_name == MESSAGES_LEFT
+
+
+def note_follower(alias: str, run_id: str, before: str) -> None:
+    """Note that this run has the messages which `before` has not received."""
+    RunKey.objects.using(alias).filter(run_id=run_id).update(follows=before)
+
+
+def followed_by(alias: str, run_id: str) -> str | None:
+    """Return the newest run that has got the messages which this one has not received."""
+    after = RunKey.objects.using(alias).filter(follows=run_id)
+    return after.order_by("-taken_at").values_list("run_id", flat=True).first()

@@ -38,6 +38,7 @@ from durable.core.records import (
     GroupRecord,
     Hold,
     HoldKind,
+    KeyedSend,
     KeyRecord,
     Member,
     Message,
@@ -52,7 +53,7 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.transitions import moved
 from durable.store import lines, row_rules
-from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
+from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
 from durable.store.memory_activities import MemoryActivities
 from durable.store.memory_children import MemoryChildren, due_for_children
 from durable.store.memory_holds import MemoryHolds
@@ -194,6 +195,23 @@ class MemoryStore:
     def keys(self, run_ids: Sequence[str]) -> dict[str, KeyRecord]:
         with self._lock:
             return self._keys.of_runs(self._runs, run_ids)
+
+    def note_keyed_sends(self, sends: Sequence[KeyedSend]) -> None:
+        with self._lock:
+            self._keys.note_sends(sends)
+
+    def keyed_sends(self, run_id: str) -> list[KeyedSend]:
+        with self._lock:
+            pending = [each.id for each in self.messages(run_id) if each.state == MessageState.PENDING]
+            return self._keys.sends_among(run_id, pending)
+
+    def note_follower(self, run_id: str, before: str) -> None:
+        with self._lock:
+            self._keys.note_follower(run_id, before)
+
+    def followed_by(self, run_id: str) -> str | None:
+        with self._lock:
+            return self._keys.followed_by(run_id)
 
     def _ended(self, run: RunRecord) -> None:
         self._rates.forget(run.id)
@@ -530,6 +548,8 @@ class MemoryStore:
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
             pending = self._pending_after(run.id, consumed, batch.returned)
             after, overruled = row_rules.after_commit(run, batch, own, pending)
+            if after.state == RunState.COMPLETED and self._keys.keeps(run, [each.id for each in pending]):
+                raise MessagesLeft
             written = row_rules.copied(after)
             written.message_count = run.message_count
             self._put(written)

@@ -7,12 +7,12 @@ The store holds its lock around each call, and passes its runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from durable.core.errors import KeyConflictError
-from durable.core.records import ENDED, KeyRecord, RunRecord
+from durable.core.records import ENDED, KeyedSend, KeyRecord, RunRecord
 
 __all__ = ["MemoryKeys"]
 
@@ -25,10 +25,11 @@ class MemoryKeys:
 
     _keys: dict[str, KeyRecord] = field(default_factory=dict)  # by run
     _holders: dict[tuple[str, str], str] = field(default_factory=dict)  # the run that had a key last
+    _sends: dict[str, KeyedSend] = field(default_factory=dict)  # by message
 
     def copied(self) -> MemoryKeys:
         """Return a copy for a snapshot. Records are replaced, never changed."""
-        return MemoryKeys(dict(self._keys), dict(self._holders))
+        return MemoryKeys(dict(self._keys), dict(self._holders), dict(self._sends))
 
     def put(self, key: KeyRecord) -> None:
         """Give a run its key."""
@@ -69,6 +70,27 @@ class MemoryKeys:
         """Return the keys of those of the runs that were started with one, by run."""
         found = [(each, self._keys[each]) for each in run_ids if each in self._keys]
         return {each: replace(key, is_open=self._is_held_by(runs[each])) for each, key in found}
+
+    def note_sends(self, sends: Sequence[KeyedSend]) -> None:
+        """Note what `start_or_send` has sent; a message that is known gets this row."""
+        self._sends |= {each.message_id: each for each in sends}
+
+    def sends_among(self, run_id: str, message_ids: Iterable[str]) -> list[KeyedSend]:
+        """Return those of these messages that `start_or_send` has sent to the run."""
+        found = [self._sends[each] for each in message_ids if each in self._sends]
+        return [each for each in found if each.run_id == run_id]
+
+    def keeps(self, run: RunRecord, message_ids: Iterable[str]) -> bool:
+        """Whether the end of an open run is refused because it has not received these messages."""
+        return self._is_held_by(run) and bool(self.sends_among(run.id, message_ids))
+
+    def note_follower(self, run_id: str, before: str) -> None:
+        """Note that this run has the messages which `before` has not received."""
+        self._keys[run_id] = replace(self._keys[run_id], follows=before)
+
+    def followed_by(self, run_id: str) -> str | None:
+        """Return the newest run that has got the messages which this one has not received."""
+        return next((each for each, key in reversed(self._keys.items()) if key.follows == run_id), None)
 
     def _is_held_by(self, run: RunRecord) -> bool:
         return run.state not in ENDED and run.id in self._keys and self._keys[run.id].is_open

@@ -401,7 +401,7 @@ class OrmStore(DatabaseStore):
         return [Message(**row) for row in found.order_by("order")[:limit].values(*MESSAGE.names)]
 
     def commit(self, batch: Batch) -> Committed:
-        with transaction.atomic(using=self.alias):
+        with self._refusing_to_leave_messages(), transaction.atomic(using=self.alias):
             if batch.groups:
                 self._begin_to_write()
                 groups.lock(self.alias, [each.id for each in batch.groups])

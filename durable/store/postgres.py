@@ -31,6 +31,7 @@ from durable.core.records import (
     OutgoingMessage,
     RunChange,
     RunRecord,
+    RunState,
     SavedDetails,
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
@@ -225,6 +226,12 @@ class PostgresStore(DatabaseStore):
         ]
 
     def commit(self, batch: Batch) -> Committed:
+        if batch.run is None or batch.run.get("state") != RunState.COMPLETED:
+            return self._written(batch)
+        with self._refusing_to_leave_messages():
+            return self._written(batch)
+
+    def _written(self, batch: Batch) -> Committed:
         has_groups = bool(batch.groups or batch.awaited_groups)
         tagged = tags.with_tags(start.run for start in batch.starts)
         has_more = batch.worked is not None or batch.saved or batch.forgotten or batch.tags or tagged

@@ -8,14 +8,16 @@ import sys
 import threading
 from collections import Counter
 from datetime import timedelta
+from random import Random
 
 import pytest
 from django.db import close_old_connections
 
-from durable import Context, RunConflictError, get_run, workflow
+from durable import Context, MessageTimeoutError, RunConflictError, get_run, workflow
 from durable.core.records import ENDED
 from durable.models import QueueMessage, Run, RunKey
 from tests.support.at_once import THREADS, at_once, patiently
+from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
@@ -80,6 +82,40 @@ def test_all_messages_are_in_one_run_in_the_order_of_their_sender() -> None:
     assert Counter(number for number, _ in bodies) == dict.fromkeys(range(THREADS), _STARTS)
     for thread in range(THREADS):
         assert [place for number, place in bodies if number == thread] == list(range(_STARTS))
+
+
+@workflow(name="tests.at_once.collector")
+def collector(ctx: Context) -> list[int]:
+    """Takes what is sent until nothing has come for a moment."""
+    found: list[int] = []
+    while True:
+        try:
+            found.append(ctx.queue.next(f"item {len(found)}", names=["add"], timeout=0.02).body)
+        except MessageTimeoutError:
+            return found
+
+
+def test_no_message_is_lost_when_its_run_is_about_to_end() -> None:
+    """Each message is received once, whenever it comes: also while its run gives up waiting, or is being completed."""
+    done = threading.Event()
+    random = Random(7)
+
+    def act(number: int) -> None:
+        if number:
+            while not done.is_set() or Run.objects.exclude(state__in=ENDED).exists():
+                work_off()
+            return
+        for place in range(100):
+            patiently(lambda place=place: collector.using(key="k").start_or_send("add", place))  # type: ignore[misc]
+            pause.wait(random.uniform(0, 0.05))
+        done.set()
+
+    pause = threading.Event()
+    at_once(act, threads=2)
+    assert set(Run.objects.values_list("state", flat=True)) == {"completed"}
+    assert set(QueueMessage.objects.values_list("state", flat=True)) == {"received"}
+    outputs = [get_run(each).output or [] for each in Run.objects.order_by("created_at").values_list("pk", flat=True)]
+    assert sorted(each for output in outputs for each in output) == list(range(100))
 
 
 def test_starts_beside_ends_never_find_an_ended_run() -> None:

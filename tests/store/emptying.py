@@ -24,6 +24,7 @@ from durable.models import (
     GroupTally,
     HeldStart,
     Hold,
+    KeyedSend,
     Lane,
     Limit,
     LimitKey,
@@ -52,7 +53,8 @@ TABLES: Final = tuple(
     for model in (
         *(Activity, OperatorAction, Failure, CauseBuild, Cause, Attempt, QueueMessage, EntryMetadata, Entry),
         *(Limit, LimitKey, RateLimit, RateKey, Reservation, Slot, SlotNote, Turn, GroupTally, ChildGroup),
-        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, RunTag, Lane, Share, Run),
+        *(HeldStart, Hold, RunLimit, StepSave, Cascade, ChildReader, Child, RunKey, RunRank, RunTag, Lane, Share),
+        *(KeyedSend, Run),
     )
 )
 

@@ -16,7 +16,7 @@ __all__ = ["a_child", "finish", "start_children"]
 def a_child(run_id: str, parent_id: str = "parent", **values: Any) -> ChildStart:
     """A child to start: columns of its run, and `child_...` for those of its row."""
     child = {name.removeprefix("child_"): values.pop(name) for name in list(values) if name.startswith("child_")}
-    make = a_new_run if "ranking" in values or "tags" in values else a_run
+    make = a_new_run if values.keys() & {"ranking", "tags", "key"} else a_run
     run = make(run_id, parent_id=parent_id, **values)
     return ChildStart(
         run, ChildRecord(**{"run_id": run_id, "parent_id": parent_id, "location": run_id, "position": 1, **child})

@@ -16,7 +16,10 @@ import pytest
 from django.db import connections
 
 from durable import Context, runtime, workflow
-from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord
+from durable.core import transitions
+from durable.core.records import ENDED, Batch, KeyedSend, MessageState, OutgoingMessage, RunChange, RunRecord
+from durable.execution.passed_on import complete_and_pass_on
+from durable.store.base import MessagesLeft
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
@@ -28,7 +31,7 @@ from tests.support.transitions import CALLS
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 LockingStore = OrmStore | PostgresStore
-TABLES = ("durable_runkey", "durable_queuemessage", "durable_run")
+TABLES = ("durable_keyedsend", "durable_runkey", "durable_queuemessage", "durable_run")
 
 
 def open_holders(store: LockingStore) -> list[str]:
@@ -107,6 +110,85 @@ def test_a_send_to_the_open_run_while_it_ends(locking_store: LockingStore, pools
         elif ends[1] == "COMMIT":
             assert [each.id for each in messages] == ["m"]
             assert the(store, "old").message_count == 1, "sent before the run ended, if it has"
+
+
+def claimed_with_a_message(store: LockingStore) -> RunRecord:
+    """A run with a key that a worker has, and that has received one message."""
+    store.start_keyed(a_run("old"), "k")
+    store.send([OutgoingMessage(id="first", to="old", queue="q", body="1", sent_at=NOW)])
+    store.note_keyed_sends([KeyedSend(message_id="first", run_id="old", was_first=True)])
+    held = store.claim_run("old", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert held is not None
+    return held
+
+
+def sending(store: LockingStore) -> Callable[[], str]:
+    """What `start_or_send` does; return the run that has the message."""
+
+    def send() -> str:
+        while True:
+            found, is_new = store.start_keyed(a_run("new"), "k")
+            holder = found if is_new else store.key_holder("w", "k", lock=True)
+            if holder is not None and holder.id == found.id:
+                break
+        store.send([OutgoingMessage(id="m", to=holder.id, queue="q", body="1", sent_at=NOW)])
+        store.note_keyed_sends([KeyedSend(message_id="m", run_id=holder.id, was_first=is_new)])
+        return holder.id
+
+    return send
+
+
+def completion(held: RunRecord) -> Batch:
+    received = [("first", "a")]
+    patch = transitions.completed(held, now=NOW, output="1")
+    return Batch(run_id=held.id, fence=held.fence, now=NOW, run=patch, received=received)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_send_to_a_key_while_its_run_is_completed(locking_store: LockingStore, pools: Pools, order: str) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        empty(POSTGRES, *TABLES)
+        batch = completion(claimed_with_a_message(store))
+
+        def complete(batch: Batch = batch) -> str:
+            try:
+                store.commit(batch)
+            except MessagesLeft:
+                return "refused"
+            return "completed"
+
+        actors = both(pools, order, ends, complete, sending(store))
+        has_ended = actors["A"].outcome == "completed" and ends[0] == "COMMIT"
+        assert (the(store, "old").state in ENDED) == has_ended
+        if ends[1] == "COMMIT":
+            assert actors["B"].outcome in open_holders(store), "no run that has ended has a message which it never saw"
+        if actors["A"].outcome == "refused":
+            assert actors["B"].outcome == "old"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_send_to_a_key_while_its_messages_are_passed_on(
+    locking_store: LockingStore, pools: Pools, order: str
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        empty(POSTGRES, *TABLES)
+        batch = completion(claimed_with_a_message(store))
+        store.send([OutgoingMessage(id="left", to="old", queue="q", body="1", sent_at=NOW)])
+        store.note_keyed_sends([KeyedSend(message_id="left", run_id="old")])
+
+        def complete(batch: Batch = batch) -> str | None:
+            _, following = complete_and_pass_on(store, batch, NOW, lambda text, _old, _new: text)
+            return None if following is None else following.id
+
+        both(pools, order, ends, complete, sending(store))
+        [holder] = open_holders(store)
+        assert (holder == "old") == (ends[0] == "ROLLBACK")
+        sent = {"left"} | ({"m"} if ends[1] == "COMMIT" else set())
+        pending = {each.id for each in store.messages(holder) if each.state == MessageState.PENDING}
+        assert pending - {"first"} == sent
+        assert {each.id for each in store.messages("old")} - pending <= {"first"}
 
 
 @pytest.mark.parametrize("order", ORDERS)

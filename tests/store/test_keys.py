@@ -10,15 +10,16 @@ from django.db import connections
 from durable.core import transitions
 from durable.core.errors import KeyConflictError
 from durable.core.records import Hold as HoldRecord
-from durable.core.records import HoldKind, KeyRecord, RunChange, RunState
+from durable.core.records import HoldKind, KeyedSend, KeyRecord, RunChange, RunRecord, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.models import RunKey
 from durable.store import Store
+from durable.store.base import MessagesLeft
 from durable.store.memory import MemoryStore
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.family import a_child, start_children
-from tests.store.making import HOSTILE, LEASE, NOW, a_run, at, started, the
+from tests.store.making import HOSTILE, LEASE, NOW, a_message, a_run, an_entry, at, commit, finished, started, the
 from tests.support.transitions import CALLS, ends
 
 ENDS = [name for name in TRANSITIONS if ends(name)]
@@ -226,3 +227,58 @@ def _give(store: Store, run_id: str, key: str) -> None:
     else:
         assert isinstance(store, OrmStore | PostgresStore)
         RunKey.objects.using(store.alias).create(run_id=run_id, workflow="w", key=key, taken_at=NOW)
+
+
+class TestMessagesLeft:
+    """A run with a key is not completed while messages that were sent to the key are in its inbox."""
+
+    @pytest.mark.parametrize("parts", [{}, {"entries": [an_entry()]}, {"received": [("other", "a")]}])
+    def test_the_commit_is_refused_whole(self, store: Store, parts: dict[str, Any]) -> None:
+        held = claimed_with(store, "mine", "other")
+        with pytest.raises(MessagesLeft):
+            complete(store, held, **parts)
+        assert the(store) == held
+        assert store.history("run") == []
+        assert [each.state for each in store.messages("run")] == ["pending", "pending"]
+        assert holder(store) == "run"
+
+    def test_a_child_too(self, store: Store) -> None:
+        parent = started(store, "parent")
+        start_children(store, parent, a_child("run", "parent", key="k"))
+        held = claimed_with(store, "mine", "other", is_new=False)
+        with pytest.raises(MessagesLeft):
+            complete(store, held, parent_id="parent")
+        assert the(store) == held
+
+    def test_it_goes_on_once_they_are_received_or_gone(self, store: Store) -> None:
+        held = claimed_with(store, "mine", "other")
+        complete(store, held, received=[("mine", "a")])
+        assert the(store).state == "completed"
+        assert holder(store) is None
+
+    def test_only_a_completion_of_a_run_that_has_its_key(self, store: Store) -> None:
+        held = claimed_with(store, "mine", "other")
+        store.free_key("run", for_good=False)
+        complete(store, held)
+        assert the(store).state == "completed"
+
+    @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+    def test_other_ends_keep_them(self, store: Store, state: RunState) -> None:
+        held = claimed_with(store, "mine", "other")
+        finished(store, held, state)
+        assert [each.message_id for each in store.keyed_sends("run")] == ["mine"]
+
+
+def claimed_with(store: Store, keyed: str, other: str, *, is_new: bool = True) -> RunRecord:
+    """A run with a key that a worker has: one message was sent to its key, another one to itself."""
+    if is_new:
+        store.start_keyed(a_run(), "k")
+    store.send([a_message(id=keyed), a_message(id=other)])
+    store.note_keyed_sends([KeyedSend(message_id=keyed, run_id="run")])
+    found = store.claim_run("run", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert found is not None
+    return found
+
+
+def complete(store: Store, held: RunRecord, **parts: Any) -> None:
+    commit(store, held, run=transitions.completed(held, now=NOW, output="1"), **parts)

@@ -12,9 +12,9 @@ __all__ = ["THREADS", "at_once", "patiently"]
 THREADS = 4
 
 
-def at_once(act: Callable[[int], None]) -> None:
+def at_once(act: Callable[[int], None], threads: int = THREADS) -> None:
     """Call `act` with the numbers of some threads, all at the same time; raise what it raised."""
-    begin = threading.Barrier(THREADS)
+    begin = threading.Barrier(threads)
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -26,10 +26,10 @@ def at_once(act: Callable[[int], None]) -> None:
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=work, args=[number]) for number in range(THREADS)]
-    for each in threads:
+    started = [threading.Thread(target=work, args=[number]) for number in range(threads)]
+    for each in started:
         each.start()
-    for each in threads:
+    for each in started:
         each.join(300)
     assert not errors, errors
 

@@ -20,7 +20,10 @@ from durable.core.summary import DROPPED, PARENT_ENDED, SummaryKind
 from durable.store.routines.definitions import Function, Trigger
 from durable.store.row_rules import CASCADED_AT_ONCE
 
-__all__ = ["ENDING", "ENDING_TRIGGERS"]
+__all__ = ["ENDING", "ENDING_TRIGGERS", "MESSAGES_LEFT"]
+
+#: The constraint that is named where a run with a key is not completed, because it has not received all messages.
+MESSAGES_LEFT: Final = "durable_messages_left"
 
 _ENDED: Final = ", ".join(f"'{each}'" for each in sorted(ENDED))
 
@@ -285,8 +288,10 @@ BEGIN
   END IF;
 END $$
 """),
-    # The end of a run: called for each row whose `finished_at` is set, and for the deletion of an open run.
-    Function.of("""
+    # The end of a run: called for each row whose `finished_at` is set, and for the deletion of an open run. A run with
+    # a key is not completed while messages of `start_or_send` are in its inbox: the worker gives them to another run,
+    # which takes the key, and completes it then.
+    Function.of(f"""
 CREATE FUNCTION durable_ended_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   is_child boolean;
@@ -317,6 +322,13 @@ BEGIN
     EXISTS (SELECT 1 FROM durable_reservation WHERE run_id = NEW.id)
   INTO is_child, is_parent, has_key, has_slot, has_reservation;
   IF has_key THEN
+    IF NEW.state = '{RunState.COMPLETED}' AND EXISTS (
+      SELECT 1 FROM durable_queuemessage AS m JOIN durable_keyedsend AS s ON s.message_id = m.id
+      WHERE m.run_id = NEW.id AND m.state = 'pending' AND s.run_id = NEW.id
+    ) THEN
+      RAISE unique_violation USING CONSTRAINT = '{MESSAGES_LEFT}', TABLE = 'durable_keyedsend',
+        MESSAGE = 'the run has not received all messages that were sent to its key', DETAIL = NEW.id;
+    END IF;
     UPDATE durable_runkey SET is_open = NULL WHERE run_id = NEW.id;
   END IF;
   IF has_slot THEN
