@@ -26,7 +26,7 @@ from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
 from durable.core.operation_guard import Branch
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
-from durable.core.results import Failure, RaceResult, failure_of, with_failure
+from durable.core.results import Failure, RaceResult, origins_of, with_failure
 from durable.core.scope import Scope
 
 __all__ = ["join_branches", "race_branches"]
@@ -193,7 +193,6 @@ class _Fork:
                     branch.is_lost = other != name
 
     def _failed(self, name: str, branch: Branch, error: Exception) -> None:
-        failure = failure_of(error)
         info = ErrorInfo.of(error)
         with self.journal.lock:
             if not branch.is_lost:
@@ -201,7 +200,7 @@ class _Fork:
                     name,
                     status=_FAILED,
                     error=[info.type, info.message, info.traceback],
-                    origins=list(failure.origins) if failure else [],
+                    origins=origins_of(error),
                 )
 
     def _mistaken(self, branch: Branch, error: Exception) -> None:

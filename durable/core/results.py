@@ -36,6 +36,7 @@ __all__ = [
     "StepFailure",
     "StepResult",
     "failure_of",
+    "origins_of",
     "with_failure",
 ]
 
@@ -198,3 +199,28 @@ def failure_of(error: BaseException) -> Failure | None:
     """Return the failure attached to `error`; None if no operation raised it."""
     failure = getattr(error, _ATTRIBUTE, None)
     return failure if isinstance(failure, Failure) else None
+
+
+def origins_of(error: BaseException) -> list[str]:
+    """Return the locations of the failures that `error` comes from, in order.
+
+    These are its own, those of the errors in a group, of its cause, and of the error in whose handling the code has
+    raised it. What an operation has raised comes from nothing that was handled before.
+    """
+    found: set[str] = set()
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:  # an error raised from its own consequence makes a cycle
+            continue
+        seen.add(id(each))
+        failure = failure_of(each)
+        if failure is not None:
+            found.update(failure.origins)
+        if isinstance(each, BaseExceptionGroup):
+            left += each.exceptions
+        left.append(each.__cause__)
+        if failure is None and not each.__suppress_context__:
+            left.append(each.__context__)
+    return sorted(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from durable.core.asked import asked_by, described
 from durable.core.child_rollback import undo
 from durable.core.control_flow import ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
@@ -112,11 +113,12 @@ def _handler_call(journal: Journal, entry: EntryRecord) -> Call:
 
 
 def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation:
-    info = ErrorInfo.of(error)
+    asked = asked_by(error) or error
+    info = described(asked, within=error)
     policy = entry.data["rollback"]
     attempts, uncounted = policy.get("attempts", 0) + 1, policy.get("uncounted", 0)
     retry_at = None
-    if not isinstance(error, CriticalError):
+    if not isinstance(asked, CriticalError):
         now = journal.environment.now()
         failed = FailedAttempt(
             run=journal.run,
@@ -127,10 +129,10 @@ def _failed(journal: Journal, entry: EntryRecord, error: Exception) -> Operation
             began_at=now,
             failed_at=now,
         )
-        retry = retry_of(failed, _options(policy), error, info, journal.environment.max_uncounted_retries)
+        retry = retry_of(failed, _options(policy), asked, info, journal.environment.max_uncounted_retries)
         retry_at, uncounted, info = retry.at, retry.uncounted, retry.error
-        if isinstance(error, RetryLater) and error.closes is not None:
-            yield from closed(error, retry_at, now)
+        if isinstance(asked, RetryLater) and asked.closes is not None:
+            yield from closed(asked, retry_at, now)
     recorded = {
         **policy,
         "attempts": attempts,

@@ -23,7 +23,7 @@ from durable.core.mistakes import described, is_mistake
 from durable.core.rate_waits import reserved
 from durable.core.rates import RateWant
 from durable.core.records import EntryRecord, Request, RunPatch, RunState
-from durable.core.results import failure_of
+from durable.core.results import origins_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
 from durable.core.slot_records import SlotWant
@@ -125,7 +125,7 @@ def run_pass(
     except HistoryDivergedError as error:
         return (yield from _diverged(journal, error, policy))
     except ContractError as error:
-        return (yield from _stop(journal, error, _origins(error)))
+        return (yield from _stop(journal, error, origins_of(error)))
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))
     except Exception as error:
@@ -141,7 +141,7 @@ def run_pass(
     try:
         return (yield from _complete(journal, output))
     except OpenTransactionError as error:
-        return (yield from _stop(journal, error, _origins(error)))
+        return (yield from _stop(journal, error, origins_of(error)))
 
 
 def _admitted(journal: Journal, wants: PassWants) -> Operation:
@@ -282,7 +282,7 @@ def _wait_for_code(journal: Journal) -> Operation:
 
 def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operation:
     info = ErrorInfo.of(error)
-    origins = sorted(_origins(error))
+    origins = sorted(origins_of(error))
     journal.withdraw_starts()
     if may_compensate and has_compensation(journal):
         summary = Summary(SummaryKind.COMPENSATING)
@@ -374,17 +374,3 @@ def _tell(journal: Journal, state: str, name: str | None = None, **details: Any)
     journal.environment.emit(Event("run_changed", {"state": str(state)}))
     if name is not None:
         journal.environment.emit(Event(name, details))
-
-
-def _origins(error: BaseException) -> set[str]:
-    """Return the locations of the failures that this error comes from, including its explicit causes."""
-    found: set[str] = set()
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:  # an error raised from its own consequence makes a cycle
-        seen.add(id(cause))
-        failure = failure_of(cause)
-        if failure is not None:
-            found.update(failure.origins)
-        cause = cause.__cause__
-    return found

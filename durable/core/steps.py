@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Final
 
+from durable.core.asked import asked_by, described, members_of
 from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import (
@@ -38,6 +39,7 @@ from durable.core.signatures import check_call
 from durable.core.slot_records import LIMIT, SlotWant
 from durable.core.slots import acquired
 from durable.core.summary import backing_off
+from durable.core.tracebacks import message_of
 
 __all__ = ["ABANDONED", "ATOMIC", "GIVEN_UP", "UNCOUNTED", "check_catch", "step", "try_step"]
 
@@ -173,10 +175,10 @@ class _Attempt:
             raise
         except Exception as error:
             try:
-                verdict, cause = _verdict(error, self.options), error
+                verdict, cause = _verdict(error, self.options)
             except Exception as broken:  # raised by the user's retry_if, which counts as False
                 verdict, cause = "critical", broken
-            yield from self._record_failure(ErrorInfo.of(cause), verdict, cause)
+            yield from self._record_failure(described(cause, within=error), verdict, cause)
             raise self._outcome() from None
         if self.journal.commit_before_attempt and not self.scope.is_concurrent:
             self.journal.note_safe()
@@ -442,32 +444,42 @@ class _Attempt:
             try:
                 found = self.environment.resolve(name)
                 if isinstance(found, type) and issubclass(found, base):
-                    return found(message)
+                    return _made(found, base, message)
             except Exception:  # removed, local, or with another constructor: the base class is enough
                 return base(message)
         return base(message)
 
 
+def _made(kind: type[Exception], base: type[Exception], message: str) -> Exception:
+    """Return an error of `kind` that says `message`, of `base` if `kind` says something else of it."""
+    error = kind(message)
+    if message_of(error) != message:  # a constructor that makes a sentence of its argument
+        error = kind.__new__(kind, message)
+        error.args = (message,)
+    return error if message_of(error) == message else base(message)
+
+
 _RETRY = "retry"
 
 
-def _verdict(error: Exception, options: StepPolicy) -> str:
-    """Return what to do after this error: retry, or the kind of final failure."""
-    if isinstance(error, PayloadError):
-        return "payload"
-    if isinstance(error, AttemptAbandonedError | RetryLater):  # `retry_if` judges errors of the function
-        return _RETRY
-    if isinstance(error, RollbackError):
-        return "rollback"
-    if isinstance(error, CriticalError):
-        return "critical"
-    if isinstance(error, HeartbeatTimeoutError):  # as in Temporal: the attempt may have lost its thread, or its network
-        return _RETRY
+def _verdict(error: Exception, options: StepPolicy) -> tuple[str, Exception]:
+    """Return what to do after this error, retry or the kind of final failure, and the error that says so."""
+    asked = asked_by(error)
+    if isinstance(asked, PayloadError):
+        return "payload", asked
+    if isinstance(asked, RollbackError):
+        return "rollback", asked
+    if isinstance(asked, CriticalError):
+        return "critical", asked
+    if isinstance(asked, RetryLater):  # `retry_if` judges errors of the function
+        return _RETRY, asked
+    if isinstance(error, AttemptAbandonedError | HeartbeatTimeoutError):
+        return _RETRY, error  # as in Temporal: the attempt may have lost its thread, or its network
     if isinstance(error, StepTimeoutError) and not options.retry_on_timeout:
-        return "timeout"
-    if options.retry_if is not None and not options.retry_if(error):
-        return "critical"
-    return _RETRY
+        return "timeout", error
+    if options.retry_if is not None and not all(map(options.retry_if, members_of(error))):
+        return "critical", error
+    return _RETRY, error
 
 
 def _shown(value: object) -> str:

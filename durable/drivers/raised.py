@@ -65,4 +65,8 @@ def _goes_on(error: BaseException, host: Host) -> bool:
         return host.is_evicted()  # the worker itself ends, after a second signal
     if kind is KeyboardInterrupt and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         return True  # Ctrl+C in a terminal
+    if issubclass(kind, BaseExceptionGroup):  # of a TaskGroup, in one of whose tasks an operation has ended the pass
+        assert isinstance(error, BaseExceptionGroup)
+        if error.subgroup(ControlFlow) is not None:
+            return False
     return host.sequential_branches and not issubclass(kind, _UNWELCOME)  # a test's own: pytest.fail(), for example

@@ -8,6 +8,7 @@ from typing import Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from durable.core.records import EntryStatus
 from durable.core.summary import SummaryKind, steps_undone
 from durable.inspection.explanation import Explanation, Facts
 from durable.inspection.failed_places import with_step
@@ -140,6 +141,18 @@ def _failed(facts: Facts) -> Explanation:
         detail = _(
             "Fix the cause, then recover the run: it goes back to the earliest step that was undone, and does all from "
             "there again"
+        )
+    elif not run.origins and (left := facts.open(EntryStatus.EXHAUSTED)) is not None:
+        return Explanation(
+            headline=headline % told,
+            detail=_(
+                "Its own code has raised this error, so a recovery only runs the code again, and no step that has failed. To "
+                'try "%(step)s" again, replay the run from there'
+            )
+            % {"step": display_location(left.location)},
+            needs_attention=True,
+            remedies=("replay", "recover", "restart"),
+            location=left.location,
         )
     else:
         detail = _("Fix the cause, then recover the run: what failed is tried again and the rest goes on from there")

@@ -278,6 +278,17 @@ def odd(ctx: Context) -> Any:
     raise CriticalError("\ud800 at last")
 
 
+@workflow(name="tests.refused")
+def refused(ctx: Context) -> None:
+    """A failure that the code handles, and an error that it then raises itself."""
+
+    def fail() -> None:
+        raise CriticalError("declined")
+
+    if not ctx.try_step("charge", fail).ok:
+        raise CriticalError("not paid")
+
+
 @workflow(name="tests.many")
 def many(ctx: Context, count: int) -> int:
     for number in range(count):

@@ -88,6 +88,14 @@ def test_an_exhausted_step_needs_a_person(stage: Stage) -> None:
     assert (said.needs_attention, said.remedies[0], said.location) == (True, "recover", "charge")
 
 
+def test_an_error_of_the_code_itself_names_the_place_to_replay(stage: Stage) -> None:
+    stage.start(flows.refused, id="fails")
+    found = explanation(stage, "fails")
+    assert "a recovery only runs the code again" in found.detail
+    assert 'To try "charge" again, replay the run from there' in found.detail
+    assert (found.location, found.remedies[0]) == ("charge", "replay")
+
+
 def test_a_sleep_says_its_name_and_its_end(stage: Stage) -> None:
     stage.start(flows.nap, id="sleeps")
     assert explanation(stage, "sleeps").headline.startswith('Asleep in "cool off" until ')

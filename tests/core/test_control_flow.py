@@ -409,3 +409,29 @@ def test_a_step_may_ask_whether_it_should_hurry(h: Harness, flavour: Flavour) ->
     h.start(flavour(ship), id="run")
     evicted_pass(h, "run", when=lambda: True, after_begin=True)
     assert seen == [True]
+
+
+@pytest.mark.parametrize("wait", [lambda ctx: ctx.sleep("rest", 60), lambda ctx: ctx.queue.next("approval")])
+def test_a_wait_in_a_task_group_parks_the_run(h: Harness, wait: Any) -> None:
+    async def ship(ctx: Any) -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait(ctx))
+        return "shipped"
+
+    run = h.start(ship)
+    assert h.run(run).state == "sleeping"
+    h.send(run, "approval")
+    assert h.finish(run).output == "shipped"
+
+
+def test_a_group_of_other_ends_fails_the_run_as_before(h: Harness) -> None:
+    async def ship(ctx: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+
+    async def fails() -> None:
+        raise ValueError("broken")
+
+    ended = h.run(h.start(ship))
+    assert ended.error is not None
+    assert (ended.state, ended.error.type) == ("failed", "ExceptionGroup")

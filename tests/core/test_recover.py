@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from durable import Break, Continue, InvalidTransitionError, JoinError, current_step
+from durable import Break, Continue, InvalidTransitionError, JoinError, StepExhaustedError, current_step
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.flavours import Flavour
@@ -457,3 +457,71 @@ def test_recovery_is_crash_proof(h: Harness, flavour: Flavour) -> None:
         fails.clear()
 
     h.crash_everywhere(flavour(ship), drive=drive, check=check)
+
+
+# -- what the code makes of a failure
+
+
+async def in_a_group(world: World, ctx: Any) -> None:
+    errors: list[Exception] = []
+    for name in "ab":
+        try:
+            await world.step(ctx, name)
+        except StepExhaustedError as error:
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("some failed", [ExceptionGroup("inner", errors)])
+
+
+async def of_a_star(world: World, ctx: Any) -> None:
+    try:
+        await world.step(ctx, "a")
+    except* StepExhaustedError as caught:
+        raise ValueError("not shipped") from caught
+
+
+async def while_handling(world: World, ctx: Any) -> None:
+    try:
+        await world.step(ctx, "a")
+    except StepExhaustedError:
+        raise ValueError("not shipped")  # noqa: B904  # as code does that forgets `from`
+
+
+@pytest.mark.parametrize("body", [in_a_group, of_a_star, while_handling], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("is_branch", [False, True], ids=["root", "branch"])
+def test_what_failed_is_found_in_the_error_that_the_code_makes_of_it(
+    h: Harness, flavour: Flavour, body: Any, is_branch: bool
+) -> None:
+    world = World("a", "b")
+
+    async def ship(ctx: Any) -> str:
+        if is_branch:
+            await ctx.join("ship", {"one": lambda c: body(world, c)})
+        else:
+            await body(world, ctx)
+        return "shipped"
+
+    run = h.start(flavour(ship))
+    assert h.run(run).state == "failed"
+    world.mend()
+    run.recover()
+    assert h.finish(run).output == "shipped"
+    assert world.calls == (["a", "b"] if body is in_a_group else ["a"])
+
+
+def test_a_failure_that_was_handled_before_is_none_of_the_error(h: Harness, flavour: Flavour) -> None:
+    world = World("a", "b")
+
+    async def ship(ctx: Any) -> str:
+        try:
+            await world.step(ctx, "a")
+        except StepExhaustedError:
+            await world.step(ctx, "b")
+        return "shipped"
+
+    run = h.start(flavour(ship))
+    assert h.run(run).state == "failed"
+    world.mend()
+    run.recover()
+    assert h.finish(run).output == "shipped"
+    assert world.calls == ["b"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from durable import CriticalError, RollbackError, StepExhaustedError, current_step, step
+from durable import CriticalError, RetryLater, RollbackError, StepExhaustedError, current_step, step
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 
@@ -37,6 +37,16 @@ class OutOfStockError(CriticalError):
 class FussyError(CriticalError):
     def __init__(self, sku: str, *, left: int) -> None:
         super().__init__(f"{sku}: {left}")
+
+
+class DeclinedError(CriticalError):
+    def __init__(self, code: str) -> None:
+        super().__init__(f"declined with code {code}")
+
+
+class SpokenError(CriticalError):
+    def __str__(self) -> str:
+        return "spoken"
 
 
 @dataclass
@@ -318,6 +328,79 @@ def test_a_subclass_of_critical_error_comes_back_as_itself(h: Harness, flavour: 
 
     assert h.finish(h.start(flavour(ship))).state == "completed"
     assert seen == [(OutOfStockError, "out"), (CriticalError, "a: 0")] * 2
+
+
+def test_an_error_that_makes_a_sentence_of_its_argument_says_it_once(h: Harness, flavour: Flavour) -> None:
+    seen = []
+
+    async def ship(ctx: Any) -> Any:
+        try:
+            await ctx.step("a", Counted(fails=99, error=lambda: DeclinedError("51")))
+        except DeclinedError as caught:
+            seen.append(str(caught))
+        await ctx.sleep("wait", 60)
+        await ctx.step("b", Counted(fails=99, error=SpokenError))
+
+    ended = h.finish(h.start(flavour(ship)))
+    assert seen == ["declined with code 51"] * 2
+    assert ended.error is not None
+    assert (ended.error.type, ended.error.message) == ("SpokenError", "spoken")
+
+
+def grouped(*errors: Exception) -> Callable[[], BaseException]:
+    """What a TaskGroup raises whose tasks have raised these errors, one of them in a TaskGroup of its own."""
+    return lambda: ExceptionGroup("outer", [ConnectionError("reset"), ExceptionGroup("inner", list(errors))])
+
+
+@pytest.mark.parametrize(
+    ("errors", "raised"),
+    [
+        ([OutOfStockError("out")], OutOfStockError),
+        ([RollbackError("undo")], RollbackError),
+        ([RetryLater(60), CriticalError("never")], CriticalError),
+        ([CriticalError("never"), RollbackError("undo")], RollbackError),
+    ],
+)
+def test_what_is_asked_for_in_a_group_is_done(
+    h: Harness, flavour: Flavour, errors: list[Exception], raised: type[Exception]
+) -> None:
+    fails = Counted(fails=99, error=grouped(*errors))
+    seen = []
+
+    async def ship(ctx: Any) -> Any:
+        try:
+            await ctx.step("a", flavour.function(fails))
+        except (CriticalError, RollbackError) as caught:
+            seen.append((type(caught), str(caught)))
+
+    assert h.finish(h.start(flavour(ship))).state == "completed"
+    assert seen == [(raised, str(errors[-1]))]
+    assert len(fails.calls) == 1
+
+
+def test_the_longest_wait_of_a_group_is_kept(h: Harness, flavour: Flavour) -> None:
+    fails = Counted("sent", fails=1, error=grouped(RetryLater("1 minute"), RetryLater("1 hour")))
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.step("a", flavour.function(fails))
+
+    assert h.run(h.start(flavour(ship))).wake_at == h.now + timedelta(hours=1)
+
+
+def test_retry_if_sees_the_errors_of_a_group(h: Harness, flavour: Flavour) -> None:
+    fails = Counted(fails=99, error=grouped(KeyError("sku")))
+    seen: list[Exception] = []
+
+    def is_transient(error: Exception) -> bool:
+        seen.append(error)
+        return isinstance(error, OSError)
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.step("a", flavour.function(fails), retry_if=is_transient)
+
+    assert h.finish(h.start(flavour(ship))).state == "failed"
+    assert [type(each) for each in seen] == [ConnectionError, KeyError]
+    assert len(fails.calls) == 1
 
 
 def test_retry_if_decides_which_errors_are_retried(h: Harness, flavour: Flavour) -> None:
