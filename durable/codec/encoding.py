@@ -206,7 +206,12 @@ class _Encoder:
         name = class_name(kind)
         state = pydantic_base().__getstate__(value)
         _refuse_stray(value, (*kind.model_fields, *state))
-        known = ((field, state["__dict__"][field]) for field in kind.model_fields if field in state["__dict__"])
+        values = state["__dict__"]
+        missing = [field for field, each in kind.model_fields.items() if each.is_required() and field not in values]
+        if missing:  # it could not be read again
+            fields = f"its field{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            raise Refused(f"{name} lacks {fields}", "give model_construct() the fields that have no default")
+        known = ((field, values[field]) for field in kind.model_fields if field in values)
         fields = self.write_fields(known, path, depth)
         extra, private = (
             None if part is None else self.write_dict(part, path, depth)

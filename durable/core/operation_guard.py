@@ -5,6 +5,8 @@ Owns whether an operation may begin here and now. Must not know the history.
 
 from __future__ import annotations
 
+import sys
+
 from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Park
 from durable.core.errors import EntryInProgressError, OpenTransactionError
 from durable.core.journal import Environment, Journal
@@ -61,7 +63,9 @@ class OperationGuard:
         if self.unawaited:
             self._journal.stop(self._in_progress(next(iter(self.unawaited.values())), label))
         if self.ended_by is not None:
-            raise self.ended_by
+            closing = sys.exception()
+            # a generator that the code has left: Python would print any other exception of its cleaning up
+            raise closing if isinstance(closing, GeneratorExit) else self.ended_by
         try:
             self.check_may_go_on()
         except ControlFlow as ending:

@@ -98,6 +98,8 @@ class AsyncDriver:
             return await self.drive(operation)
         except ControlFlow as ending:
             scope.guard.ended_by = ending
+            if (task := asyncio.current_task()) is not None:
+                task.add_done_callback(_note_end)
             raise
         except asyncio.CancelledError:
             scope.guard.note_cancelled(label)
@@ -324,6 +326,12 @@ class _Gathering:
     def begin(self, host: Host) -> None:
         self.has_begun = True
         host.save(SAVE)
+
+
+def _note_end(task: asyncio.Task[Any]) -> None:
+    """Retrieve the exception of a task that an end of the pass has ended: asyncio would log one that nobody awaits."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _resumed(resume: Callable[[Any], Effect], value: Any) -> tuple[Effect | None, Any]:

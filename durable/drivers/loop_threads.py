@@ -32,6 +32,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from asgiref.sync import AsyncToSync, SyncToAsync, async_to_sync
 
+from durable.core.control_flow import ControlFlow
 from durable.core.current import running_place
 from durable.drivers.kept_threads import KeptThreads
 
@@ -231,7 +232,8 @@ async def _cancelled(left: set[Any], loop: asyncio.AbstractEventLoop) -> set[asy
         task.cancel()
     ended, going_on = await asyncio.wait(left, timeout=PATIENCE)
     for task in ended:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ControlFlow):
             what = "a task that a workflow or a step has left raised an error when it was cancelled"
             loop.call_exception_handler({"message": what, "exception": error, "task": task})
     return going_on

@@ -250,12 +250,23 @@ def _check_same(
         raise RunConflictError(found.id, problem)
     if not is_of_workflow(found.workflow, wanted.workflow):
         raise RunConflictError(found.id, f'as a run of "{found.workflow}", not of "{wanted.workflow}"')
-    if found.input != wanted.input and _input_of(at, found) != _input_of(at, wanted):
+    if found.input != wanted.input and _arguments(at, request, found) != _arguments(at, request, wanted):
         raise RunConflictError(found.id, f'as a run of "{found.workflow}" with another input')
 
 
 def _input_of(at: Runtime, run: RunRecord) -> Any:
     return at.decode(run.input, Place(run.id, "input"))
+
+
+def _arguments(at: Runtime, request: StartRequest, run: RunRecord) -> Any:
+    """Return the arguments of the run by parameter, however they were passed; its input if they do not fit the code."""
+    given = _input_of(at, run)
+    try:
+        bound = request.signature.bind(None, *given["args"], **given["kwargs"])
+    except TypeError:
+        return given
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def restart(run_id: str, *, as_id: str | None = None, changes: Mapping[str, Any] | None = None) -> Started:

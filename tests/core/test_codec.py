@@ -406,6 +406,11 @@ def test_no_validator_of_a_pydantic_model_runs() -> None:
     assert out.a == "not a number"
 
 
+def test_a_pydantic_model_without_a_required_field_is_refused() -> None:
+    with pytest.raises(PayloadError, match="Model lacks its field a; give model_construct"):
+        codec.encode(Model.model_construct())
+
+
 def recorded(tag: str, name: str, body: object) -> str:
     return json.dumps({f"$:{tag}": [f"{HERE}:{name}", body]})
 

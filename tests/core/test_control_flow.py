@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -435,3 +437,46 @@ def test_a_group_of_other_ends_fails_the_run_as_before(h: Harness) -> None:
     ended = h.run(h.start(ship))
     assert ended.error is not None
     assert (ended.state, ended.error.type) == ("failed", "ExceptionGroup")
+
+
+async def leaves_a_task(ctx: Any) -> None:
+    task = asyncio.create_task(ctx.sleep("rest", 60))
+    await asyncio.sleep(0.01)
+    await asyncio.wait([task])
+
+
+async def leaves_an_async_generator(ctx: Any) -> None:
+    async def pages() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await ctx.step("close", lambda: None)
+
+    async for _ in pages():
+        await ctx.sleep("rest", 60)
+
+
+def leaves_a_generator(ctx: Any) -> None:
+    def pages() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            ctx.step("close", lambda: None)
+
+    for _ in pages():
+        ctx.sleep("rest", 60)
+
+
+@pytest.mark.parametrize(
+    "ship", [leaves_a_task, leaves_an_async_generator, leaves_a_generator], ids=lambda each: each.__name__
+)
+def test_a_park_in_what_the_code_has_left_prints_nothing(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ship: Any
+) -> None:
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    run = h.start(ship)
+    assert h.run(run).state == "sleeping"
+    gc.collect()
+    assert unraisable == []
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
