@@ -21,8 +21,13 @@ E013    `BIND_PAYLOADS` without a codec that binds
 E014    `ALERTS` has an entry that is none (`durable.alerts`)
 E015    a limit of a workflow that is not defined (`durable.limit_checks`)
 E016    two functions have two names of one workflow that a migration renames (`durable.rename_checks`)
+E017    a query cache stands before durable's tables: django-cachalot, by its settings, or any other, which
+        `durable.database_checks` finds by reading twice
+E018    `USE_TZ` is off
+E019    a database that is neither PostgreSQL nor SQLite
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
+E022    a PostgreSQL that is too old (`durable.database_checks`)
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
@@ -67,6 +72,7 @@ from durable.tag_hashes import KINDS
 
 __all__ = [
     "check_atomic_requests",
+    "check_cachalot",
     "check_codec",
     "check_database",
     "check_isolation",
@@ -78,12 +84,15 @@ __all__ = [
     "check_serializers",
     "check_settings",
     "check_sqlite",
+    "check_time_zones",
+    "check_vendor",
     "check_workflows",
 ]
 
 TAG = "durable"
 JSON_SERIALIZERS = ("rq.serializers.JSONSerializer", "json")
 WORKER = "durable.rq_workers.Worker"
+VENDORS = ("postgresql", "sqlite")
 
 
 @register(TAG)
@@ -400,6 +409,53 @@ def check_database(**_: object) -> list[CheckMessage]:
     return [
         Error(f'DURABLE["DATABASE"], "{conf.DATABASE}", is not an alias in DATABASES.', hint=hint, id="durable.E006")
     ]
+
+
+@register(TAG)
+def check_vendor(**_: object) -> list[CheckMessage]:
+    """Check that durable's database is PostgreSQL or SQLite, or a backend that is derived from theirs."""
+    if conf.DATABASE not in list(connections) or (connection := connections[conf.DATABASE]).vendor in VENDORS:
+        return []
+    message = (
+        f'The database "{conf.DATABASE}" is {connection.display_name}: durable supports PostgreSQL and SQLite only.'
+    )
+    hint = (
+        'Add a PostgreSQL database to DATABASES, name it in DURABLE["DATABASE"], and keep the others for your own models. '
+        "A router sends the app durable there."
+    )
+    return [Error(message, hint=hint, id="durable.E019")]
+
+
+@register(TAG)
+def check_time_zones(**_: object) -> list[CheckMessage]:
+    """Check that times are aware: what a naive deadline means depends on the process that reads it."""
+    if settings.USE_TZ:
+        return []
+    hint = (
+        "Set USE_TZ = True, the default of Django. Times that your own models have stored are then read as UTC on PostgreSQL "
+        "and SQLite; Django's documentation on time zones has a migration guide."
+    )
+    return [Error("durable needs aware times, and USE_TZ is False.", hint=hint, id="durable.E018")]
+
+
+@register(TAG)
+def check_cachalot(**_: object) -> list[CheckMessage]:
+    """Check that django-cachalot leaves durable's tables alone. `check --database` finds any other cache by reading."""
+    if not apps.is_installed("cachalot"):
+        return []
+    from cachalot.settings import cachalot_settings
+    from cachalot.utils import is_cachable
+
+    from durable.inspection.pending_migrations import how_to_let_reads_through
+
+    if not cachalot_settings.CACHALOT_ENABLED or conf.DATABASE not in cachalot_settings.CACHALOT_DATABASES:
+        return []
+    tables = [model._meta.db_table for model in apps.get_app_config("durable").get_models()]
+    cached = [each for each in tables if is_cachable(each)]
+    if not cached:
+        return []
+    message = f"django-cachalot caches durable's tables: {', '.join(cached)}."
+    return [Error(message, hint=how_to_let_reads_through(), id="durable.E017")]
 
 
 @register(TAG)

@@ -17,6 +17,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
+from durable.database_checks import unsuitable
 from durable.execution.connections import DATABASE_TROUBLE
 from durable.inspection import (
     CLOCK_TOLERANCE,
@@ -175,6 +176,8 @@ def _server() -> Iterator[Diagnosis]:
     if wrong := wrong_routines():
         advice = f"Run: {how_to_migrate()}. It creates them again, even if no migration has to be applied."
         yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
+    if why := unsuitable():
+        yield Diagnosis(kind="unsuitable", verdict=PROBLEM, found=why)
     if level := wrong_isolation():
         found = f"sessions begin with {level.upper()} instead of READ COMMITTED"
         yield Diagnosis(kind="isolation", verdict=PROBLEM, found=found, advice=how_to_set_isolation())

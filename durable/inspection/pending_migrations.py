@@ -1,14 +1,30 @@
-"""The state of the database: whether its tables, functions, triggers and sessions are as this code needs them."""
+"""The state of the database: whether server, tables, functions, triggers and sessions are as this code needs them."""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+from django.apps import apps
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Count, FloatField, Func, Value
 
 from durable.conf import conf
 from durable.store.routines import differences
 
-__all__ = ["how_to_migrate", "how_to_set_isolation", "missing_migrations", "wrong_isolation", "wrong_routines"]
+__all__ = [
+    "OLDEST_POSTGRES",
+    "cached_tables",
+    "how_to_let_reads_through",
+    "how_to_migrate",
+    "how_to_set_isolation",
+    "missing_migrations",
+    "too_old_server",
+    "wrong_isolation",
+    "wrong_routines",
+]
+
+OLDEST_POSTGRES: Final = 15  # the oldest version that the tests try
 
 
 def missing_migrations() -> list[str]:
@@ -53,4 +69,40 @@ def how_to_set_isolation() -> str:
     return (
         "Run ALTER ROLE ... SET default_transaction_isolation = 'read committed' for durable's role (or ALTER DATABASE), "
         "connect again, and ask for another level in the transactions that need it."
+    )
+
+
+def too_old_server() -> str | None:
+    """Return the version of durable's database server if it is older than the oldest PostgreSQL that is supported.
+
+    Database errors propagate.
+    """
+    connection: Any = connections[conf.DATABASE]
+    if connection.vendor != "postgresql":
+        return None
+    version: int = connection.pg_version
+    return f"{version // 10_000}.{version % 10_000}" if version < OLDEST_POSTGRES * 10_000 else None
+
+
+def cached_tables() -> list[str]:
+    """Return those of durable's tables that are not read anew each time: a query cache stands before them.
+
+    Each is asked twice for a random number. Database errors propagate.
+    """
+    drawn = Count("pk") + Func(function="RANDOM", output_field=FloatField())
+    found = []
+    for model in apps.get_app_config("durable").get_models():
+        nothing = model._default_manager.using(conf.DATABASE).alias(nothing=Value(0)).filter(nothing=1)
+        first, second = (nothing.aggregate(drawn=drawn)["drawn"] for _ in range(2))
+        if first == second:
+            found.append(model._meta.db_table)
+    return found
+
+
+def how_to_let_reads_through() -> str:
+    """Return how to keep a query cache from durable's tables."""
+    return (
+        "Exempt the app durable from the cache: its tables are written by functions in the database, which no cache notices, and "
+        "a run that is told of old rows waits for ever. Of django-cachalot that is "
+        'CACHALOT_UNCACHABLE_APPS = ["durable"].'
     )

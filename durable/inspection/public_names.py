@@ -35,9 +35,13 @@ from durable.inspection.names import NameList, find_names
 from durable.inspection.operator_marks import Mark
 from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
 from durable.inspection.pending_migrations import (
+    OLDEST_POSTGRES,
+    cached_tables,
+    how_to_let_reads_through,
     how_to_migrate,
     how_to_set_isolation,
     missing_migrations,
+    too_old_server,
     wrong_isolation,
     wrong_routines,
 )
@@ -68,6 +72,7 @@ from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState
 
 __all__ = [
     "CLOCK_TOLERANCE",
+    "OLDEST_POSTGRES",
     "ActivityPage",
     "Bar",
     "BuildSeen",
@@ -115,6 +120,7 @@ __all__ = [
     "activities_of_runs",
     "awaited_queues",
     "build_timeline",
+    "cached_tables",
     "clock_difference",
     "collect_findings",
     "count_by_state",
@@ -133,6 +139,7 @@ __all__ = [
     "held_workflows",
     "history_tree",
     "how_it_failed",
+    "how_to_let_reads_through",
     "how_to_migrate",
     "how_to_set_isolation",
     "hung_steps",
@@ -180,6 +187,7 @@ __all__ = [
     "spread_of",
     "state_word",
     "stuck_step",
+    "too_old_server",
     "usual_durations",
     "work_words",
     "worker_overview",

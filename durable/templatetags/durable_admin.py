@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote as url_quote
 
 from django import template
+from django.db import connections, transaction
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
@@ -22,6 +24,7 @@ from durable.admin.moments import moment
 from durable.admin.url_keys import as_key, location_query
 from durable.admin.visible_text import with_visible_text
 from durable.admin.zone import viewers_zone
+from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.printable import safe
 from durable.core.records import ENDED, RunState
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 
 __all__: list[str] = []
+
+logger = logging.getLogger("durable.admin")
 
 register = template.Library()
 register.filter("display_location", display_location)
@@ -415,22 +420,39 @@ def durable_overview(context: dict[str, Any]) -> SafeString | str:
 
 
 @register.simple_tag(takes_context=True)
-def durable_entry(context: dict[str, Any]) -> Entry | None:
-    """The way in to the overview, None for a user who may not see runs; a constant number of statements."""
-    from durable.admin import access, overview, pages, sight
+def durable_card(context: dict[str, Any]) -> SafeString | str:
+    """The way in to the overview, "" for a user who may not see runs; a constant number of statements.
+
+    It stands on the project's own page, which must be shown whatever fails in here.
+    """
+    from durable.admin import access, sight
 
     request: HttpRequest = context["request"]
-    if not access.may(request, "view_run") or not sight.is_offered("overview"):
-        return None
-    url, now = reverse("admin:app_list", args=["durable"]), pages.now()
     try:
-        with reading():
+        if not access.may(request, "view_run") or not sight.is_offered("overview"):
+            return ""
+        return render_to_string("durable/admin/_index_card.html", {"entry": _entry(request)}, request)
+    except Exception:
+        logger.exception("durable's part of the admin's index cannot be shown")
+        said = gettext("cannot show here what needs a person; the log says why.")
+        return format_html('<p class="durable-entry"><strong>Durable</strong> {}</p>', said)
+
+
+def _entry(request: HttpRequest) -> Entry:
+    from durable.admin import access, overview, pages
+
+    url, now = reverse("admin:app_list", args=["durable"]), pages.now()
+    connection = connections[conf.DATABASE]
+    # an error must not break the transaction of the request
+    in_savepoint = connection.in_atomic_block and not conf.STATEMENT_TIMEOUT  # with a limit, `reading` begins one
+    try:
+        with transaction.atomic(using=conf.DATABASE) if in_savepoint else nullcontext(), reading():
             found = overview.needs_a_person(now, getattr(request, "current_app", "admin"))
     except StatementTimeoutError as error:
         return Entry(url=url, number="?", headline=humanize.sentence(error), now=now)
     rows, further = found.of_index
     return Entry(
-        url=url,
+        url=reverse("admin:app_list", args=["durable"]),
         number=found.number,
         headline=found.headline,
         now=now,

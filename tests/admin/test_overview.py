@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from html import unescape
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -197,6 +198,26 @@ def test_the_list_reads_the_query_of_a_filter(stage: Stage, operator: Client) ->
     form = response.context["form"]
     assert form.is_valid()
     assert form.wanted() == wanted
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_whatever_fails_in_durable_s_card_the_project_s_index_is_shown(
+    stage: Stage, operator: Client, settings: Any, caplog: pytest.LogCaptureFixture, limit: float
+) -> None:
+    settings.DURABLE = {**settings.DURABLE, "STATEMENT_TIMEOUT": limit}
+
+    def broken(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        return execute("SELECT no_such_column" if '"durable_' in sql else sql, params, many, context)
+
+    stage.start(flows.switched, 1, id="failed")
+    with connection.execute_wrapper(broken):
+        answer = operator.get("/admin/")
+    assert answer.status_code == 200
+    shown = answer.content.decode()
+    assert "cannot show here what needs a person" in shown
+    assert "Recent actions" in shown  # of the project, read after the card
+    assert "cannot be shown" in caplog.text
+    assert "no_such_column" in caplog.text
 
 
 def test_the_index_leads_to_the_overview_and_says_what_needs_a_person(stage: Stage, operator: Client) -> None:

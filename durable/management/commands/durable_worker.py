@@ -101,6 +101,7 @@ class Command(BaseCommand):
         health = Health()
         with self._probes(health, options["health_port"], options["health_address"]):
             self._await_migrations(health=health)
+            self._refuse_unsuitable_database()
             self._say_wrong_routines()
             with self._metrics(options["metrics_port"], options["metrics_address"]):
                 command = worker_command(named, self._inherited(options))
@@ -182,6 +183,15 @@ class Command(BaseCommand):
             time.sleep(LOOK_EVERY)
             health.missing_migrations = self._missing_migrations()
         self._say("migrations are applied")
+
+    def _refuse_unsuitable_database(self) -> None:
+        """Raise CommandError if runs would not be safe with the database at hand, or with what stands before it."""
+        from durable.database_checks import unsuitable
+
+        with contextlib.suppress(Error):  # the database does not answer: the workers report that, and wait for it
+            if why := unsuitable():
+                raise CommandError(why)
+        close_connections()
 
     def _say_wrong_routines(self) -> None:
         """Report functions and triggers that differ.

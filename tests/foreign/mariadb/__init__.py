@@ -1,0 +1,1 @@
+"""A database backend of a vendor that durable does not support."""

@@ -1,0 +1,12 @@
+"""Django's backend of SQLite under another vendor's name: nothing is asked of it but what it is."""
+
+from django.db.backends.sqlite3 import base
+
+__all__ = ["DatabaseWrapper"]
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """Says that it is MariaDB."""
+
+    vendor = "mysql"
+    display_name = "MariaDB"
