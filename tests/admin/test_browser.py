@@ -378,7 +378,7 @@ def test_a_new_headline_is_announced_with_its_own_time(
     page = log_into(*OPERATOR)
     page.goto(live_server.url + url("change", "hung"))
     page.get_by_text("for 1 h", exact=False).first.wait_for()
-    began = timezone.now() - timedelta(minutes=7)
+    began = timezone.now() - timedelta(minutes=7, seconds=5)  # the page counts whole seconds, from one before
     Activity.objects.update(began_at=began, attempt=2)
     Run.objects.filter(pk="hung").update(change_seq=F("change_seq") + 1)
     told = page.locator("p.durable-hidden[role=status]")
