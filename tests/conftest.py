@@ -239,9 +239,11 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_outages(unlogged: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the notifier forget the outages of other tests."""
-    from durable.notifier import notify
+    from durable.notifier import notify, outages
 
     monkeypatch.setattr(notify, "_quiet_until", {})
+    monkeypatch.setattr(outages, "_since", {})
+    monkeypatch.setattr(outages, "_poll_until", 0.0)
 
 
 @pytest.fixture

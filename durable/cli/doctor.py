@@ -194,7 +194,10 @@ def _server() -> Iterator[Diagnosis]:
 
 def _redis(workers: Workers) -> Diagnosis:
     if workers.problem:
-        advice = "What becomes due waits until Redis is back. Check RQ_QUEUES and the server."
+        advice = (
+            "Check RQ_QUEUES and the server. Workers of durable_worker poll the database every "
+            f"{span(conf.POLL_INTERVAL)} until Redis is back; plain RQ workers execute nothing meanwhile."
+        )
         return Diagnosis(kind="redis", verdict=PROBLEM, found=workers.problem, advice=advice)
     if not workers.uses_redis:
         found = f'not used (DURABLE["REDIS"] is False): workers poll the database every {span(conf.POLL_INTERVAL)}'

@@ -26,7 +26,7 @@ from durable.inspection.told_divergence import MOST, told_divergence
 from durable.inspection.wording import display_location, state_in_words
 from durable.models import Run
 from durable.models.renames import learn_queues
-from durable.notifier import redis_clients
+from durable.notifier import outages, redis_clients, silence
 
 __all__ = [
     "awaited_queues",
@@ -59,7 +59,7 @@ def pending(facts: Facts) -> Explanation:
     if run.wake_at is None and (turn := turn_note(run, within=facts.within)) is not None:
         return Explanation(headline=turn, remedies=("cancel",))
     headline = _('Waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue}
-    return late(facts) or Explanation(headline=_because(headline, doing))
+    return late(facts) or Explanation(headline=_because(headline, doing), detail=_without_redis(run.queue))
 
 
 def to_run_alone(facts: Facts) -> Explanation:
@@ -103,6 +103,21 @@ def in_paused_queue(facts: Facts) -> Explanation | None:
     )
 
 
+def _due(facts: Facts) -> Explanation:
+    headline = _('Due, waiting for a worker of the queue "%(queue)s"') % {"queue": facts.run.queue}
+    return Explanation(headline=headline, detail=_without_redis(facts.run.queue))
+
+
+def _without_redis(queue: str) -> str:
+    """Return what workers do meanwhile if Redis is away, or ""."""
+    if not conf.REDIS or silence.is_silent() or not outages.is_found_away(queue):
+        return ""
+    return _(
+        "Redis does not answer. Workers of durable_worker poll the database until it is back; plain RQ workers execute "
+        "nothing meanwhile"
+    )
+
+
 def late(facts: Facts) -> Explanation | None:
     """Explain a run that no worker has claimed for too long; None for any other."""
     run = facts.run
@@ -121,6 +136,7 @@ def late(facts: Facts) -> Explanation | None:
         detail %= {"queues": ", ".join(known)}
     else:
         detail = _("RQ_QUEUES lacks this queue, and has none: add it, or start the run on another")
+    detail = _without_redis(run.queue) or detail
     headline = _('Due for %(span)s, and no worker of the queue "%(queue)s" has taken it')
     return Explanation(
         headline=headline % {"span": facts.since(run.wake_at), "queue": run.queue},
@@ -154,7 +170,7 @@ def sleeping(facts: Facts) -> Explanation:
     if facts.summary.is_rated and (wait := rate_wait_of(run.id, facts.now)) is not None:
         return _rated(facts, wait)
     if facts.is_due:
-        return Explanation(headline=_('Due, waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue})
+        return _due(facts)
     step = facts.open(EntryStatus.FAILED)
     location = step.location if step is not None else ""
     summary = facts.summary

@@ -136,8 +136,8 @@ def _unserved(workers: Workers) -> list[QueueState]:
 def _surroundings(workers: Workers, unserved: Sequence[QueueState], runs: RunQuerySet, now: datetime) -> list[Finding]:
     if workers.problem:
         advice = _(
-            "Runs that are under way go on; what becomes due waits until Redis is back. Check RQ_QUEUES in the settings, "
-            "and the Redis server."
+            "Workers of durable_worker poll the database until Redis is back; plain RQ workers execute nothing meanwhile. "
+            "Check RQ_QUEUES in the settings, and the Redis server."
         )
         return [Finding(kind="redis", title=workers.problem, advice=advice, count=Count(number=1))]
     due = [runs.due(now).filter(queue=queue.name).order_by("wake_at", "id") for queue in unserved]

@@ -20,7 +20,7 @@ from rq import Queue
 from rq.job import Job, JobStatus
 from rq.utils import now, utcformat
 
-from durable.notifier import redis_clients
+from durable.notifier import outages, redis_clients
 from durable.notifier.pipelining import PipelinedSender
 
 __all__ = ["JOB", "KEY", "LOOK", "clear", "notify"]
@@ -67,14 +67,18 @@ def notify(name: str, *, force: bool = False) -> None:
     queue. A job that waits there keeps its key from then on, so that a queue without workers has one job.
 
     It is a single command, so that a retry after a broken connection does no harm. The first notification, each forced
-    one, and each one after a failure wait for the answer. Raises KeyError for a queue that RQ_QUEUES lacks, and
-    RedisError.
+    one, and each one after a failure or while a Redis is away wait for the answer. Raises KeyError for a queue that
+    RQ_QUEUES lacks, and RedisError.
     """
     notifier = _notifier(name)
     job_id = uuid.uuid4().hex
     keys = (notifier.key, notifier.queue.key, Job.key_for(job_id), Queue.redis_queues_keys, LOOK.format(name))
     arguments = (job_id, utcformat(now()), "force" if force else "")
-    if force or not notifier.sender.send("EVAL", notifier.script, len(keys), *keys, *arguments):
+    if (
+        force
+        or outages.is_any_away()
+        or not notifier.sender.send("EVAL", notifier.script, len(keys), *keys, *arguments)
+    ):
         notifier.queue.connection.eval(notifier.script, len(keys), *keys, *arguments)
         notifier.sender.open()
 

@@ -27,8 +27,10 @@ query the database, and nothing more is needed. The job deletes the key *before*
   names. So a job that was enqueued before the rename finds them too.
 - There is no Redis (`DURABLE["REDIS"] = False`): listeners in this process are notified (`durable.notifier.wakeups`),
   and workers poll.
-- Redis is down: the notification is dropped, and the sweep notifies once Redis is back. If Redis goes down just when a
-  notification was sent: the same, and the next notification reports it, because the sender does not wait for the answer
+- Redis is down: the notification is dropped, and workers poll the database until Redis is back
+  (`durable.notifier.outages`). Listeners in this process are notified, as without Redis. A Redis that made a caller
+  wait is left alone for some seconds: then one caller tries again. If Redis goes down just when a notification was
+  sent: the same, and the next notification reports it, because the sender does not wait for the answer
   (`durable.notifier.pipelining`).
 """
 
@@ -57,7 +59,7 @@ from rq.timeouts import BaseTimeoutException
 from durable.conf import conf
 from durable.core import clock
 from durable.core.renames import names_of_queue
-from durable.notifier import enqueue, redis_clients, silence, wakeups
+from durable.notifier import enqueue, outages, redis_clients, silence, wakeups
 
 __all__ = [
     "ALARMS",
@@ -86,7 +88,6 @@ UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (
     (Exception, "the first sweep after Redis is back"),
 )
 LOOK_EVERY = 5.0  # seconds between two looks for the other names of a queue
-QUIET = 5.0  # seconds without a further try after Redis made a caller wait
 #: The pub/sub channel of the alarms; a message is JSON: `{"queue": ..., "at": ISO 8601}`.
 ALARMS = "durable:alarms"
 
@@ -105,8 +106,9 @@ def notify(queue: str, *, force: bool = False) -> None:
             wakeups.notify(name)
         return
     for name in _reachable_names(queue):
-        if force or time.monotonic() >= _quiet_until.get(name, 0.0):
-            _best_effort(name, "notify a worker", partial(enqueue.notify, name, force=force))
+        command = partial(enqueue.notify, name, force=force)
+        if not (_may_try(name, force=force) and _best_effort(name, "notify a worker", command)):
+            wakeups.notify(name)
 
 
 def notify_on_commit(queues: Iterable[str], using: str | None = None) -> None:
@@ -139,8 +141,8 @@ def notify_at(queue: str, moment: datetime) -> None:
         return
     message = json.dumps({"queue": queue, "at": moment.isoformat()})
     for name in _reachable_names(queue):
-        if time.monotonic() >= _quiet_until.get(name, 0.0):
-            _best_effort(name, "set an alarm", partial(_publish, name, message))
+        if not (_may_try(name) and _best_effort(name, "set an alarm", partial(_publish, name, message))):
+            wakeups.notify_at(name, moment)
 
 
 def _publish(queue: str, message: str) -> None:
@@ -158,7 +160,7 @@ def acknowledge(queue: str) -> bool:
     The job calls this before it queries the database. Returns True if a sweep asks the job to search all due runs.
     """
     answers: list[bool] = []
-    if conf.REDIS:
+    if conf.REDIS and _may_try(queue):
         _best_effort(queue, "delete the pending notification", lambda: answers.append(enqueue.clear(queue)))
     return any(answers)
 
@@ -189,9 +191,26 @@ def learn_with(learn: Callable[[], None]) -> None:
     _learn_queues = learn
 
 
-def _best_effort(queue: str, what: str, command: Callable[[], object]) -> None:
+def _may_try(queue: str, *, force: bool = False) -> bool:
+    """Return False if the Redis of the queue has just made a caller wait. Once that is over, one caller tries."""
+    until = _quiet_until.get(queue)
+    if until is None or force or not outages.is_any_away():
+        return True
+    if time.monotonic() < until:
+        return False
+    _be_quiet(queue)
+    return True
+
+
+def _be_quiet(queue: str) -> None:
+    for name in redis_clients.queues_beside(queue):
+        _quiet_until[name] = time.monotonic() + outages.QUIET
+
+
+def _best_effort(queue: str, what: str, command: Callable[[], object]) -> bool:
+    """Return True if Redis has done it, or is not to be asked."""
     if silence.is_silent():
-        return
+        return True
     began = time.monotonic()
     # logged apart from other errors of the queue: Redis may allow everything but this command
     refused = f"{queue} {what}"
@@ -200,8 +219,10 @@ def _best_effort(queue: str, what: str, command: Callable[[], object]) -> None:
     except (RedisError, OSError) as error:
         waited = time.monotonic() - began  # for Sentinels or a name server, which no timeout limits
         if isinstance(error, RedisTimeoutError | TimeoutError) or waited >= redis_clients.CONNECT_TIMEOUT:
-            _quiet_until[queue] = time.monotonic() + QUIET
-        if _log_this(refused if isinstance(error, ResponseError) else queue):
+            _be_quiet(queue)
+        if outages.is_away(error):
+            outages.began(queue, error)
+        elif _log_this(refused if isinstance(error, ResponseError) else queue):
             until = next(text for kind, text in UNTIL if isinstance(error, kind))
             text = 'cannot %s for queue "%s", due runs wait until %s: %s: %s'
             logger.warning(text, what, queue, until, type(error).__name__, error)
@@ -209,16 +230,22 @@ def _best_effort(queue: str, what: str, command: Callable[[], object]) -> None:
         raise  # the caller is an RQ job that has reached its timeout; RQ raises this once
     except Exception:  # the caller's work is committed, and must not fail because of a wrong setting
         if not _log_this(f"{queue} wrongly"):
-            return
+            return False
         if queue not in redis_clients.queue_names():
             logger.error(UNKNOWN_QUEUE, what, queue, ", ".join(redis_clients.queue_names()) or "none")
         else:
             logger.exception('cannot %s for queue "%s"; run `manage.py check`', what, queue)
     else:
+        outages.ended(queue)
+        if _quiet_until:
+            for name in redis_clients.queues_beside(queue):
+                _quiet_until.pop(name, None)
         if _log_this.clear(queue):
             logger.warning('Redis answers again for queue "%s"', queue)
         if _log_this.clear(refused):
             logger.warning('can %s for queue "%s" again', what, queue)
+        return True
+    return False
 
 
 def on_commit(callback: Callable[[], None], *, using: str) -> None:

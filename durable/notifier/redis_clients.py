@@ -26,7 +26,15 @@ from rq.serializers import JSONSerializer
 from durable.conf import conf
 from durable.core import registry
 
-__all__ = ["LogThrottle", "client", "one_queue_per_redis", "queue_names", "rq_queue"]
+__all__ = [
+    "LogThrottle",
+    "client",
+    "first_queue_beside",
+    "one_queue_per_redis",
+    "queue_names",
+    "queues_beside",
+    "rq_queue",
+]
 
 CONNECT_TIMEOUT = 0.5  # seconds
 SOCKET_TIMEOUT = 1.0  # seconds
@@ -71,6 +79,20 @@ def one_queue_per_redis(queues: Iterable[str]) -> dict[str, Redis]:
         redis = client(name)
         found.setdefault(repr(_place(redis.connection_pool)), (name, redis))
     return dict(found.values())
+
+
+def queues_beside(name: str) -> list[str]:
+    """Return the queues of RQ_QUEUES that are in the same Redis as this one; it alone if that is not known."""
+    try:
+        place = repr(_place(client(name).connection_pool))
+        return [each for each in queue_names() if repr(_place(client(each).connection_pool)) == place] or [name]
+    except Exception:  # noqa: BLE001 - a queue with wrong settings, which a check reports
+        return [name]
+
+
+def first_queue_beside(name: str) -> str:
+    """Return the first queue of RQ_QUEUES that is in the same Redis as this one: a name for that Redis."""
+    return queues_beside(name)[0]
 
 
 def _place(pool: ConnectionPool) -> object:

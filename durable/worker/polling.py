@@ -1,4 +1,4 @@
-"""The loop of a worker process without Redis (`DURABLE["REDIS"] = False`).
+"""The loop of a worker process without Redis (`DURABLE["REDIS"] = False`), or while Redis is away.
 
 Owns which queue the process serves next. The parent (`durable.worker.supervisor`) polls the database for all its
 processes and writes the names of queues with due runs to each one's standard input. Runs that a pass of this process
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -46,6 +46,8 @@ class DueQueues:
         self._due: set[str] = set()
         self._moments: list[tuple[datetime, str]] = []  # a heap
         self._unread = b""
+        #: Called with each report of the parent, in the thread that reads it.
+        self.on_report: Callable[[], object] | None = None
         self._changes: SimpleQueue[str] = SimpleQueue()  # a signal handler puts into it, so it takes no lock
 
     def run_is_due(self, queue: str) -> None:
@@ -67,12 +69,18 @@ class DueQueues:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self.run_is_due(line.decode())
+        if lines and self.on_report is not None:
+            self.on_report()
 
-    def next(self) -> str | None:
-        """Wait until a queue has due runs, and return it. Return None once a stop is requested."""
+    def look(self) -> None:
+        """Have `next` look whether it is over."""
+        self._changes.put("look")
+
+    def next(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
+        """Wait until a queue has due runs, and return it. Return None once a stop is requested, or it is over."""
         self._stop.listen(self._changes)
         try:
-            while not self._stop.requested:
+            while not self._stop.requested and not is_over():
                 queue, wait = self._take()
                 if queue is not None:
                     return queue
@@ -103,15 +111,15 @@ class DueQueues:
             return None, min(LONGEST_WAIT, max(0.0, (self._moments[0][0] - now).total_seconds()))
 
 
-def serve(loop: WorkerLoop, due: DueQueues) -> None:
-    """Serve each reported queue until a stop is requested."""
+def serve(loop: WorkerLoop, due: DueQueues, is_over: Callable[[], bool] = lambda: False) -> None:
+    """Serve each reported queue until a stop is requested, or it is over."""
     wakeups.listen(due)
     try:
-        while not loop.stop.requested:
+        while not loop.stop.requested and not is_over():
             if not loop.has_room:
-                loop.wait_for_room()
+                loop.wait_for_room(RETRY)
                 continue
-            queue = due.next()
+            queue = due.next(is_over)
             if queue is None:
                 return
             try:

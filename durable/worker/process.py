@@ -57,7 +57,7 @@ def run_worker(
     is_open = serves_all and not conf.REDIS
     with WorkerLoop(pool, store=store_for(conf.DATABASE), queues=queues, serves_all=is_open, learns_names=True) as loop:
         if conf.REDIS:
-            rq_serve.serve(loop, queues, say=say, logging_level=logging_level)
+            rq_serve.serve(loop, queues, due, logging_level=logging_level)
         else:
             polling.serve(loop, due)
     _leave_what_goes_on(say)

@@ -20,13 +20,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import rq
 from redis.client import Pipeline
 from redis.exceptions import RedisError
-from rq.exceptions import StopRequested
+from rq.exceptions import DequeueTimeout, StopRequested
 from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
@@ -35,7 +36,9 @@ from rq.worker import WorkerStatus
 
 from durable.conf import conf
 from durable.jobs import set_up_django
+from durable.notifier import outages
 from durable.worker import rq_bookkeeping
+from durable.worker.retry import RETRY
 from durable.worker.rq_bookkeeping import execution_args, is_durable_job
 from durable.worker.rq_jobs import GuardedJob
 from durable.worker.rq_mixin import SIGN_EVERY, DurableWorkerMixin
@@ -54,6 +57,10 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
     """
 
     loop: WorkerLoop | None = None
+    #: Whether it leaves RQ's loop when Redis is away, to poll the database, and the error that made it leave.
+    leaves = False
+    lost: BaseException | None = None
+    _is_asked_to_leave = False
     _is_not_suspended = False  # whether Redis has said since the last job that workers are not suspended
     _sent_state = ""  # the state that was last written to Redis
 
@@ -82,6 +89,41 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         finally:
             self.loop = None
 
+    def leave(self) -> None:
+        """Leave RQ's loop, even if it waits for a Redis that has vanished. May be called from any thread."""
+        self._is_asked_to_leave = True
+        with contextlib.suppress(RedisError, OSError):
+            self.connection.connection_pool.disconnect()
+
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Leave RQ's loop if Redis is away, in the way that RQ logs no error of."""
+        if not self.leaves:
+            yield
+            return
+        try:
+            if self._is_asked_to_leave or self.lost is not None:
+                raise StopRequested
+            yield
+        except (DequeueTimeout, StopRequested):
+            raise
+        except Exception as error:
+            if not self._is_asked_to_leave:
+                if not outages.is_away(error):
+                    raise
+                self.lost = error
+            raise StopRequested from None
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
+        """Try again quietly where the worker's own loop notices that Redis is away."""
+        if self._is_asked_to_leave or self.lost is not None:
+            pubsub_thread.stop()
+            return
+        if self.leaves and outages.is_away(exc):
+            time.sleep(RETRY)
+            return
+        super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
+
     def _work_with(self, loop: WorkerLoop, *args: Any, **kwargs: Any) -> bool:
         loop.leases.pulse = self._begin_beat
         try:
@@ -100,7 +142,18 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
                     self.heartbeat()
             if self.loop.stop.requested:
                 raise StopRequested
-        return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
+        with self.leaving():
+            return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Send a heartbeat."""
+        with self.leaving() if pipeline is None else contextlib.nullcontext():
+            super().heartbeat(timeout, pipeline)
+
+    def run_maintenance_tasks(self) -> None:
+        """Do what RQ does every ten minutes."""
+        with self.leaving():
+            super().run_maintenance_tasks()  # type: ignore[no-untyped-call]  # RQ's own
 
     def handle_warm_shutdown_request(self) -> None:
         """End the pass under way at its next operation."""
@@ -113,7 +166,8 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             raise StopRequested
         was_asked, self._is_not_suspended = self._is_not_suspended, False
         if not was_asked:
-            super().check_for_suspension(burst)
+            with self.leaving():
+                super().check_for_suspension(burst)
 
     def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
         """Write the state to Redis, unless the same state was written just before."""
@@ -173,6 +227,17 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     def finish_job(self, job: Job) -> None:
         """Delete and count the job, and query what RQ's loop queries next, in one round trip."""
+        if self._is_asked_to_leave:
+            return
+        try:  # the work of the job is done: RQ would note a failure
+            self._finish_job(job)
+        except Exception as error:
+            if not self._is_asked_to_leave:
+                if not (self.leaves and outages.is_away(error)):
+                    raise
+                self.lost = error
+
+    def _finish_job(self, job: Job) -> None:
         with self.connection.pipeline(transaction=False) as together:
             rq_bookkeeping.end(self, job, together)
             # Not `set_state`: RQ's signal handler must see the worker as busy until the job is over, and this is part
@@ -189,6 +254,10 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
     def teardown(self) -> None:
         """Unregister the worker. If Redis is unreachable, at least end the thread that listens to it."""
+        if self.lost is not None or self._is_asked_to_leave:
+            if self.pubsub_thread is not None:
+                self.pubsub_thread.stop()
+            return
         try:
             super().teardown()  # type: ignore[no-untyped-call]  # RQ's own
         except RedisError:
@@ -201,7 +270,8 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         if isinstance(job, GuardedJob):
             job.loop = self.loop
         try:
-            super().execute_job(job, queue)
+            with self.leaving():
+                super().execute_job(job, queue)
         finally:
             self._end_beats()
 

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final
 
@@ -64,7 +65,7 @@ class DurableWorkerMixin:
         is read.
         """
         self.job_class = guarded(self.job_class)
-        self.queue_class = _stoppable(self.queue_class, lambda: self._shutdown_requested_date is not None)
+        self.queue_class = _stoppable(self.queue_class, lambda: self._shutdown_requested_date is not None, self.leaving)
         is_default = serializer in (None, "rq.serializers.DefaultSerializer", "pickle")
         for queue in self.queues:
             chosen: Any = queue.serializer
@@ -74,6 +75,10 @@ class DurableWorkerMixin:
             queue.serializer = JSONSerializer if is_json else ReadsJson(chosen)
             queue.job_class = self.job_class
         self.serializer = JSONSerializer  # for what RQ reads before the queue of the job is known
+
+    def leaving(self) -> AbstractContextManager[None]:
+        """Return a block around a look for jobs: an error within may be a reason to leave RQ's loop."""
+        return contextlib.nullcontext()
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run the job if this worker may run it, otherwise refuse it."""
@@ -165,7 +170,9 @@ class DurableWorkerMixin:
             together.execute()
 
 
-def _stoppable(queue_class: type[Queue], is_stopping: Callable[[], bool]) -> type[Queue]:
+def _stoppable(
+    queue_class: type[Queue], is_stopping: Callable[[], bool], leaving: Callable[[], AbstractContextManager[None]]
+) -> type[Queue]:
     """Return the queue class with a last look at `is_stopping` before it waits for a job, which raises StopRequested.
 
     RQ's signal handler raises StopRequested in whatever code an idle worker executes. A logging handler, for example,
@@ -177,6 +184,11 @@ def _stoppable(queue_class: type[Queue], is_stopping: Callable[[], bool]) -> typ
             raise StopRequested
 
     class StoppableQueue(queue_class):  # type: ignore[misc,valid-type]  # the class that RQ_QUEUES may name
+        @classmethod
+        def dequeue_any(cls, *args: Any, **kwargs: Any) -> Any:
+            with leaving():
+                return super().dequeue_any(*args, **kwargs)
+
         @classmethod
         def lpop(cls, *args: Any, **kwargs: Any) -> Any:
             look()

@@ -22,7 +22,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from redis import Redis
+from redis.client import PubSub
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from durable import signals
 from durable.conf import conf
@@ -30,7 +32,7 @@ from durable.core import clock
 from durable.core.records import ActionRecord, RunState
 from durable.core.renames import names_of_queue
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
-from durable.notifier import notify, redis_clients, sweep_heartbeat
+from durable.notifier import notify, outages, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.rollups import Roller
 from durable.store.base import Store
@@ -56,6 +58,8 @@ CASCADE_FOR: Final = 2.0  # seconds of a sweep in which the children of ended ru
 RELEASE_AT_ONCE: Final = 100
 # Seconds between two rows of the audit log about pruning, so that the log grows by a row an hour at most.
 LOG_EVERY: Final = 3_600.0
+# Seconds without an answer after which Redis is away.
+SILENCE: Final = 2.0
 # Between two turns of the chores.
 CHORES_EVERY: Final = timedelta(seconds=30)
 
@@ -153,7 +157,7 @@ class Periodic:
 class Timer(Periodic):
     """Notifies at deadlines, less than 50 ms late on an idle machine; a sweep's interval late if Redis lost an alarm.
 
-    Without Redis it polls: every POLL_INTERVAL it notifies of all queues with due runs.
+    Without Redis, and while Redis is away, it polls: every POLL_INTERVAL it notifies of all queues with due runs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -168,14 +172,15 @@ class Timer(Periodic):
         The sweep notifies of runs that became due earlier and that no worker has claimed.
         """
         queues = list(dict.fromkeys(name for each in redis_clients.queue_names() for name in names_of_queue(each)))
-        if self._looked_at is None or not conf.REDIS:
+        is_polling = not conf.REDIS or outages.must_poll()
+        if self._looked_at is None or is_polling:
             due = self.store.due_queues(now)
         else:
             due = self.store.due_queues(now, queues=queues, since=min(self._looked_at, now) - OVERLAP)
         for queue in due:
             notify.notify(queue)
         self._looked_at = now
-        ask_again = now + timedelta(seconds=conf.SWEEP_INTERVAL if conf.REDIS else conf.POLL_INTERVAL)
+        ask_again = now + timedelta(seconds=conf.POLL_INTERVAL if is_polling else conf.SWEEP_INTERVAL)
         deadline = self.store.next_deadline(queues, now, until=ask_again)
         return min(deadline, ask_again) if deadline is not None else ask_again
 
@@ -320,7 +325,7 @@ class Chores(Periodic):
 class DeadlineListener:
     """Listens for alarms (`durable.notifier.notify.notify_at`) and brings the timer forward.
 
-    One thread for each Redis.
+    One thread for each Redis. It notices within seconds that Redis is away, and that it is back.
     """
 
     def __init__(self, timer: Timer) -> None:
@@ -351,7 +356,10 @@ class DeadlineListener:
             try:
                 self._listen(queue, redis)
             except (RedisError, OSError) as error:
-                if _log_this(queue):
+                if outages.is_away(error):
+                    outages.began(queue, error)
+                    self.timer.bring_forward(clock.now())  # to poll from now on
+                elif _log_this(queue):
                     logger.warning("alarms are not heard now, the sweep makes up for it: %s", error)
                 self._stopping.wait(RETRY)
             except Exception:  # the thread must survive every error
@@ -362,17 +370,31 @@ class DeadlineListener:
     def _listen(self, queue: str, redis: Redis) -> None:
         with redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py's own
             pubsub.subscribe(notify.ALARMS)
+            asked_at: float | None = time.monotonic()
             while not self._stopping.is_set():
                 message = pubsub.get_message(timeout=0.5)
                 if message is None:
+                    asked_at = self._ask(pubsub, asked_at)
                     continue
+                asked_at = None  # whatever it says, it has come from Redis
                 if message["type"] == "subscribe":
                     self._hear(queue)
                 elif message["type"] == "message":
                     self._on_alarm(message["data"])
 
+    @staticmethod
+    def _ask(pubsub: PubSub, asked_at: float | None) -> float:
+        """Ask Redis for a sign, since a host that vanishes closes no connection. Return when it was asked."""
+        if asked_at is None:
+            pubsub.ping()
+            return time.monotonic()
+        if time.monotonic() - asked_at > SILENCE:
+            raise RedisTimeoutError(f"no answer for {SILENCE:g} s")
+        return asked_at
+
     def _hear(self, queue: str) -> None:
         _log_this.clear(queue)
+        outages.ended(queue)
         self._deaf.discard(queue)
         if not self._deaf:
             self.listening.set()

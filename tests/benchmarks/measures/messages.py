@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
 from statistics import median
 
+from django.conf import settings
+from django.test import override_settings
+
 from durable.models import Run
+from project.servers import EmbeddedRedis
 from tests.benchmarks.measuring import Bench, Figure, measure, percentile
 from tests.benchmarks.workers import PATIENCE, wait_for_all, workers
 from tests.benchmarks.workflows import receiving, steps
@@ -26,6 +31,24 @@ def messages(bench: Bench) -> Iterator[Figure]:
         steps.start_many([(1,)] * bench.size(2000, 300))
         yield from _figures("message under load", latencies(bench.size(40, 10), pause=0.0))
         wait_for_all(steps.name)
+
+
+@measure("messages without Redis")
+def messages_without_redis(bench: Bench) -> Iterator[Figure]:
+    """As "messages", while the Redis of the worker and of this process is away."""
+    before = os.environ["REDIS_URL"]
+    with EmbeddedRedis() as own:
+        queues = {name: {"URL": own.url, "SERIALIZER": "json"} for name in settings.RQ_QUEUES}
+        os.environ["REDIS_URL"] = own.url
+        try:
+            with override_settings(RQ_QUEUES=queues), workers(1):
+                own.stop("kill")
+                try:
+                    yield from _figures("message while Redis is away", latencies(bench.size(40, 10)))
+                finally:
+                    own.start()
+        finally:
+            os.environ["REDIS_URL"] = before
 
 
 def _figures(name: str, latencies: list[float]) -> Iterator[Figure]:

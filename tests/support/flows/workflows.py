@@ -72,6 +72,14 @@ def hears(ctx: Context, name: str) -> str:
     return result
 
 
+@workflow(name="flows.silent")
+def silent(ctx: Context, name: str) -> str:
+    """Say, once there are news, which process has received them; without Redis."""
+    body: str = ctx.queue.next("news").body
+    pid: int = ctx.step("pid", os.getpid)
+    return f"{name} heard {body}, pid {pid}"
+
+
 def spin() -> None:
     """Python code that does not end."""
     while True:

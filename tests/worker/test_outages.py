@@ -1,0 +1,117 @@
+"""`manage.py durable_worker` while Redis is away: killed, stopped without a word, back without what it had."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+from durable import get_run
+from durable.core.records import RunState
+from durable.notifier import outages, redis_clients
+from durable.store import Store, store_for
+from project.servers import EmbeddedRedis
+from tests.support.processes import Program, Run, is_completed, start_run
+from tests.support.runs import state
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("unlogged", "no_outages"),
+]
+
+
+@pytest.fixture
+def store() -> Store:
+    return store_for("default")
+
+
+@pytest.fixture
+def own_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedRedis]:
+    """A Redis of the test's own, which forgets everything when it is restarted."""
+    monkeypatch.setattr(redis_clients, "SOCKET_TIMEOUT", 1.0)
+    with EmbeddedRedis() as server:
+        queues = {name: {"URL": server.url, "SERIALIZER": "json"} for name in settings.RQ_QUEUES}
+        with override_settings(RQ_QUEUES=queues):
+            yield server
+
+
+@pytest.fixture
+def run(child_environment: dict[str, str], own_redis: EmbeddedRedis) -> Iterator[Run]:
+    """Start a `durable_worker` with so many slots, which sweeps once in ten minutes."""
+    started: list[Program] = []
+    environment = {
+        **child_environment,
+        "DJANGO_SETTINGS_MODULE": "tests.support.flows.settings",
+        "PYTHONUNBUFFERED": "1",
+        "REDIS_URL": own_redis.url,
+        "FLOWS_SWEEP": "600",
+    }
+
+    def start(concurrency: int) -> Program:
+        program = Program("durable_worker", f"--concurrency={concurrency}", environment=environment)
+        started.append(program)
+        return program
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.end()
+        each.close()
+
+
+def goes_on(store: Store, name: str) -> None:
+    """A new run begins, hears a message and ends; neither waits for a sweep."""
+    run_id = start_run(store, "flows.silent", name)
+    eventually(lambda: state(store, run_id).state == RunState.SLEEPING)
+    get_run(run_id).send("news", "peace")
+    eventually(lambda: is_completed(store, run_id))
+
+
+def killed(server: EmbeddedRedis) -> None:
+    server.stop("kill")
+
+
+def back_again(server: EmbeddedRedis) -> None:
+    server.start()
+
+
+def stopped(server: EmbeddedRedis) -> None:
+    """It accepts connections, and answers nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+
+
+def continued(server: EmbeddedRedis) -> None:
+    os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize(("go", "come_back"), [(killed, back_again), (stopped, continued)], ids=["killed", "stopped"])
+def test_work_goes_on_while_redis_is_away_and_says_so_once(
+    go: Callable[[EmbeddedRedis], None],
+    come_back: Callable[[EmbeddedRedis], None],
+    concurrency: int,
+    store: Store,
+    run: Run,
+    own_redis: EmbeddedRedis,
+) -> None:
+    program = run(concurrency)
+    program.pids()
+    goes_on(store, "before")
+    go(own_redis)
+    try:
+        for number in range(3):
+            goes_on(store, f"meanwhile-{number}")
+        program.wait_for("Redis is away", 2)  # the parent and the worker
+        assert outages.is_found_away("default")
+    finally:
+        come_back(own_redis)
+    program.wait_for("Redis answers again", 2)
+    goes_on(store, "after")
+    assert program.end() == 0
+    told = [line for line in program.lines if "Redis" in line]
+    assert len(told) == 4, told
+    assert not [line for line in program.lines if "ERROR" in line or "Traceback" in line or "retrying" in line]
