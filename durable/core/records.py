@@ -6,7 +6,6 @@ All times are aware datetimes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -343,12 +342,6 @@ class Cause:
     place: str
     error_type: str
     pattern: str
-
-    @property
-    def fingerprint(self) -> str:
-        """The name of the cause: 16 hexadecimal digits, the same in every process."""
-        text = f"{self.place}\0{self.error_type}\0{self.pattern}"
-        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,36 @@ Side tables: a run that does not fail has no row in them.
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from typing import Any, Final
 
+from django.conf import settings
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q
+from django.utils.crypto import salted_hmac
 
 from durable.core.records import Cause as CauseRecord
 from durable.core.records import FailureRecord
 from durable.models.fields import NameField, SafeTextField
 from durable.models.run import Run
 
-__all__ = ["Cause", "CauseBuild", "Failure"]
+__all__ = ["Cause", "CauseBuild", "Failure", "names_of"]
+
+_SALT: Final = "durable.causes"
+
+
+def names_of(cause: CauseRecord) -> list[str]:
+    """Return the names under which a cause may be known, 16 hexadecimal digits each; a new one gets the first.
+
+    Who sees a name may not be allowed to see the cause's pattern, so a name is a keyed hash: nobody can try patterns
+    without `SECRET_KEY`. A cause that is known under a name of `SECRET_KEY_FALLBACKS`, or under the hash without a key
+    of earlier versions, keeps that name.
+    """
+    text = f"{cause.place}\0{cause.error_type}\0{cause.pattern}".encode(errors="surrogatepass")
+    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    found = [salted_hmac(_SALT, text, secret=key, algorithm="sha256").hexdigest() for key in keys]
+    return list(dict.fromkeys(each[:16] for each in [*found, hashlib.sha256(text).hexdigest()]))
 
 
 class Cause(models.Model):

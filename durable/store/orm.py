@@ -54,6 +54,7 @@ from durable.models import (
     RunLimit,
     StepSave,
 )
+from durable.models.causes import names_of
 from durable.models.run import RunQuerySet
 from durable.store import activities, endings, groups, lines, ranks, rates, row_rules, slots
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
@@ -523,9 +524,12 @@ class OrmStore(DatabaseStore):
         causes = Cause.objects.using(self.alias)
         if connections[self.alias].features.has_select_for_update:  # a cause that was pruned meanwhile is made again
             causes = causes.select_for_update()
-        cause, _ = causes.get_or_create(
-            fingerprint=failure.cause.fingerprint, defaults=cause_row(failure.cause, failure.failed_at)
-        )
+        names = names_of(failure.cause)
+        known = {each.fingerprint: each for each in causes.filter(fingerprint__in=names)}
+        cause = next((known[each] for each in names if each in known), None)
+        if cause is None:
+            row = cause_row(failure.cause, failure.failed_at)
+            cause, _ = causes.get_or_create(fingerprint=names[0], defaults=row)
         child = run.parent_id is not None and Child.objects.using(self.alias).filter(run_id=run.id).exists()
         parent_id = run.parent_id if child else None
         rows = [Failure(cause=cause, parent_id=parent_id, **{name: getattr(failure, name) for name in FAILURE_NAMES})]

@@ -42,6 +42,7 @@ from durable.models import (
     RunLimit,
     StepSave,
 )
+from durable.models.causes import names_of
 from durable.models.fields import (
     ErrorField,
     JSONTextField,
@@ -256,7 +257,7 @@ def failure_row(failure: FailureRecord) -> str:
     """Return a failure and its cause as JSON text for json_to_record."""
     cause = failure.cause
     row = {name: getattr(failure, name) for name in FAILURE_NAMES}
-    row |= {"fingerprint": cause.fingerprint, **cause_row(cause, failure.failed_at)}
+    row |= {"names": names_of(cause), **cause_row(cause, failure.failed_at)}
     return json_row({name: pack(value) if isinstance(value, str) else value for name, value in row.items()})
 
 

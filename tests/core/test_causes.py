@@ -10,7 +10,7 @@ import pytest
 
 from durable import Context, Continue, CriticalError, RollbackError
 from durable.core.causes import MAX_PATTERN, numberless, pattern_of, place_of
-from durable.core.records import Cause, FailureRecord
+from durable.core.records import FailureRecord
 from durable.core.transitions import TRANSITIONS
 from durable.testing import Harness
 from tests.core import undoing
@@ -72,13 +72,6 @@ def test_a_place_has_no_numbers_of_iterations(location: str, place: str) -> None
 )
 def test_numbered_places_are_one_and_words_stay(place: str, folded: str) -> None:
     assert numberless(place) == folded
-
-
-def test_a_fingerprint_differs_with_each_part() -> None:
-    parts = [("a", "b", "c"), ("x", "b", "c"), ("a", "x", "c"), ("a", "b", "x"), ("ab", "", "c"), ("a", "\udfff", "c")]
-    found = {Cause(place=one, error_type=two, pattern=three).fingerprint for one, two, three in parts}
-    assert len(found) == len(parts)
-    assert all(len(each) == 16 and int(each, 16) >= 0 for each in found)
 
 
 # -- of runs

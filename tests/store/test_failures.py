@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connections
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Cause, FailureRecord, RunChange, RunState
 from durable.models import Cause as CauseModel
 from durable.models import CauseBuild, Failure
+from durable.models.causes import names_of
 from durable.store import Store
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
@@ -96,6 +100,39 @@ def test_a_failure_is_undone_with_its_transaction(store: Store) -> None:
     assert store.failure("run") is None
 
 
+def test_a_name_differs_with_each_part() -> None:
+    parts = [("a", "b", "c"), ("x", "b", "c"), ("a", "x", "c"), ("a", "b", "x"), ("ab", "", "c"), ("a", "\udfff", "c")]
+    found = {names_of(Cause(place=one, error_type=two, pattern=three))[0] for one, two, three in parts}
+    assert len(found) == len(parts)
+    assert all(len(each) == 16 and int(each, 16) >= 0 for each in found)
+
+
+def test_nobody_finds_a_cause_by_trying_patterns(database_store: OrmStore | PostgresStore) -> None:
+    """Its name is shown to users who may not see its pattern."""
+    failed(database_store, "a")
+    name = CauseModel.objects.using(database_store.alias).get().fingerprint
+    text = f"{DECLINED.place}\0{DECLINED.error_type}\0{DECLINED.pattern}"
+    assert name != hashlib.sha256(text.encode()).hexdigest()[:16]
+    with override_settings(SECRET_KEY="another"):
+        assert names_of(DECLINED)[0] != name
+
+
+def test_a_known_cause_keeps_its_name(database_store: OrmStore | PostgresStore) -> None:
+    """That of earlier versions, and of keys that were rotated."""
+    causes = CauseModel.objects.using(database_store.alias)
+    failed(database_store, "a")
+    causes.update(fingerprint=names_of(DECLINED)[-1])
+    failed(database_store, "b")
+    assert causes.get().fingerprint == names_of(DECLINED)[-1]
+    causes.update(fingerprint=names_of(DECLINED)[0])
+    with override_settings(SECRET_KEY="another", SECRET_KEY_FALLBACKS=[settings.SECRET_KEY]):
+        failed(database_store, "c")
+        assert causes.count() == 1
+    with override_settings(SECRET_KEY="another"):
+        failed(database_store, "d")
+        assert causes.count() == 2
+
+
 def test_failures_of_one_cause_share_its_row(database_store: OrmStore | PostgresStore) -> None:
     failed(database_store, "a")
     failed(database_store, "b", failed_at=at(5))
@@ -103,7 +140,7 @@ def test_failures_of_one_cause_share_its_row(database_store: OrmStore | Postgres
     rows = CauseModel.objects.using(database_store.alias).order_by("id")
     assert [row.record for row in rows] == [DECLINED, replace(DECLINED, pattern="other")]
     assert [row.first_seen_at for row in rows] == [at(1), at(1)]
-    assert [row.fingerprint for row in rows] == [row.record.fingerprint for row in rows]
+    assert [row.fingerprint for row in rows] == [names_of(row.record)[0] for row in rows]
     shared = Failure.objects.using(database_store.alias).filter(cause=rows[0])
     assert set(shared.values_list("run_id", flat=True)) == {"a", "b"}
 

@@ -387,13 +387,14 @@ BEGIN
     RETURN;
   END IF;
   SELECT * INTO f FROM json_to_record(failure) AS x(
-    fingerprint text, place text, error_type text, pattern text, first_seen_at timestamptz, workflow text, queue text,
+    names text[], place text, error_type text, pattern text, first_seen_at timestamptz, workflow text, queue text,
     worker text, failed_at timestamptz, run_created_at timestamptz, is_open boolean);
   LOOP
-    SELECT id INTO found_id FROM durable_cause WHERE fingerprint = f.fingerprint FOR KEY SHARE;
+    SELECT id INTO found_id FROM durable_cause WHERE fingerprint = ANY(f.names)
+    ORDER BY array_position(f.names, fingerprint::text) LIMIT 1 FOR KEY SHARE;
     EXIT WHEN FOUND;
     INSERT INTO durable_cause (fingerprint, place, error_type, pattern, first_seen_at, muted_by)
-    VALUES (f.fingerprint, f.place, f.error_type, f.pattern, f.first_seen_at, '')
+    VALUES (f.names[1], f.place, f.error_type, f.pattern, f.first_seen_at, '')
     ON CONFLICT (fingerprint) DO NOTHING;
   END LOOP;
   INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open)
@@ -420,13 +421,14 @@ BEGIN
     RETURN;
   END IF;
   SELECT * INTO f FROM json_to_record(failure) AS x(
-    fingerprint text, place text, error_type text, pattern text, first_seen_at timestamptz, workflow text, queue text,
+    names text[], place text, error_type text, pattern text, first_seen_at timestamptz, workflow text, queue text,
     worker text, failed_at timestamptz, run_created_at timestamptz, is_open boolean, build text);
   LOOP
-    SELECT id INTO found_id FROM durable_cause WHERE fingerprint = f.fingerprint FOR KEY SHARE;
+    SELECT id INTO found_id FROM durable_cause WHERE fingerprint = ANY(f.names)
+    ORDER BY array_position(f.names, fingerprint::text) LIMIT 1 FOR KEY SHARE;
     EXIT WHEN FOUND;
     INSERT INTO durable_cause (fingerprint, place, error_type, pattern, first_seen_at, muted_by)
-    VALUES (f.fingerprint, f.place, f.error_type, f.pattern, f.first_seen_at, '')
+    VALUES (f.names[1], f.place, f.error_type, f.pattern, f.first_seen_at, '')
     ON CONFLICT (fingerprint) DO NOTHING;
   END LOOP;
   INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open, build,
