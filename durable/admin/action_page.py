@@ -34,7 +34,7 @@ from durable.inspection.progress import open_keys_of_long
 from durable.inspection.refusals import told
 from durable.inspection.shell_command import command
 from durable.models import Run
-from durable.operations.audit import PERMISSIONS, OperationDeniedError, acting_as, revision
+from durable.operations.audit import OperationDeniedError, acting_as, needed_by, revision
 from durable.operations.audited import UnseenRunError, audited
 from durable.operations.bulk_starts import starts_of_run
 
@@ -99,7 +99,7 @@ def admit(request: HttpRequest, action: str, run_id: str) -> None:
 
     Call this before looking for the run: a user who may not see runs must not learn which runs exist.
     """
-    for permission in (PERMISSIONS[action], "view_run"):
+    for permission in (*needed_by(action), "view_run"):
         if access.may(request, permission):
             continue
         if request.method == "POST":

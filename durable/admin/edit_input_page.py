@@ -29,6 +29,8 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the editor, or start the run again."""
     for action in ("edit_input", "restart"):
         action_page.admit(request, action, unquote(key))
+    if request.method == "POST" and not access.may(request, "view_payload"):
+        action_page.log_denied(request, "edit_input", "view_payload", unquote(key))
     access.demand(request, "view_payload")
     run = pages.find(request, key)
     with reading():

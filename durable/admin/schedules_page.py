@@ -20,7 +20,7 @@ from durable.inspection.payloads import payload, pretty
 from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
 from durable.inspection.shell_command import command
 from durable.models import Schedule, Tick
-from durable.operations.audit import PERMISSIONS
+from durable.operations.audit import needed_by
 from durable.operations.schedules.rows import place_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "schedules": [_shown(admin, each, run_url) for each in found],
         "next_url": f"?{urlencode({'after': after})}" if after else "",
         "is_first": not request.GET.get("after"),
-        "may_create": access.may(request, "add_schedule"),
+        "may_create": all(access.may(request, each) for each in needed_by("create_schedule")),
         "create_url": admin.url("schedule_create"),
     }
     return admin.page(request, "schedules", context)
@@ -191,7 +191,7 @@ def _verbs(admin: AdminPages, request: HttpRequest, row: Schedule) -> list[Shown
     return [
         ShownVerb(title=title, url=admin.url("schedule_act", row.name, name), kind=kind)
         for name, title, kind, fits in fitting
-        if fits and access.may(request, PERMISSIONS[ACTIONS[name]])
+        if fits and all(access.may(request, each) for each in needed_by(ACTIONS[name]))
     ]
 
 

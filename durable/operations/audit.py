@@ -43,6 +43,7 @@ __all__ = [
     "bulk_id",
     "code_actor",
     "log_refused",
+    "needed_by",
     "reason",
     "revision",
     "within_bulk",
@@ -101,6 +102,14 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "go_on": "operate_run",
     "stop_here": "operate_run",
 }
+
+#: The actions that need a second permission: a schedule starts runs of any workflow with any arguments.
+_ALSO: Final[Mapping[str, str]] = {"create_schedule": "start_run", "edit_schedule": "start_run"}
+
+
+def needed_by(action: str) -> tuple[str, ...]:
+    """Return all permissions of the app `durable` that an action needs."""
+    return tuple(filter(None, (PERMISSIONS[action], _ALSO.get(action))))
 
 
 #: What an action that is not about a run does, in words.
@@ -223,10 +232,10 @@ class ActorScope:
         return (own.filter(detail=detail) if detail else own.filter(before="")).exists()
 
     def check(self, action: str) -> None:
-        """Check the permission. Raises OperationDeniedError if the actor lacks the one that `action` needs."""
-        permission = PERMISSIONS[action]
-        if not self.actor.may(permission):
-            raise OperationDeniedError(action, permission, self.actor.name)
+        """Check the permissions. Raises OperationDeniedError if the actor lacks one that `action` needs."""
+        for permission in needed_by(action):
+            if not self.actor.may(permission):
+                raise OperationDeniedError(action, permission, self.actor.name)
 
 
 _acting: contextvars.ContextVar[ActorScope | None] = contextvars.ContextVar("durable_acting", default=None)

@@ -34,7 +34,15 @@ def report(ctx: Context) -> None:
 
 @pytest.fixture
 def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
-    permissions = ("view_run", "view_payload", "add_schedule", "change_schedule", "delete_schedule", "operate_schedule")
+    permissions = (
+        "view_run",
+        "view_payload",
+        "start_run",
+        "add_schedule",
+        "change_schedule",
+        "delete_schedule",
+        "operate_schedule",
+    )
     client = Client()
     client.force_login(make_user(*permissions))
     cookie = client.cookies[settings.SESSION_COOKIE_NAME].value

@@ -167,6 +167,9 @@ def test_editing_needs_its_permissions(stage: Stage, log_in: LogIn, missing: str
         assert client.get(editing(run_id)).status_code == 403
         assert client.post(editing(run_id), {"values": "{}"}).status_code == 403
     assert Run.objects.count() == 1
+    denied = OperatorAction.objects.filter(outcome="denied")
+    assert {each.run_id for each in denied} == {"run", "nowhere"}
+    assert all(f"durable.{missing}" in each.detail for each in denied)
 
 
 def hide(workflow: str, field: str, value: Any) -> Any:

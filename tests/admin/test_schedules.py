@@ -23,7 +23,7 @@ from durable.operations.schedules.verbs import override, pause, run_now
 pytestmark = pytest.mark.django_db
 
 LogIn = Callable[..., Client]
-ALL = ("add_schedule", "change_schedule", "delete_schedule", "operate_schedule")
+ALL = ("start_run", "add_schedule", "change_schedule", "delete_schedule", "operate_schedule")
 
 
 @workflow(name="tests.admin.report")

@@ -40,7 +40,7 @@ class Address:
 
 
 def _verb(permission: str, *keys: str, **body: Any) -> Address:
-    return Address(keys, frozenset({permission}), body=body)
+    return Address(keys, frozenset(permission.split(" and ")), body=body)
 
 
 RUN, FLOW, QUEUE, NIGHTLY = ("a",), ("tests.api.add",), ("default",), ("nightly",)
@@ -108,12 +108,14 @@ WRITES: Mapping[str, Address] = {
     "take-back-rate": _verb("change_limit", "calls"),
     "close-limit": _verb("change_limit", "calls", until=FAR),
     "open-limit": _verb("change_limit", "calls"),
-    "schedules": _verb("add_schedule", name="weekly", workflow="tests.api.add", rule="30 2 * * 1", args=[1, 2]),
+    "schedules": _verb(
+        "add_schedule and start_run", name="weekly", workflow="tests.api.add", rule="30 2 * * 1", args=[1, 2]
+    ),
     "pause-schedule": _verb("operate_schedule", *NIGHTLY),
     "resume-schedule": _verb("operate_schedule", *NIGHTLY),
     "run-schedule": _verb("operate_schedule", *NIGHTLY),
     "backfill": _verb("operate_schedule", *NIGHTLY, since="2026-01-01T00:00:00Z", until="2026-01-02T00:00:00Z"),
-    "edit-schedule": _verb("change_schedule", *NIGHTLY, rule="30 3 * * *"),
+    "edit-schedule": _verb("change_schedule and start_run", *NIGHTLY, rule="30 3 * * *"),
     "override-schedule": _verb("change_schedule", *NIGHTLY, rule="30 3 * * *"),
     "take-back-override": _verb("change_schedule", *NIGHTLY),
     "delete-schedule": _verb("delete_schedule", *NIGHTLY),

@@ -14,7 +14,7 @@ from tests.api.workflows import add
 
 pytestmark = pytest.mark.django_db
 
-EVERYTHING = ("view_run", "add_schedule", "change_schedule", "delete_schedule", "operate_schedule")
+EVERYTHING = ("view_run", "start_run", "add_schedule", "change_schedule", "delete_schedule", "operate_schedule")
 VERBS: dict[str, tuple[dict[str, Any], str]] = {
     "pause": ({}, "operate_schedule"),
     "resume": ({}, "operate_schedule"),

@@ -11,7 +11,7 @@ from durable import Context, Schedule, acting_as, get_run, workflow
 from durable.core.errors import ScheduleError, ScheduleNotFoundError, StaleScheduleError
 from durable.core.registry import UnknownWorkflowError
 from durable.models import Run, Tick
-from durable.operations.audit import PERMISSIONS, Actor, OperationDeniedError
+from durable.operations.audit import PERMISSIONS, Actor, OperationDeniedError, needed_by
 from durable.operations.schedules import verbs
 from durable.operations.schedules.rows import arguments_of
 from durable.operations.schedules.verbs import revision_of
@@ -77,12 +77,19 @@ def test_each_verb_needs_its_permission_and_is_logged(stage: Harness, action: st
     with pytest.raises(OperationDeniedError, match=PERMISSIONS[action]), acting_as(Actor("admin", user=user)):
         CALLS[action]()
     assert list(Schedule.objects.order_by("name").values()) == before
-    user.user_permissions.set(Permission.objects.filter(codename=PERMISSIONS[action]))
+    for number in range(len(needed_by(action))):
+        user.user_permissions.set(Permission.objects.filter(codename__in=needed_by(action)[:number]))
+        user = User.objects.get(pk=user.pk)
+        with pytest.raises(OperationDeniedError), acting_as(Actor("admin", user=user)):
+            CALLS[action]()
+    assert list(Schedule.objects.order_by("name").values()) == before
+    user.user_permissions.set(Permission.objects.filter(codename__in=needed_by(action)))
     user = User.objects.get(pk=user.pk)
     with acting_as(Actor("admin", user=user), reason="month end"):
         CALLS[action]()
-    [denied, done] = [each for each in stage.actions if each.action == action and each.source == "admin"]
-    assert (denied.outcome, done.outcome) == ("denied", "done")
+    *denied, done = [each for each in stage.actions if each.action == action and each.source == "admin"]
+    assert {each.outcome for each in denied} == {"denied"}
+    assert done.outcome == "done"
     assert (done.actor_label, done.reason) == ("ada", "month end")
     assert done.detail.startswith('schedule "')
 
@@ -268,3 +275,18 @@ class TestDeleting:
         Schedule.objects.update(gone_at=NOON, paused=True)
         verbs.delete("s")
         assert not Schedule.objects.exists()
+
+
+def test_creating_and_editing_need_what_a_start_needs(h: Harness) -> None:
+    """A schedule starts any workflow with any arguments."""
+    assert needed_by("create_schedule") == ("add_schedule", "start_run")
+    assert needed_by("edit_schedule") == ("change_schedule", "start_run")
+
+
+def test_a_queue_that_nobody_can_serve_is_refused(h: Harness) -> None:
+    with pytest.raises(ValueError, match='no worker can serve the queue "nowhere": the project'):
+        make("other", queue="nowhere")
+    before = make().queue
+    with pytest.raises(ValueError, match="no worker can serve"):
+        verbs.edit("s", queue="nowhere")
+    assert [each.queue for each in Schedule.objects.all()] == [before]

@@ -91,7 +91,7 @@ class SchedulesView(_ScheduleView):
 
     @described(operation_id="create_schedule", request=CreateScheduleForm, responses={201: ScheduleSerializer})
     def post(self, request: Request) -> HttpResponse:
-        """Create a schedule that operators own. Needs `durable.add_schedule`.
+        """Create a schedule that operators own. Needs `durable.add_schedule` and `durable.start_run`.
 
         409 for a name that is taken.
         """
@@ -210,7 +210,10 @@ class EditScheduleView(_VerbView):
 
     @described(operation_id="edit_schedule", request=EditScheduleForm, responses=ScheduleSerializer)
     def post(self, request: Request, name: str) -> HttpResponse:
-        """Change a schedule that operators own; what is left out stays. Needs `durable.change_schedule`."""
+        """Change a schedule that operators own; what is left out stays.
+
+        Needs `durable.change_schedule` and `durable.start_run`.
+        """
 
         def act(given: dict[str, Any]) -> dict[str, Any]:
             no_window = "window" in given and given["window"] is None

@@ -18,6 +18,7 @@ from durable.conf import conf
 from durable.core.duration import Duration, check_moment
 from durable.core.errors import ScheduleError, StaleScheduleError
 from durable.models import Schedule, Tick
+from durable.notifier import redis_clients
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step
 from durable.operations.schedules.rows import arguments_of, atomic, lock, next_moment
@@ -88,6 +89,7 @@ def create(
     at = runtime.current()
     with audited(at, "create_schedule", "") as by, atomic(at):
         check_not_an_order(workflow, "create_schedule")
+        _check_queue(queue)
         options = read_rules(rule).options
         args = options.args if args is None else args
         kwargs = options.kwargs if kwargs is None else kwargs
@@ -220,6 +222,7 @@ def edit(
     window = said.get("window") if window is None else window
     args = said.get("args") if args is None else args
     kwargs = said.get("kwargs") if kwargs is None else kwargs
+    _check_queue(changed.get("queue", ""))
     if window is not None or no_window:
         changed["window"] = None if no_window else window
     with _changing("edit_schedule", name) as change:
@@ -330,6 +333,13 @@ def _log(
 ) -> None:
     named = f'schedule "{schedule.name}"'
     at.store.log([by.done(before=before, after=after, detail=f"{named}: {detail}" if detail else named)])
+
+
+def _check_queue(queue: str) -> None:
+    """Raise ValueError for a queue that no worker can serve; "" is that of the workflow."""
+    names = sorted(redis_clients.queue_names()) if queue and conf.REDIS else []
+    if names and queue not in names:
+        raise ValueError(f'no worker can serve the queue "{queue[:64]}": the project\'s queues are {", ".join(names)}')
 
 
 def _planned(at: Runtime, schedule: Schedule, since: datetime, until: datetime) -> Backfill:
