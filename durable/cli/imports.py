@@ -12,8 +12,7 @@ from durable.cli.subcommand import Subcommand
 from durable.histories import HistoryFileError, StoredHistory, digest_of, moved_history, read_files
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
-from durable.operations.imports import import_run
-from durable.operations.start import Started
+from durable.operations.imports import Imported, import_run
 
 __all__ = ["IMPORT"]
 
@@ -38,11 +37,16 @@ def _import(options: Namespace, output: Output) -> int:
         for each in read_files(options.files):
             try:
                 with acting_as(actor, reason=options.reason):
-                    started = _imported(each, options)
+                    started, left_out = _imported(each, options)
             except REFUSALS as error:
                 output.complain(f"{options.as_prefix}{each.run.id} was not imported: {error}")
                 status = Exit.REFUSED
                 continue
+            for step in left_out:
+                output.complain(
+                    f'{started.id}: the rollback handler {step.handler!a} of the step "{step.location}" was left out: the code '
+                    "at hand does not name it there. A rollback does not undo this step"
+                )
             output.id(started.id)
             if not started.is_new:
                 output.say(f"{started.id} was imported before, with the same content")
@@ -54,7 +58,7 @@ def _import(options: Namespace, output: Output) -> int:
     return status
 
 
-def _imported(history: StoredHistory, options: Namespace) -> Started:
+def _imported(history: StoredHistory, options: Namespace) -> Imported:
     run, entries, messages = moved_history(history, options.as_prefix)
     return import_run(
         run,

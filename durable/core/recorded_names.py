@@ -46,9 +46,8 @@ def resolve_name(name: str) -> Callable[..., Any]:
 def resolve_used(name: str) -> Callable[..., Any]:
     """Return the object that "module:qualname" names; import nothing for the record's sake, and run no code of it.
 
-    A name of a package that is not in use counts by its source alone, without an import: then `NotInUse` is raised only
-    if the source has no such name, and the answer is a function that stands for it. Raises ImportError or
-    AttributeError.
+    A name in a module that is not imported counts by its source alone: the answer is a function that stands for it.
+    Raises ImportError, of which `NotInUse` is one, or AttributeError.
     """
     return _first(_used, name)
 
@@ -77,12 +76,13 @@ def _used(name: str) -> Callable[..., Any]:
     steps = qualname.split(".")
     if not all(part.isidentifier() for part in (*module_name.split("."), *steps)):
         raise ModuleRefused(f"{ascii(name)[:200]} is not the name of a function or class")
-    try:
-        module = used_module(module_name, steps[0], functions=True)
-    except NotInUse:
-        if not _source_has(module_name, steps[0]):
-            raise
-        return _not_imported
+    module = sys.modules.get(module_name)
+    if module is None:
+        if _source_has(module_name, steps[0]):
+            return _not_imported
+        if module_name.partition(".")[0] in sys.modules:
+            raise ModuleRefused(f"{module_name} has no {steps[0]}")
+        raise NotInUse(f"nothing in this process has imported {module_name.partition('.')[0]}")
     # getattr() would run a module's __getattr__ or a property
     found: Any = inspect.getattr_static(module, steps[0])
     for part in steps[1:]:
@@ -94,7 +94,7 @@ def _used(name: str) -> Callable[..., Any]:
 
 def _not_imported(*_: object) -> None:
     """Stand for a function that is there and that this process has not imported."""
-    raise ModuleRefused("a function of a package that is not in use is not called")
+    raise ModuleRefused("a function of a module that is not imported is not called")
 
 
 def _callable(found: Any, name: str) -> Callable[..., Any]:
@@ -103,10 +103,10 @@ def _callable(found: Any, name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # found by name, so of any type
 
 
-def used_module(module_name: str, wanted: str, *, functions: bool = False) -> ModuleType:
-    """Return the module of a record that names `wanted` in it, imported if its package is in use. Raises ModuleRefused.
+def used_module(module_name: str, wanted: str) -> ModuleType:
+    """Return the module of a record that names the class or alias `wanted`, imported if its package is in use.
 
-    With `functions`, `wanted` may be that of a function, else of a class or of an alias only.
+    Raises ModuleRefused.
     """
     module = sys.modules.get(module_name)
     if module is not None:
@@ -117,7 +117,7 @@ def used_module(module_name: str, wanted: str, *, functions: bool = False) -> Mo
     if "__main__" in module_name:
         # A package's __main__ is a program; importing it runs it.
         raise ModuleRefused(f"{module_name} is a part of a program, not of a library")
-    if not _has_name(_spec(module_name), wanted, _DEFINITIONS if functions else ast.ClassDef):
+    if not _has_name(_spec(module_name), wanted, ast.ClassDef):
         raise ModuleRefused(
             f"{module_name} has no {wanted}"
         )  # importing it would run a file that the record has chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from typing import NamedTuple
 
 from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError
@@ -23,10 +24,19 @@ from durable.models.fields import NameField
 from durable.operations.audit import Outcome
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step
+from durable.operations.imported_handlers import LeftOut, without_foreign_handlers
 from durable.operations.start import Started
 from durable.store import row_rules
 
-__all__ = ["import_run"]
+__all__ = ["Imported", "import_run"]
+
+
+class Imported(NamedTuple):
+    """An imported run, and the rollback handlers that were left out."""
+
+    started: Started
+    left_out: Sequence[LeftOut]
+
 
 _ACTION = "import"
 _ORIGIN = 1_000  # characters that the log keeps of where a run comes from
@@ -43,13 +53,14 @@ def import_run(
     tags: Mapping[str, str] | None = None,
     tags_at_start: Mapping[str, str] | None = None,
     is_trial: bool = False,
-) -> Started:
+) -> Imported:
     """Store a recorded run under its id, with its history and its inbox. Return the run, and whether it is new.
 
     An open run is paused, so that no worker takes it up. It has no parent, no key, no deadline and no slot of a limit,
     and nothing is announced. `tags` are those of the run, `tags_at_start` those that its start has given, both as they
     are stored. `origin` says where it comes from, for the audit log; `digest` names the content. With
-    `is_trial` everything is checked and nothing is stored.
+    `is_trial` everything is checked and nothing is stored. A rollback handler that the code at hand does not give to
+    the step is left out (`durable.operations.imported_handlers`): a rollback would call it with what the file says.
 
     Raises RunConflictError for an id that is taken, unless this content was imported under it; ValueError for records
     that cannot be stored, BulkOrderError for a run that performs a bulk, OperationDeniedError.
@@ -61,27 +72,28 @@ def import_run(
         wanted = _at_rest(run)
         check_not_an_order(run.workflow, _ACTION)
         _check(wanted, entries, messages)
+        kept, left_out = without_foreign_handlers(run.workflow, entries)
         with _refusing(run.id), at.store.transaction():
             found = at.store.get(wanted.id)
             if found is not None:
-                return _there_already(attribution, digest)
+                return Imported(_there_already(attribution, digest), left_out)
             if is_trial:
-                return Started(wanted.id, is_new=True)
+                return Imported(Started(wanted.id, is_new=True), left_out)
             [(stored, is_new)] = at.store.create([_with_tags(wanted, tags_at_start)])
             attribution.check_sees(stored.id)
             if not is_new:
-                return _there_already(attribution, digest)
+                return Imported(_there_already(attribution, digest), left_out)
             later = {name: value for name, value in (tags or {}).items() if value != (tags_at_start or {}).get(name)}
             at.store.import_history(
                 stored.id,
-                entries=entries,
+                entries=kept,
                 attempts=(),
                 messages=messages,
                 tags=TagChange(stored.created_at, later) if later else None,
             )
             detail = f"{origin[:_ORIGIN]}, {_named(digest)}"
             at.store.log([attribution.done(before=str(run.state), after=str(stored.state), detail=detail)])
-    return Started(wanted.id, is_new=True)
+    return Imported(Started(wanted.id, is_new=True), left_out)
 
 
 @contextmanager

@@ -167,9 +167,8 @@ def test_editing_needs_its_permissions(stage: Stage, log_in: LogIn, missing: str
         assert client.get(editing(run_id)).status_code == 403
         assert client.post(editing(run_id), {"values": "{}"}).status_code == 403
     assert Run.objects.count() == 1
-    denied = OperatorAction.objects.filter(outcome="denied")
-    assert {each.run_id for each in denied} == {"run", "nowhere"}
-    assert all(f"durable.{missing}" in each.detail for each in denied)
+    denied = OperatorAction.objects.get(outcome="denied")  # the others are counted in it
+    assert f"durable.{missing}" in denied.detail
 
 
 def hide(workflow: str, field: str, value: Any) -> Any:

@@ -219,3 +219,65 @@ def test_the_runs_page_says_that_it_was_imported(shell: Shell, file: Path, admin
     log = admin_client.get(address, {"part": "audit"}).content.decode()
     assert "exported 20" in log
     assert file.name in log
+
+
+def refund(rollback: Any, output: Any) -> None:
+    CALLED.append(output)
+
+
+def elsewhere(rollback: Any, output: Any) -> None:
+    CALLED.append("elsewhere")
+
+
+CALLED: list[Any] = []
+
+
+def paying(ctx: Context, what: str) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("pay", len, what, rollback=refund)
+    ctx.step("note", len, what, rollback=elsewhere)
+    return str(ctx.queue.next("approved").body)
+
+
+@pytest.fixture
+def paid(shell: Shell, stage: Stage, tmp_path: Path) -> Iterator[Path]:
+    CALLED.clear()
+    found = workflow(name="imports.paying")(paying)
+    stage.start(found, "abc", id="paid")
+    done = shell("export", "paid", "--history")
+    Run.objects.all().delete()
+    path = tmp_path / "paid.jsonl"
+    path.write_text(done.out, encoding="utf-8")
+    yield path
+    registry.registry.unregister(found)
+
+
+def test_what_the_code_names_is_called_by_a_rollback(shell: Shell, stage: Stage, paid: Path) -> None:
+    done = shell("import", str(paid))
+    assert (done.status, done.err) == (0, "")
+    get_run("paid").cancel(rollback=True)
+    stage.settle("paid")
+    assert CALLED == ["elsewhere", 3]
+
+
+@pytest.mark.parametrize("foreign", ["os:getcwd", f"{__name__}:elsewhere", "nowhere.at_all:run", "", "os"])
+def test_what_the_code_does_not_name_at_that_step_is_left_out(
+    shell: Shell, stage: Stage, paid: Path, foreign: str
+) -> None:
+    paid.write_text(paid.read_text().replace(f"{__name__}:refund", foreign))
+    done = shell("import", str(paid))
+    assert done.status == 0
+    assert f'the rollback handler {foreign!a} of the step "pay" was left out' in done.err
+    assert not any("note" in line for line in done.err.splitlines())
+    get_run("paid").cancel(rollback=True)
+    stage.settle("paid")
+    assert CALLED == ["elsewhere"]
+    assert get_run("paid").state == "cancelled"
+
+
+def test_without_the_code_no_handler_is_imported(shell: Shell, stage: Stage, paid: Path) -> None:
+    registry.registry.unregister(registry.get("imports.paying"))
+    done = shell("import", str(paid))
+    assert done.err.count("was left out") == 2
+    assert not any("rollback" in each.data for each in Entry.objects.filter(run="paid"))
+    workflow(name="imports.paying")(paying)
