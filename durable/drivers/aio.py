@@ -1,8 +1,9 @@
 """The asynchronous driver: branches are tasks, and an async step is cancelled at its timeout.
 
 Commits and synchronous functions run in the thread that waits for the loop, so that they use the ORM and the
-transactions of that thread (`durable.drivers.owner_thread`); the event loop runs in another thread meanwhile. Branches
-that commit at the same time share a commit. Must not decide anything: operations do.
+transactions of that thread (`durable.drivers.owner_thread`); the event loop runs in another thread meanwhile. The
+synchronous functions of branches run in threads of their own, as those of a synchronous workflow's branches, except
+for atomic steps. Branches that commit at the same time share a commit. Must not decide anything: operations do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from durable.core.control_flow import ControlFlow, Evicted
@@ -44,7 +46,14 @@ from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers import loop_threads
 from durable.drivers.calls import call_atomically, call_unawaited, within_timeout
 from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.owner_thread import LoopDelegate, Outcome, call_there, finish_before_cancel, unwrapped
+from durable.drivers.owner_thread import (
+    LoopDelegate,
+    Outcome,
+    call_in_branch_thread,
+    call_there,
+    finish_before_cancel,
+    unwrapped,
+)
 from durable.drivers.raised import body_failure
 
 __all__ = ["AsyncDriver"]
@@ -56,6 +65,8 @@ class AsyncDriver:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._owner: LoopDelegate
+        self._spare_threads: asyncio.Semaphore
+        self._forks = 0  # under way: then other branches wait for the owner's thread
         self._gathering: _Gathering | None = None
         self._passing: list[BaseException] = []
 
@@ -80,6 +91,8 @@ class AsyncDriver:
     async def _run_body(self, operation: Operation, effect: Body) -> tuple[Effect | None, Any]:
         """Return the operation's next effect. The operation reaches it while tasks that the body has left still run."""
         self._owner = LoopDelegate()
+        self._spare_threads = asyncio.Semaphore(max(1, self.host.max_threads))
+        self._forks = 0
         try:
             outcome = await self._body(effect)
         except BaseException as error:
@@ -170,11 +183,19 @@ class AsyncDriver:
     async def _call_sync(self, effect: Call) -> Any:
         # A plain function may also return an awaitable: a lambda or a partial, for example.
         with self.host.calling(effect):
-            value = await call_there(call_unawaited, effect, self.host)
+            value = await self._call_unawaited(effect)
             if not inspect.isawaitable(value):
                 return value
             with running_step(effect.info):
                 return await within_timeout(effect, value, self.host)
+
+    async def _call_unawaited(self, effect: Call) -> Any:
+        """Call a step's function in the owner's thread; in a thread of its own while there are branches."""
+        if not self._forks or self.host.max_threads <= 1:
+            return await call_there(call_unawaited, effect, self.host)
+        async with self._spare_threads:
+            call = partial(call_unawaited, effect, self.host)
+            return await call_in_branch_thread(call, self.host.branch_thread, self.host.branch_thread_ends)
 
     async def _call_atomically(self, effect: Call) -> Any:
         if inspect.iscoroutinefunction(effect.function):
@@ -274,11 +295,15 @@ class AsyncDriver:
                     return
                 await self.drive(branch)
             return
+        self._forks += len(effect.branches) > 1
         tasks: set[asyncio.Future[Any]] = {asyncio.ensure_future(self.drive(each)) for each in effect.branches}
         try:
             await _until_decided(tasks, effect.is_decided)
         finally:
-            await _cancelled(tasks)
+            try:
+                await _cancelled(tasks)
+            finally:
+                self._forks -= len(effect.branches) > 1
 
 
 class _Operation(Coroutine[Any, Any, Any]):

@@ -15,16 +15,29 @@ asked for it.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import AsyncToSync, sync_to_async
 
-__all__ = ["LoopDelegate", "Outcome", "Serving", "ThreadDelegate", "call_there", "finish_before_cancel", "unwrapped"]
+from durable.drivers import branch_threads
+
+__all__ = [
+    "LoopDelegate",
+    "Outcome",
+    "Serving",
+    "ThreadDelegate",
+    "call_in_branch_thread",
+    "call_there",
+    "finish_before_cancel",
+    "unwrapped",
+]
 
 T = TypeVar("T")
 
@@ -185,6 +198,31 @@ async def call_there(function: Callable[..., T], *args: Any) -> T:
     outcome.
     """
     return unwrapped(await finish_before_cancel(_through_asgiref(function, args)))
+
+
+async def call_in_branch_thread(
+    function: Callable[[], T], around: Callable[[], AbstractContextManager[None]], at_end: Callable[[], object]
+) -> T:
+    """Call a function that calls user code in a branch thread, inside `around`; return or raise its outcome.
+
+    It has the context of the caller. The thread calls `at_end` before it ends.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome[T]] = loop.create_future()
+
+    def call() -> None:
+        outcome: Outcome[T] = None, RuntimeError("the thread of a branch could not be entered or left")
+        try:
+            with around():
+                outcome = _outcome(function)
+        finally:
+            loop.call_soon_threadsafe(future.set_result, outcome)
+
+    wait = branch_threads.run(partial(contextvars.copy_context().run, call), at_end)
+    try:
+        return unwrapped(await finish_before_cancel(future))
+    finally:
+        wait()  # for what comes after the outcome, which is short
 
 
 _through_asgiref = sync_to_async(_outcome)

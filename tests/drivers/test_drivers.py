@@ -274,6 +274,80 @@ def test_branches_of_a_sync_workflow_are_concurrent(h: Harness) -> None:
     assert run.output == dict.fromkeys("abc", True)
 
 
+@pytest.mark.parametrize("returns_awaitable", [False, True])
+def test_synchronous_steps_in_branches_of_an_async_workflow_are_concurrent(h: Harness, returns_awaitable: bool) -> None:
+    barrier = threading.Barrier(3)
+
+    async def met() -> bool:
+        return True
+
+    def meet() -> Any:
+        barrier.wait(120)
+        return met() if returns_awaitable else True
+
+    async def branch(ctx: Any) -> Any:
+        return await ctx.step("a", meet)
+
+    async def outer(ctx: Any) -> Any:
+        return await ctx.join("inner", dict.fromkeys("bc", branch))
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.join("join", {"a": branch, "nested": outer})
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == {"a": True, "nested": {"b": True, "c": True}}
+
+
+def test_synchronous_steps_of_an_async_workflow_have_no_more_threads_than_the_setting_says(
+    h: Harness, settings: Any
+) -> None:
+    settings.DURABLE = {**settings.DURABLE, "MAX_BRANCH_THREADS": 2}
+    lock, both = threading.Lock(), threading.Barrier(2)
+    now = most = 0
+
+    def note() -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        both.wait(120)
+        with lock:
+            now -= 1
+
+    async def branch(ctx: Any) -> Any:
+        await ctx.step("a", note, timeout=0)
+
+    async def ship(ctx: Any) -> Any:
+        await ctx.join("join", dict.fromkeys("abcdef", branch))
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert (run.state, most) == ("completed", 2)
+
+
+def test_a_synchronous_step_of_an_async_branch_fails_and_times_out_as_any_other(h: Harness) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    def hang() -> None:
+        while True:
+            threading.Event().wait(0.001)
+
+    async def failing(ctx: Any) -> Any:
+        return (await ctx.try_step("f", fail, max_retries=0)).failure.error.message
+
+    async def hanging(ctx: Any) -> Any:
+        return (await ctx.try_step("h", hang, timeout=0.05)).failure.kind
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.join("join", {"failing": failing, "hanging": hanging})
+
+    run = h.start(ship, id="run")
+    threaded_pass(h, "run")
+    assert run.output == {"failing": "no", "hanging": "timeout"}
+
+
 def test_no_more_threads_than_the_setting_says(h: Harness, settings: Any) -> None:
     settings.DURABLE = {**settings.DURABLE, "MAX_BRANCH_THREADS": 3}
     lock, two_at_once = threading.Lock(), threading.Event()

@@ -6,11 +6,13 @@ import threading
 from typing import Any
 
 import pytest
+from django.db import connection
 
-from durable import Context, get_run, workflow
+from durable import AsyncContext, Context, get_run, workflow
 from project.shop.models import Mail
 from tests.faults.passing import pass_once
-from tests.support.locks import until_sessions_wait_for_locks
+from tests.support.locks import sessions, until_sessions_wait_for_locks
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
@@ -46,3 +48,42 @@ def test_a_step_that_sends_to_its_own_run_does_not_deadlock_with_another_branch(
     assert outcome.output == [{"atomic": "sent", "plain": True}, "from myself"]
     assert [step.attempts for step in handle.history() if step.kind == "step"] == [1, 1]
     assert Mail.objects.count() == 1
+
+
+_both = threading.Barrier(2)
+
+
+def write(name: str) -> int:
+    """Write beside the other branch, each on a connection of its own."""
+    _both.wait(120)
+    Mail.objects.create(to=name, subject="purr", body="", idempotency_key=name)
+    _both.wait(120)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        [(pid,)] = cursor.fetchall()
+    return int(pid)
+
+
+def write_atomically(name: str) -> bool:
+    Mail.objects.create(to=name, subject="purr", body="", idempotency_key=name)
+    return connection.in_atomic_block
+
+
+@workflow(name="faults.async_branches")
+async def writing(ctx: AsyncContext) -> dict[str, Any]:
+    async def branch(c: AsyncContext, name: str) -> tuple[int, bool]:
+        pid = await c.step("write", write, name)
+        return pid, await c.step("atomic", write_atomically, f"{name} again", atomic=True)
+
+    return await ctx.join("both", {"a": lambda c: branch(c, "a"), "b": lambda c: branch(c, "b")})
+
+
+def test_synchronous_steps_of_async_branches_use_the_orm_at_the_same_time() -> None:
+    before = sessions()
+    outcome = pass_once(writing.start())
+    (first, is_first_atomic), (second, is_second_atomic) = outcome.output["a"], outcome.output["b"]
+    assert first != second
+    assert is_first_atomic
+    assert is_second_atomic
+    assert Mail.objects.count() == 4
+    eventually(lambda: sessions() <= before)
