@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -154,7 +154,7 @@ def _problem_of_redis() -> str:
         for redis in redis_clients.one_queue_per_redis(redis_clients.queue_names()).values():
             redis.ping()
     except (RedisError, OSError) as error:
-        return f"does not answer ({type(error).__name__}): due runs wait for the sweep after it is back"
+        return f"does not answer ({type(error).__name__}): workers poll the database until it is back"
     return ""
 
 
@@ -173,7 +173,11 @@ def served(health: Health, port: int, address: str) -> Iterator[int]:
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """A TCP server with a thread for each connection, and at most `MOST` connections."""
+    """A TCP server with a thread for each connection, and at most `MOST` connections.
+
+    A further one takes the place of the oldest whose request has not arrived: connections that say nothing must not
+    keep probes away, because their failure restarts the process.
+    """
 
     allow_reuse_address = True
     daemon_threads = True
@@ -183,26 +187,48 @@ class _Server(ThreadingMixIn, TCPServer):
     def __init__(self, at: tuple[str, int], health: Health) -> None:
         self.health = health
         self._free = threading.BoundedSemaphore(MOST)
+        self._unread: dict[socket.socket, None] = {}  # connections whose request has not arrived, in order
+        self._lock = threading.Lock()
         if ":" in at[0]:
             self.address_family = socket.AF_INET6
         super().__init__(at, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread if one is free, otherwise close the connection."""
-        if not self._free.acquire(blocking=False):
+        """Answer in a thread if one is free or can be freed, otherwise close the connection."""
+        if not (self._free.acquire(blocking=False) or self._free_oldest()):
             self.shutdown_request(request)
             return
+        with self._lock:
+            self._unread[request] = None
         try:
             super().process_request(request, client_address)
         except BaseException:
+            self.request_arrived(request)
             self._free.release()
             raise
+
+    def _free_oldest(self) -> bool:
+        """Close the oldest connection whose request has not arrived, and take its place. False if there is none."""
+        with self._lock:
+            oldest = next(iter(self._unread), None)
+            if oldest is None:
+                return False
+            del self._unread[oldest]
+        with suppress(OSError):  # it has just been closed
+            oldest.shutdown(socket.SHUT_RDWR)
+        return self._free.acquire(timeout=DEADLINE)
+
+    def request_arrived(self, request: socket.socket) -> None:
+        """Note that the connection's request has arrived, or will not."""
+        with self._lock:
+            self._unread.pop(request, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and free the thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.request_arrived(request)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -220,6 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Read the whole head of the request before a deadline. No request has a body."""
         super().setup()
         self.rfile: Any = io.BytesIO(_head(self.connection))
+        self.server.request_arrived(self.connection)
         self.connection.settimeout(DEADLINE)
 
     def do_GET(self) -> None:

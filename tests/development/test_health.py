@@ -170,6 +170,23 @@ class TestServer:
             with each, contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
 
+    def test_connections_that_say_nothing_keep_no_probe_away(
+        self, server: tuple[Health, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The oldest of them goes, whatever the time that they may take."""
+        monkeypatch.setattr(health, "DEADLINE", 300.0)
+        idle = [socket.create_connection(("127.0.0.1", server[1])) for _ in range(health.MOST)]
+        for each in idle:
+            each.sendall(b"GET /livez HTTP/1.1\r\n")
+        for number in range(3):
+            assert status(f"http://127.0.0.1:{server[1]}/livez") == 200
+            idle[number].settimeout(60)
+            with contextlib.suppress(ConnectionResetError):
+                assert idle[number].recv(1) == b""
+            idle.append(socket.create_connection(("127.0.0.1", server[1])))
+        for each in idle:
+            each.close()
+
 
 def probes_of(program: Manage) -> str:
     found = re.search(r"http://\S+(?=/livez)", program.wait_for("probes at")[0])
