@@ -9,7 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Moment, Text, Value
+from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Moment, Number, Text, Value
 from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
 from durable.operations.bulk import BULK_OPTIONS
@@ -206,7 +206,7 @@ class StartForm(Form):
     share = Text(
         required=False, min_length=1, max_length=200, help_text="Runs of different shares of a queue take turns."
     )
-    weight = serializers.FloatField(
+    weight = Number(
         required=False, help_text="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default."
     )
     tags = JSONObject(

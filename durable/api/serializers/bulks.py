@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.serializers.actions import Delay
-from durable.api.serializers.fields import Flag, Form, Id, Moment, TagWords, Text
+from durable.api.serializers.fields import Flag, Form, Id, Moment, Number, TagWords, Text
 from durable.core.ids import MAX_REASON
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
@@ -103,7 +103,7 @@ class BulkForm(BulkPlanForm):
         required=False, min_value=0, help_text="Do nothing unless so many of the runs allow the verb."
     )
     canary = CanaryForm(required=False)
-    rate = serializers.FloatField(required=False, min_value=0.001, max_value=1_000, help_text="Runs a second, at most.")
+    rate = Number(required=False, min_value=0.001, max_value=1_000, help_text="Runs a second, at most.")
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
 
     def get_fields(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rest_framework.exceptions import ValidationError
 
 from durable.api.long_poll import MAX_WAIT
 from durable.api.paging import PageQuery
-from durable.api.serializers.fields import Moment, Query, QueryFlag, TagWords, Text, Words
+from durable.api.serializers.fields import Moment, Number, Query, QueryFlag, TagWords, Text, Words
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
 from durable.core.places import Place
@@ -417,7 +417,7 @@ class RunQuery(Query):
 class ResultQuery(Query):
     """The time to wait."""
 
-    wait = serializers.FloatField(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
+    wait = Number(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
 
 
 @extend_schema_serializer(component_name="Result")

@@ -8,7 +8,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema_serializer
 from rest_framework import serializers
 
 from durable.api.long_poll import MAX_WAIT
-from durable.api.serializers.fields import Query, Text
+from durable.api.serializers.fields import Number, Query, Text
 
 __all__ = ["LAST_EVENT_ID", "NewsSerializer", "StreamQuery"]
 
@@ -21,7 +21,7 @@ class StreamQuery(Query):
     """The position to begin after, and the time to wait."""
 
     after = Text(required=False, max_length=120, help_text="The id of the last event that you have.")
-    wait = serializers.FloatField(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
+    wait = Number(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
 
 
 class EventSerializer(serializers.Serializer[Any]):
