@@ -25,7 +25,7 @@ from django.utils import timezone
 
 from durable.core import clock as moments
 from durable.core import registry
-from durable.core.control_flow import LeaseLost
+from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.effects import Call
 from durable.core.journal import Event
 from durable.core.location import ANY_QUEUE
@@ -242,6 +242,8 @@ def _bad_ending(event: Event) -> str | None:
 
 def _ending(run: RunRecord, outcome: PassOutcome | None, error: BaseException | None) -> str:
     """Return how a pass ended that no event has described."""
+    if isinstance(error, CommitsLost):
+        return "the database has lost commits of it, tried again"
     if isinstance(error, LeaseLost):
         return "taken over by another worker"
     if error is not None or outcome is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-__all__ = ["BranchCancelled", "ControlFlow", "Evicted", "LeaseLost", "Park", "PassAborted"]
+__all__ = ["BranchCancelled", "CommitsLost", "ControlFlow", "Evicted", "LeaseLost", "Park", "PassAborted"]
 
 
 class ControlFlow(BaseException):
@@ -72,6 +72,13 @@ class BranchCancelled(ControlFlow):
 
 class LeaseLost(ControlFlow):
     """The run has a newer fence: another worker has claimed it. Nothing was written."""
+
+
+class CommitsLost(LeaseLost):
+    """The database has lost earlier commits of this pass (`durable.core.witnesses`). Nothing was written.
+
+    As after a lost lease, the pass writes nothing more. The run is still this worker's, which releases it.
+    """
 
 
 class PassAborted(ControlFlow):

@@ -45,6 +45,7 @@ from durable.core.renames import names_of
 from durable.core.slot_records import LIMIT, SlotChange
 from durable.core.tag_entries import newest_pruned, with_pruned
 from durable.core.transitions import progressed
+from durable.core.witnesses import Witnesses
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 
@@ -235,7 +236,8 @@ class Journal:
         self.unreadable: list[EntryRecord] = []
         #: Locations of entries that a rename takes for those of one operation.
         self.doubled: list[tuple[str, str]] = []
-        newest = -1
+        newest = last = -1
+        newest_entry: EntryRecord | None = None
         for entry in entries:
             if not is_readable(entry):
                 self.unreadable.append(entry)
@@ -244,9 +246,12 @@ class Journal:
                 self.doubled.append((node.entry.location, entry.location))
             node.entry = entry
             newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
+            if entry.ordinal > last:
+                last, newest_entry = entry.ordinal, entry
             if entry.kind in (EntryKind.LOOP, EntryKind.RACE):
                 newest = max(newest, newest_pruned(entry.data))
         self._counter = itertools.count(newest + 1)
+        self._witnesses = Witnesses(newest_entry)
 
     def _place(self, location: str) -> Node:
         node = self.root
@@ -319,6 +324,7 @@ class Journal:
                 **columns,
             )
             node.entry = entry
+            self._witnesses.note_new(entry.location)
             self.attach(scope, segment, node)
             return entry
 
@@ -362,6 +368,7 @@ class Journal:
                 pruned.append(entry)
                 self._pending.entries.pop(entry.location, None)
                 self._pending.deleted[entry.location] = None
+                self._witnesses.forget_new(entry.location)
             if not any(each.entry is not None for each in node.walk()):
                 del parent.children[segment]
             if parent.entry is not None and (data := with_pruned(parent.entry.data, pruned)) is not None:
@@ -537,6 +544,7 @@ class Journal:
                 forgotten=pending.forgotten,
                 slots=self._slots_changed(run, pending.released_slots, awaited_slots),
                 tags=self._tag_change(pending.tags),
+                witnesses=self._witnesses.current,
                 failure=None if run is None else failure_by(self.run, run, self.entry_at, now, self.environment.build),
             )
 
@@ -598,6 +606,8 @@ class Journal:
 
     def mark_committed(self, batch: Batch) -> None:
         """Note that the changes of a batch are committed."""
+        with self.lock:
+            self._witnesses.note_committed(batch)
         if batch.received:
             self.claims.committed([message_id for message_id, _ in batch.received])
 

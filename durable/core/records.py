@@ -51,6 +51,7 @@ __all__ = [
     "SavedDetails",
     "Uncommitted",
     "WhenParentEnds",
+    "Witness",
 ]
 
 
@@ -529,9 +530,25 @@ class TagChange:
     tags: Mapping[str, str | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What a commit of a pass has left in the database, for which the next one looks (`durable.core.witnesses`).
+
+    It is the entry at `location` with this `ordinal`; where that was there before, as `version` has it. Or it is the
+    `state` of the run.
+    """
+
+    location: str = ""
+    ordinal: int = 0
+    version: EntryRecord | None = None
+    state: str | None = None
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
     """The changes of one commit of a pass: it writes all of them, or nothing if the run has a newer fence.
+
+    It writes nothing either if one of the `witnesses` is not there: the database has lost earlier commits of the pass.
 
     `run` patches the run's row. `park_change_seq` is the `change_seq` that the pass knew when it decided to park. If
     the row has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A
@@ -570,6 +587,7 @@ class Batch:
     forgotten: Sequence[str] = ()  # locations of completed steps whose attempts may have saved something
     slots: SlotChange | None = None  # of a pass that has taken some
     tags: TagChange | None = None
+    witnesses: tuple[Witness, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ from datetime import datetime
 from typing import Final
 
 from durable.core.errors import ErrorInfo, InvalidTransitionError
+from durable.core.fences import raised
 from durable.core.records import ENDED, MovedPatch, Request, RunPatch, RunRecord, RunState
 
 __all__ = [
@@ -415,11 +416,14 @@ def sent_to(run: RunRecord, *, count: int, awaited_since: datetime | None, is_no
 # -- by a worker, around a pass
 
 
-def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str) -> RunPatch:
-    """A claim by a worker. The run stays due, so that another worker finds it when the lease expires."""
+def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str, drawn: int | None = None) -> RunPatch:
+    """A claim by a worker. The run stays due, so that another worker finds it when the lease expires.
+
+    `drawn` is the random part of the fence, where it was drawn for several runs (`durable.core.fences`).
+    """
     return {
         "state": _led(run, "claimed"),
-        "fence": run.fence + 1,
+        "fence": raised(run.fence, drawn),
         "crashes": run.crashes + (run.lease_expires_at is not None),
         "lease_expires_at": lease_until,
         "worker": worker,
@@ -438,7 +442,7 @@ def fence_raised(run: RunRecord) -> RunPatch:
 
     A commit of which the worker does not know whether it happened can no longer happen.
     """
-    return {"state": _led(run, "fence_raised"), "fence": run.fence + 1, "change_seq": run.change_seq}
+    return {"state": _led(run, "fence_raised"), "fence": raised(run.fence), "change_seq": run.change_seq}
 
 
 def released(run: RunRecord, *, now: datetime) -> RunPatch:

@@ -21,7 +21,7 @@ from django.db.transaction import TransactionManagementError
 from durable import declared_limits
 from durable.conf import conf
 from durable.core import child_keys, child_rollback, clock
-from durable.core.control_flow import ControlFlow, LeaseLost, PassAborted
+from durable.core.control_flow import CommitsLost, ControlFlow, LeaseLost, PassAborted
 from durable.core.effects import Acquire, Call, CloseLimit, RecoverChild, Reserve, Save, Supersede, UndoChild
 from durable.core.errors import KeyConflictError, RateUnitsError, RunNotFoundError, UnknownLimitError
 from durable.core.journal import Event, Journal
@@ -42,7 +42,7 @@ from durable.drivers.owner_thread import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
 from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE
 from durable.execution.events import PassEvents
-from durable.execution.eviction import LEASE_LOST, Eviction
+from durable.execution.eviction import COMMITS_LOST, LEASE_LOST, Eviction
 from durable.execution.open_transactions import OpenTransactions, in_transaction
 from durable.execution.passed_on import Copied, complete_and_pass_on
 from durable.execution.queries import pass_aborted
@@ -398,6 +398,10 @@ class CommitSession:
                 owned = replace(batch, fence=run.fence)  # a retry has raised it
                 committed, following = complete_and_pass_on(self._store, owned, now, self._copied)
                 self._started.extend([] if following is None else [following])
+        except CommitsLost:
+            self._eviction.request(COMMITS_LOST)
+            self._events.commits_lost()
+            raise
         except LeaseLost:
             self._eviction.request(LEASE_LOST)
             self._events.lease_lost()

@@ -82,6 +82,15 @@ class PassEvents:
         if self._on_call is not None:
             self._on_call(call)
 
+    def commits_lost(self) -> None:
+        """Log that a commit was refused because the database has lost earlier ones of this pass."""
+        logger.error(
+            "the database has lost commits of run %s that it had answered, as after a failover to a standby that lagged "
+            "or a restored backup: nothing was written, and the run is loaded again and does again what is missing",
+            self._run.id,
+            extra={"run_id": self._run.id, "workflow": self._run.workflow},
+        )
+
     def lease_lost(self) -> None:
         """Log that a commit was refused because another worker has claimed the run."""
         logger.warning(

@@ -10,9 +10,11 @@ import math
 import threading
 import time
 
-__all__ = ["LEASE_LOST", "Eviction"]
+__all__ = ["COMMITS_LOST", "LEASE_LOST", "Eviction"]
 
-LEASE_LOST = "lease lost"  # the reason of an eviction
+# The reasons of an eviction after which the pass may write nothing more.
+LEASE_LOST = "lease lost"
+COMMITS_LOST = "commits lost"
 
 
 class Eviction:
@@ -38,8 +40,8 @@ class Eviction:
 
     @property
     def is_lost(self) -> bool:
-        """True if another worker may have claimed the run by now."""
-        return self.reason == LEASE_LOST or self._is_past_lease()
+        """True if the pass may write nothing more: another worker may have claimed the run, or commits are lost."""
+        return self.reason in (LEASE_LOST, COMMITS_LOST) or self._is_past_lease()
 
     def _is_past_lease(self) -> bool:
         return time.monotonic() >= self.lease_ends_at

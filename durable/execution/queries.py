@@ -26,6 +26,7 @@ from durable.core.effects import (
     PeekMembers,
     PeekTaken,
 )
+from durable.core.fences import is_of_first_claim
 from durable.core.limits import History
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
 from durable.core.map_entries import open_group
@@ -159,7 +160,7 @@ class PassQueries:
 
 def may_have_history(run: RunRecord) -> bool:
     """Return True if a run that was just claimed may have entries. At the first claim none can have been written."""
-    return run.fence > 1 or run.replay_of_id is not None
+    return not is_of_first_claim(run.fence) or run.replay_of_id is not None
 
 
 def pass_aborted(run: RunRecord, error: Exception) -> PassAborted:

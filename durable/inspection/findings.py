@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from durable.conf import conf
 from durable.core.bulk_runs import BULK, is_stopped
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
+from durable.core.witnesses import LOST_COMMITS
 from durable.inspection.activities import MOST, hung_steps
 from durable.inspection.capped_counts import Count, added, count_capped, moment_of, sample_rows
 from durable.inspection.explain_states import LATE
@@ -35,7 +36,7 @@ from durable.inspection.slot_troubles import KeptSlot, StillLine, slot_troubles
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
 from durable.inspection.workflow_names import each_once
-from durable.models import Run
+from durable.models import OperatorAction, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
@@ -72,8 +73,8 @@ class Finding:
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, line_still, slot_kept, no_worker,
-    unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot. `is_urgent`: the runs concerned do
-    not continue until an operator acts.
+    unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost. `is_urgent`: the runs
+    concerned do not continue until an operator acts.
     """
 
     kind: str
@@ -108,6 +109,7 @@ def collect_findings(
     served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in told]
     return [
         *_surroundings(workers, unserved, runs, now),
+        *_lost_commits(runs, now),
         *_paused(paused, runs, now),
         *_held_starts(held),
         *_overdue(runs, now, served),
@@ -166,6 +168,33 @@ def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
         wanted=RunCriteria(queue=queue.name),
         command=worker_command(queue.name) if queue.is_known else "",
     )
+
+
+def _lost_commits(runs: RunQuerySet, now: datetime) -> list[Finding]:
+    """Return the finding of runs of which the database has lost commits within a day: workers have noted it twice for
+    each, once without a run, where an index finds it among few rows.
+    """
+    notes = OperatorAction.objects.using(conf.DATABASE).filter(action=LOST_COMMITS)
+    newest = notes.filter(run_id="", created_at__gte=now - _DAY).order_by("-created_at", "-id")
+    moments = list(newest.values_list("created_at", flat=True)[: CAP + 1])
+    if not moments:
+        return []
+    noted = dict(notes.filter(created_at__in=moments).exclude(run_id="").values_list("run_id", "created_at"))
+    seen = runs.filter(id__in=list(noted)).order_by("id").values_list("id", "workflow")
+    rows = [_row(run_id, workflow, noted[run_id]) for run_id, workflow in seen]
+    if not rows:
+        return []
+    title = ngettext(
+        "The database has lost commits of a run that it had answered",
+        "The database has lost commits of runs that it had answered",
+        len(rows),
+    )
+    advice = _(
+        "A standby that lagged was promoted, or a backup was restored. What was missing has been done again: what a "
+        "step does outside this database may have happened twice. Runs that no worker was executing may have lost "
+        "steps, messages and starts as well. Let commits wait for a standby, if that must not happen."
+    )
+    return [replace(_finding("commits_lost", title, advice, rows, None), is_urgent=False)]
 
 
 def _paused(paused: Mapping[str, Hold], runs: RunQuerySet, now: datetime) -> list[Finding]:

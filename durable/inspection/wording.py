@@ -98,6 +98,7 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "edit_input": pgettext_lazy("verb", "edit input"),
     "import": pgettext_lazy("verb", "import"),
     "prune": pgettext_lazy("verb", "prune"),
+    "lost_commits": pgettext_lazy("verb", "commits lost"),
     "mute": pgettext_lazy("verb", "mute"),
     "unmute": pgettext_lazy("verb", "unmute"),
     "pause_queue": pgettext_lazy("verb", "pause queue"),

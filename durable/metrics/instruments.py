@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from durable import signals
-from durable.core.control_flow import LeaseLost
+from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.effects import Call
 from durable.core.journal import Event
 from durable.core.records import ENDED, RunRecord
@@ -36,7 +36,7 @@ class Instruments:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.passes = Counter(
             "durable_passes",
-            "Passes by how they left the run: its state, lease_lost or cut_short",
+            "Passes by how they left the run: its state, lease_lost, commits_lost or cut_short",
             ["workflow", "queue", "outcome"],
             registry=registry,
         )
@@ -124,9 +124,12 @@ class Instruments:
 
         def ends(outcome: PassOutcome | None, error: BaseException | None) -> None:
             self.pass_seconds.labels(run.workflow).observe(time.perf_counter() - began)
-            if isinstance(error, LeaseLost):
+            word = "cut_short"
+            if isinstance(error, CommitsLost):
+                word = "commits_lost"
+            elif isinstance(error, LeaseLost):
+                word = "lease_lost"
                 self.leases_lost.labels(run.queue).inc()
-            word = "lease_lost" if isinstance(error, LeaseLost) else "cut_short"
             self.passes.labels(run.workflow, run.queue, word if outcome is None else str(outcome.state)).inc()
 
         return ends

@@ -35,6 +35,7 @@ class Migration(migrations.Migration):
             [
                 "durable_start_1",
                 "durable_claim_2",
+                "durable_witness_1",
                 "durable_flush_1",
                 "durable_record_1",
                 "durable_send_1",

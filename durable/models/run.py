@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.core import clock
 from durable.core.errors import ErrorInfo
+from durable.core.fences import FIRST
 from durable.core.records import ENDED, Request, RunState
 from durable.core.tags import TagValue
 from durable.core.transitions import TRANSITIONS
@@ -187,10 +188,10 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Take the write lock of a database that has no row locks, by a write that changes nothing."""
         self.filter(id="").update(fence=F("fence"))
 
-    def claim(self, *, now: datetime, lease_until: datetime, worker: str) -> int:
+    def claim(self, *, now: datetime, lease_until: datetime, worker: str, drawn: int) -> int:
         """Claim the rows for a worker: a new fence, a lease, and one more crash where a lease expired."""
         return self.update(
-            fence=F("fence") + 1,
+            fence=F("fence") + Case(When(fence=0, then=Value(FIRST)), default=Value(2 * FIRST)) + drawn,
             crashes=F("crashes") + Case(When(lease_expires_at__isnull=True, then=Value(0)), default=Value(1)),
             lease_expires_at=lease_until,
             worker=worker,

@@ -25,6 +25,7 @@ from durable.core.current import running_workflow
 from durable.core.divergences import Divergence, DivergenceKind
 from durable.core.effects import Operation
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OutsideStepError, PayloadError
+from durable.core.fences import raised
 from durable.core.limits import History
 from durable.core.location import escape
 from durable.core.mistakes import is_mistake
@@ -144,7 +145,11 @@ class _Replay:
     def _replay(self, definition: WorkflowDefinition) -> Finding | None:
         # as the next worker would claim it, without what an operator has asked; at the first claim there is no history
         claimed = replace(
-            self.run, fence=max(self.run.fence, 1) + 1, pending_request=Request.NONE, crashes=0, state=RunState.RUNNING
+            self.run,
+            fence=raised(max(self.run.fence, 1)),
+            pending_request=Request.NONE,
+            crashes=0,
+            state=RunState.RUNNING,
         )
         host = RecordsHost(claimed, self.history, self.at)
         host.environment.mistakes = mistakes_of(definition)

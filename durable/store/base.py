@@ -428,10 +428,12 @@ class Store(Protocol):
         that send to each other cannot deadlock, nor a parent that sends to a child which ends. Deleting an entry
         deletes its attempts. Messages are received first, then returned. The batch's failure replaces an earlier one of
         the run. `worked`, `saved` and `forgotten` are written in the same commit, with statements of their own. Raises
-        LeaseLost, and writes nothing, if the run has a newer fence. Its children are started as `create` starts runs;
-        one that was started before stays as it is. Raises ChildKeyTaken, and writes nothing, if another open run has a
-        child's key; ChildIdTaken if a child's id is taken by a run that is not this run's child. The changes of groups
-        come last, with statements of their own; their tallies are locked first.
+        LeaseLost, and writes nothing, if the run has a newer fence; CommitsLost if the database has lost what earlier
+        commits of the pass have left (`batch.witnesses`): the statement that compares the fence looks for it. Its
+        children are started as `create` starts runs; one that was started before stays as it is. Raises ChildKeyTaken,
+        and writes nothing, if another open run has a child's key; ChildIdTaken if a child's id is taken by a run that
+        is not this run's child. The changes of groups come last, with statements of their own; their tallies are locked
+        first.
         """
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:

@@ -15,7 +15,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Final
 
-from durable.core.control_flow import LeaseLost
+from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, NewRun, RunLimits, key_of
 from durable.core.location import escape
@@ -49,6 +49,7 @@ from durable.core.records import (
     RunState,
     SavedDetails,
     TagChange,
+    Witness,
 )
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.transitions import moved
@@ -543,6 +544,8 @@ class MemoryStore:
             run = self._runs.get(batch.run_id)
             if run is None or run.fence != batch.fence:
                 raise LeaseLost
+            if not all(self._is_there(run, each) for each in batch.witnesses):
+                raise CommitsLost
             self._check_keys(batch.starts)
             consumed = row_rules.consumed(batch)
             own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
@@ -580,6 +583,13 @@ class MemoryStore:
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
             )
+
+    def _is_there(self, run: RunRecord, witness: Witness) -> bool:
+        if witness.state is not None:
+            return row_rules.is_in_state(run, [witness])
+        if witness.version is not None:
+            witness = replace(witness, version=_copied(witness.version))
+        return row_rules.is_there(self._entries[run.id].get(witness.location), witness)
 
     @property
     def _slot_table(self) -> MemorySlotTable:

@@ -16,7 +16,8 @@ from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, Exists, F, Min, OuterRef, Sum, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Length
 
-from durable.core.control_flow import LeaseLost
+from durable.core import fences
+from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.limits import History, NewRun, RunLimits
 from durable.core.rates import RateWant, Reservation
 from durable.core.records import (
@@ -36,9 +37,11 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavedDetails,
+    Witness,
 )
 from durable.core.slot_records import Admission, SlotWant
 from durable.core.transitions import paused_at_once
+from durable.core.witnesses import columns_of
 from durable.models import (
     Attempt,
     Cause,
@@ -143,6 +146,30 @@ class OrmStore(DatabaseStore):
         """
         found = self._runs.with_ids(list(set(run_ids)))
         return {run.id: run for run in _records(self._with_locks(found, skip=skip))}
+
+    def _locked_for(self, batch: Batch) -> dict[str, RunRecord]:
+        """Return the rows that a commit concerns, locked until the transaction ends.
+
+        Raises LeaseLost if the batch's run has another fence, and CommitsLost if a witness is not there.
+        """
+        parent = [batch.parent_id] if batch.sends and batch.parent_id is not None else []
+        found = self._runs.with_ids(list({batch.run_id, *(each.to for each in batch.sends), *parent}))
+        entries = [each for each in batch.witnesses if each.state is None]
+        there = {f"witness_{n}": Exists(self._witness(batch.run_id, each)) for n, each in enumerate(entries)}
+        rows = list(self._with_locks(found).annotate(**there).values(*there, *RUN.names))
+        runs = {row["id"]: RunRecord(**{name: row[name] for name in RUN.names}) for row in rows}
+        run = runs.get(batch.run_id)
+        if run is None or run.fence != batch.fence:
+            raise LeaseLost
+        if not all(row[each] for row in rows for each in there) or not row_rules.is_in_state(run, batch.witnesses):
+            raise CommitsLost
+        return runs
+
+    def _witness(self, run_id: str, witness: Witness) -> Any:
+        """Return the query of an entry that a commit has to find."""
+        columns = columns_of(witness)
+        where = {name if name in ENTRY.names else f"metadata__{name}": value for name, value in columns.items()}
+        return Entry.objects.using(self.alias).filter(run_id=run_id, location=witness.location, **where)
 
     def _with_locks(self, runs: RunQuerySet, *, skip: bool = False) -> RunQuerySet:
         features = connections[self.alias].features
@@ -321,8 +348,7 @@ class OrmStore(DatabaseStore):
             if may_have_ranks or any(row["has_ranks"] for row in rows):
                 return self._claim_ranked(queues, now, lease_until, worker, limit, since, since_ranked)
             runs = [RunRecord(**{name: row[name] for name in RUN.names}) for row in rows]
-            self._runs.with_ids([run.id for run in runs]).claim(now=now, lease_until=lease_until, worker=worker)
-            return Claimed(row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
+            return Claimed(self._claimed(runs, now, lease_until, worker))
 
     def _claim_ranked(
         self,
@@ -342,13 +368,21 @@ class OrmStore(DatabaseStore):
             ids = [each.run_id for each in found[first : first + limit]][: limit - len(taken)]
             locked = self._with_locks(self._runs.due(now).with_ids(ids), skip=True)
             taken |= {run.id: run for run in _records(locked)}
-        self._runs.with_ids(list(taken)).claim(now=now, lease_until=lease_until, worker=worker)
+        runs = [taken[each.run_id] for each in found if each.run_id in taken]
+        claimed = self._claimed(runs, now, lease_until, worker)
         for queue in queues if taken else ():
             mine = [each for each in found if each.run_id in taken and taken[each.run_id].queue == queue]
             is_one_left = any(each.tag is not None and each.run_id not in taken for each in found)
             ranks.note_served(self.alias, queue, mine, is_one_left=is_one_left)
-        runs = (taken[each.run_id] for each in found if each.run_id in taken)
-        return Claimed(row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker) for run in runs)
+        return Claimed(claimed)
+
+    def _claimed(self, runs: Sequence[RunRecord], now: datetime, lease_until: datetime, worker: str) -> list[RunRecord]:
+        """Claim these locked runs; return them as claimed."""
+        drawn = fences.draw()
+        self._runs.with_ids([run.id for run in runs]).claim(
+            now=now, lease_until=lease_until, worker=worker, drawn=drawn
+        )
+        return [row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker, drawn=drawn) for run in runs]
 
     def _served(self, runs: RunQuerySet) -> RunQuerySet:
         """Return those of the runs whose queues are not paused."""
@@ -360,8 +394,8 @@ class OrmStore(DatabaseStore):
             run = self._lock_run(run_id)
             if run is None or not row_rules.claimable(run, now) or self.held(HoldKind.QUEUE, run.queue) is not None:
                 return None
-            self._runs.with_ids([run_id]).claim(now=now, lease_until=lease_until, worker=worker)
-            return row_rules.claimed(run, now=now, lease_until=lease_until, worker=worker)
+            [claimed] = self._claimed([run], now, lease_until, worker)
+            return claimed
 
     def load(self, run_id: str) -> History:
         entries = Entry.objects.using(self.alias).with_metadata_of(run_id).order_by().values_list(*_ENTRY_FIELDS)
@@ -407,11 +441,8 @@ class OrmStore(DatabaseStore):
                 self._begin_to_write()
                 groups.lock(self.alias, [each.id for each in batch.groups])
             self._take_keys(batch.starts)
-            parent = [batch.parent_id] if batch.sends and batch.parent_id is not None else []
-            runs = self._locked([batch.run_id, *(each.to for each in batch.sends), *parent])
-            run = runs.pop(batch.run_id, None)
-            if run is None or run.fence != batch.fence:
-                raise LeaseLost
+            runs = self._locked_for(batch)
+            run = runs.pop(batch.run_id)
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
             rows = [Attempt(run_id=run.id, **ATTEMPT.attributes(each)) for each in batch.attempts]

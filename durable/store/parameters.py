@@ -14,7 +14,17 @@ from typing import Any, Final, NamedTuple
 
 from durable.core.limits import NewRun
 from durable.core.ranks import Ranking
-from durable.core.records import AttemptRecord, Batch, ChildStart, EntryRecord, OutgoingMessage, RunChange, RunRecord
+from durable.core.records import (
+    AttemptRecord,
+    Batch,
+    ChildStart,
+    EntryRecord,
+    OutgoingMessage,
+    RunChange,
+    RunRecord,
+    Witness,
+)
+from durable.core.witnesses import columns_of
 from durable.models.fields import pack
 from durable.store import row_rules, sql_functions
 from durable.store.libpq import text
@@ -40,7 +50,11 @@ __all__ = [
     "send_parameters",
     "sends_json",
     "start_parameters",
+    "witness_parameters",
 ]
+
+
+_WITNESS_DUMPS: Final = ENTRY.dumps | METADATA.dumps
 
 
 class CommitParameters(NamedTuple):
@@ -57,10 +71,14 @@ class CommitParameters(NamedTuple):
     patch: str | None
     park_change_seq: str | None
     sends: str | None
+    witness_at: str | None
+    witness_ordinal: str | None
+    witnesses: str | None
 
 
 def batch_parameters(batch: Batch) -> CommitParameters:
     """Return the parameters that write a batch."""
+    witness_at, witness_ordinal, witnesses = witness_parameters(batch.witnesses)
     return CommitParameters(
         run_id=pack(batch.run_id),
         fence=str(batch.fence),
@@ -73,6 +91,9 @@ def batch_parameters(batch: Batch) -> CommitParameters:
         patch=_patch(batch.run),
         park_change_seq=None if batch.park_change_seq is None else str(batch.park_change_seq),
         sends=sends_json(batch.sends) if batch.sends else None,
+        witness_at=witness_at,
+        witness_ordinal=witness_ordinal,
+        witnesses=witnesses,
     )
 
 
@@ -90,7 +111,29 @@ def change_parameters(before: RunRecord, after: RunRecord, change: RunChange) ->
         patch=_patch(row_rules.changed_columns(before, after)),
         park_change_seq=None,
         sends=None,
+        witness_at=None,
+        witness_ordinal=None,
+        witnesses=None,
     )
+
+
+def witness_parameters(witnesses: Sequence[Witness]) -> list[str | None]:
+    """Return the parameters of the witnesses that a commit has to find: one that is an entry by itself, else JSON."""
+    if not witnesses:
+        return [None, None, None]
+    first, *others = witnesses
+    if first.version is None and first.state is None:
+        return [pack(first.location), str(first.ordinal), json_rows(map(_witness, others)) if others else None]
+    return [None, None, json_rows(map(_witness, witnesses))]
+
+
+def _witness(witness: Witness) -> dict[str, Any]:
+    if witness.state is not None:
+        return {"state": str(witness.state)}
+    row = {"location": pack(witness.location), "has_version": witness.version is not None}
+    return row | {
+        name: None if value is None else _WITNESS_DUMPS[name](value) for name, value in columns_of(witness).items()
+    }
 
 
 def children_parameters(batch: Batch) -> list[str | None]:

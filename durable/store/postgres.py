@@ -9,14 +9,14 @@ version of the row decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.db import IntegrityError, connections, transaction
 
-from durable.core.control_flow import LeaseLost
+from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
 from durable.core.limits import History, NewRun, key_of, without_key
 from durable.core.location import escape
@@ -49,6 +49,7 @@ from durable.store.parameters import (
     send_parameters,
     sends_json,
     start_parameters,
+    witness_parameters,
 )
 from durable.store.rows import (
     ACTIVITY,
@@ -327,10 +328,16 @@ class PostgresStore(DatabaseStore):
 
         Return its row, and the queues to notify of slots.
         """
-        if batch is None or batch.slots is None:
-            return function(self.alias, values, uninterrupted=True), frozenset()
-        given = [*values, *_slot_parameters(batch, batch.slots)]
-        *row, queues = sql_functions.WITH_SLOTS[function](self.alias, given, uninterrupted=True)
+        try:
+            if batch is None or batch.slots is None:
+                return function(self.alias, values, uninterrupted=True), frozenset()
+            given = [*values, *_slot_parameters(batch, batch.slots)]
+            *row, queues = sql_functions.WITH_SLOTS[function](self.alias, given, uninterrupted=True)
+        except IntegrityError as error:
+            found = getattr(error.__cause__, "diag", None)
+            if found is None or (refusal := _REFUSALS.get(found.constraint_name)) is None:
+                raise
+            raise refusal(unpack(found.message_detail or "")) from error
         return tuple(row), _queues(queues)
 
     def _commit_with_children(self, batch: Batch) -> Committed | None:
@@ -347,23 +354,18 @@ class PostgresStore(DatabaseStore):
 
     def _write_with_children(self, batch: Batch) -> Committed | None:
         parameters = [*batch_parameters(batch), *children_parameters(batch)]
-        try:
-            (request, queues), of_slots = self._call(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)
-        except IntegrityError as error:
-            found = getattr(error.__cause__, "diag", None)
-            if found is None or (refusal := _REFUSALS.get(found.constraint_name)) is None:
-                raise
-            raise refusal(unpack(found.message_detail)) from error
+        (request, queues), of_slots = self._call(sql_functions.COMMIT_WITH_CHILDREN, parameters, batch)
         return _committed(request, queues, of_slots)
 
     def _flush(self, batch: Batch) -> Committed:
         entries = row_rules.entries_to_write(batch.entries)
         run, fence = pack(batch.run_id), str(batch.fence)
         if len(entries) == 1:
-            values = [run, fence, *sql_functions.recorded(entries[0])]
+            values = [run, fence, *sql_functions.recorded(entries[0]), *witness_parameters(batch.witnesses)]
             [request], queues = self._call(sql_functions.RECORD, values, batch)
         else:
-            [request], queues = self._call(sql_functions.FLUSH, [run, fence, entries_json(entries)], batch)
+            values = [run, fence, entries_json(entries), *witness_parameters(batch.witnesses)]
+            [request], queues = self._call(sql_functions.FLUSH, values, batch)
         if request is None:
             raise LeaseLost
         return _answered(request, queues)
@@ -373,7 +375,8 @@ class PostgresStore(DatabaseStore):
         finished_at, output = batch.run["finished_at"], batch.run["output"]
         assert finished_at is not None
         assert output is not None
-        values = [pack(batch.run_id), str(batch.fence), text(finished_at), pack(output)]
+        end = [pack(batch.run_id), str(batch.fence), text(finished_at), pack(output)]
+        values = [*end, *witness_parameters(batch.witnesses)]
         if batch.parent_id is None:
             [request], of_slots = self._call(sql_functions.COMPLETE, values, batch)
             committed = None if request is None else _answered(request, of_slots)
@@ -463,7 +466,12 @@ class PostgresStore(DatabaseStore):
 
 
 _NOTHING_ASKED: Final = Committed()
-_REFUSALS: Final = {"durable_child_id_is_free": ChildIdTaken, "durable_child_key_is_free": ChildKeyTaken}
+#: What a commit is refused with, by the constraint that a function names in its error.
+_REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
+    "durable_child_id_is_free": ChildIdTaken,
+    "durable_child_key_is_free": ChildKeyTaken,
+    sql_functions.LOST: CommitsLost,
+}
 
 
 def _answered(request: str, queues: frozenset[str] = frozenset()) -> Committed:

@@ -28,8 +28,10 @@ from durable.core.records import (
     RunChange,
     RunRecord,
     RunState,
+    Witness,
 )
 from durable.core.summary import DROPPED, PARENT_ENDED, Summary, SummaryKind
+from durable.core.witnesses import columns_of
 
 __all__ = [
     "ALIKE",
@@ -59,8 +61,10 @@ __all__ = [
     "is_ending",
     "is_failure_over",
     "is_held_start",
+    "is_in_state",
     "is_reopened",
     "is_repeat",
+    "is_there",
     "released",
     "renewed",
     "repeated",
@@ -128,9 +132,11 @@ def is_due(run: RunRecord, now: datetime) -> bool:
     return run.wake_at is not None and run.wake_at <= now and claimable(run, now)
 
 
-def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str) -> RunRecord:
+def claimed(
+    run: RunRecord, *, now: datetime, lease_until: datetime, worker: str, drawn: int | None = None
+) -> RunRecord:
     """Return the run as claimed by `worker`."""
-    return replace(run, **transitions.claimed(run, now=now, lease_until=lease_until, worker=worker))
+    return replace(run, **transitions.claimed(run, now=now, lease_until=lease_until, worker=worker, drawn=drawn))
 
 
 def renewed(run: RunRecord, lease_until: datetime) -> RunRecord:
@@ -200,6 +206,16 @@ def after_commit(
     if overruled:
         patched = replace(patched, wake_at=batch.now)
     return check(after_messages(patched, own, from_outside=False)), overruled
+
+
+def is_in_state(run: RunRecord, witnesses: Iterable[Witness]) -> bool:
+    """Return True if the run is in the state that an earlier commit of the pass has left, as far as that is known."""
+    return all(each.state is None or each.state == run.state for each in witnesses)
+
+
+def is_there(entry: EntryRecord | None, witness: Witness) -> bool:
+    """Return True if the entry at the location of a witness is as an earlier commit of the pass has left it."""
+    return entry is not None and all(getattr(entry, name) == value for name, value in columns_of(witness).items())
 
 
 def after_change(run: RunRecord, change: RunChange) -> RunRecord:

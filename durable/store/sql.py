@@ -12,6 +12,7 @@ from typing import Final
 from durable.core.ranks import UNTAGGED
 from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
+from durable.store.routines.definitions import raised
 from durable.store.rows import (
     ACTIVITY,
     ENTRY,
@@ -72,7 +73,7 @@ _CLAIMABLE: Final = ", ".join(f"'{state}'" for state in starts_of("claimed"))
 
 # -- claims and leases
 
-_TAKEN = f"""fence = r.fence + 1,
+_TAKEN = f"""fence = {raised("r.fence")},
   crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
   lease_expires_at = %(lease_until)s, worker = %(worker)s, started_at = COALESCE(r.started_at, %(now)s),
   state = {_led("claimed")},

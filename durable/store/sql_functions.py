@@ -26,6 +26,7 @@ __all__ = [
     "COMPLETE_CHILD",
     "FAIL",
     "FLUSH",
+    "LOST",
     "PATCHED",
     "RECORD",
     "RESERVE",
@@ -57,14 +58,20 @@ START_KEYED: Final = SQLFunction(
     ["summary", "holder"],
 )
 
-#: Parameters: run, fence and one entry as `recorded` returns it. Returns the pending request, None for an older fence.
+#: Parameters of each commit, last or before those that only some have: the witnesses that it has to find, as
+#: `durable.store.parameters` makes them. If one is not there, the function raises `LOST` and nothing is written.
+_WITNESSES: Final = ["text", "bigint", "json"]
+LOST: Final = "durable_commits_are_there"
+
+#: Parameters: run, fence, one entry as `recorded` returns it, witnesses. Returns the pending request, None for an older
+#: fence.
 RECORD: Final = SQLFunction(
     "durable_record_1",
-    ["text", "bigint", *(ENTRY.types | METADATA.types).values()],
+    ["text", "bigint", *(ENTRY.types | METADATA.types).values(), *_WITNESSES],
 )
 
-#: Parameters: run, fence, and entries as JSON. Returns the same as RECORD.
-FLUSH: Final = SQLFunction("durable_flush_1", ["text", "bigint", "json"])
+#: Parameters: run, fence, entries as JSON, witnesses. Returns the same as RECORD.
+FLUSH: Final = SQLFunction("durable_flush_1", ["text", "bigint", "json", *_WITNESSES])
 
 #: Parameters: a message and how much to raise `change_seq`. Returns its place and the queue to notify, or the id of the
 #: message that was sent before.
@@ -75,18 +82,18 @@ SEND: Final = SQLFunction(
 )
 
 #: Parameters: run, fence, now; then as JSON the deleted locations, entries, attempts, consumed messages, waits whose
-#: messages return, and the patch; the known `change_seq`; sends. Returns the pending request and the queues to notify,
-#: as JSON.
+#: messages return, and the patch; the known `change_seq`; sends; witnesses. Returns the pending request and the queues
+#: to notify, as JSON.
 COMMIT: Final = SQLFunction(
     "durable_commit_1",
-    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json"],
+    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES],
     ["pending", "queues_to_notify"],
 )
 
 #: Parameters: those of COMMIT, and the run's failure as JSON. Returns the same as COMMIT.
 FAIL: Final = SQLFunction(
     "durable_fail_2",
-    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", "json"],
+    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES, "json"],
     ["pending", "queues_to_notify"],
 )
 
@@ -94,16 +101,19 @@ FAIL: Final = SQLFunction(
 #: and those that it drops; the parent of a run that ends. Returns the same as COMMIT.
 COMMIT_WITH_CHILDREN: Final = SQLFunction(
     "durable_commit_2",
-    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", *["json"] * 5, "text"],
+    ["text", "bigint", "timestamptz", *["json"] * 5, "jsonb", "bigint", "json", *_WITNESSES, *["json"] * 4, "text"],
     ["pending", "queues_to_notify"],
 )
 
-#: Parameters: run, fence, time and output of a run that ends as `is_completion` says. Returns the same as RECORD.
-COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text"])
+#: Parameters: run, fence, time and output of a run that ends as `is_completion` says, witnesses. Returns the same as
+#: RECORD.
+COMPLETE: Final = SQLFunction("durable_complete_1", ["text", "bigint", "timestamptz", "text", *_WITNESSES])
 
 #: Parameters: those of COMPLETE, and the parent. Returns the same as COMMIT.
 COMPLETE_CHILD: Final = SQLFunction(
-    "durable_complete_2", ["text", "bigint", "timestamptz", "text", "text"], ["pending", "queues_to_notify"]
+    "durable_complete_2",
+    ["text", "bigint", "timestamptz", "text", *_WITNESSES, "text"],
+    ["pending", "queues_to_notify"],
 )
 
 #: Parameters: a run's id, now. Returns the next parent whose end has left children, and how many it now has cancelled.

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
@@ -18,9 +19,10 @@ from django.db import Error
 
 from durable.conf import conf
 from durable.core import clock
-from durable.core.control_flow import LeaseLost, PassAborted
+from durable.core.control_flow import CommitsLost, LeaseLost, PassAborted
 from durable.core.limits import History
-from durable.core.records import RunRecord
+from durable.core.records import ActionRecord, RunRecord
+from durable.core.witnesses import LOST_COMMITS
 from durable.execution.connections import (
     SESSION_TROUBLE,
     close_connections,
@@ -168,6 +170,9 @@ class RunExecutor:
         try:
             with guarded_sessions():
                 outcome = in_clean_context(self.execute_pass, record, store=store, eviction=eviction)
+        except CommitsLost:
+            close_connections()
+            self._return_after_loss(record)
         except LeaseLost:
             logger.info("run %s was taken over by another worker", record.id, extra=about)
         except (PassAborted, *SESSION_TROUBLE) as error:
@@ -221,14 +226,44 @@ class RunExecutor:
         its lease expires, instead of spinning.
         """
         close_connections()
+        if not self._note_abandoned(record):
+            return
+        self.leases.returns.add([record])
+        self._retry_until("release a run", self.leases.returns.send, time.monotonic() + JOB_TIME_LIMIT)
+
+    def _note_abandoned(self, record: RunRecord) -> bool:
+        """Note that a run is released before its pass has ended it; return False if that was so a moment ago."""
         now = time.monotonic()
         with self._lock:
             self._abandoned = {run_id: at for run_id, at in self._abandoned.items() if now - at < JOB_TIME_LIMIT}
             if record.id in self._abandoned:
-                return
+                return False
             self._abandoned[record.id] = now
-        self.leases.returns.add([record])
-        self._retry_until("release a run", self.leases.returns.send, now + JOB_TIME_LIMIT)
+        return True
+
+    def _return_after_loss(self, record: RunRecord) -> None:
+        """Release a run of which the database has lost commits, and note that for operators.
+
+        It is due at once; if that has just happened to it, a little later.
+        """
+        is_first = self._note_abandoned(record)
+        self.leases.returns.add([record] if is_first else [], [] if is_first else [record])
+        until = time.monotonic() + JOB_TIME_LIMIT
+        self._retry_until("release a run", self.leases.returns.send, until)
+        self._retry_until("note that commits are lost", lambda: self._log_loss(record), until)
+
+    def _log_loss(self, record: RunRecord) -> None:
+        note = ActionRecord(
+            action=LOST_COMMITS,
+            run_id=record.id,
+            source="code",
+            outcome="done",
+            created_at=clock.now(),
+            actor_label=f"the worker {worker_name()}",
+            detail=f"the database has lost commits of run {record.id} that it had answered; what is missing is done again",
+        )
+        with self.store.transaction():
+            self.store.log([note, replace(note, run_id="")])  # the second one is what findings look for
 
     def _retry_until(self, what: str, command: Callable[[], T], until: float) -> T | None:
         """Call `command` until the database answers, and return its result.

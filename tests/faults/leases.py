@@ -115,7 +115,7 @@ class LeaseMachine(RuleBasedStateMachine):
         for run in self.store.claim(queues=["q"], now=now, lease_until=now + LEASE, worker=f"w{worker}", limit=limit):
             old = before[run.id]
             assert old.lease_expires_at is None or old.lease_expires_at <= now, "a live lease was taken"
-            assert run.fence == old.fence + 1
+            assert run.fence == self.row(run.id).fence > old.fence
             assert run.crashes == old.crashes + (old.lease_expires_at is not None)
             self.held[worker, run.id] = Holding(run)
 

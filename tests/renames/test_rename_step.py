@@ -258,7 +258,7 @@ def test_a_run_with_a_live_lease_is_passed_by_and_a_late_worker_is_refused(
     assert locations("held") == ["charge", "cool off"]
     assert locations("late") == ["charge card", "cool off"]
     assert Run.objects.get(pk="held").fence == fences["held"]
-    assert Run.objects.get(pk="late").fence == fences["late"] + 1
+    assert Run.objects.get(pk="late").fence > fences["late"]
     assert "1 run that workers have keeps the old name" in capsys.readouterr().out
     Run.objects.filter(pk="held").update(lease_expires_at=None, state="sleeping")
     deploys.deploy(shop.order("charge card"))

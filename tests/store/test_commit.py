@@ -238,7 +238,7 @@ def test_a_stale_fence_writes_no_part_of_a_commit(store: Store, fence: int) -> N
     commit(store, held, entries=[an_entry("old"), an_entry("gone")], attempts=[an_attempt("gone")])
     one, two = sent(store, a_message()), sent(store, a_message())
     commit(store, held, received=[(two.id, "old")])
-    before = _everything(store)
+    before = everything(store)
     batch = Batch(
         run_id="run",
         fence=held.fence + fence,
@@ -254,7 +254,7 @@ def test_a_stale_fence_writes_no_part_of_a_commit(store: Store, fence: int) -> N
     )
     with pytest.raises(LeaseLost):
         store.commit(batch)
-    assert _everything(store) == before
+    assert everything(store) == before
 
 
 ERROR = ErrorInfo("ValueError", "declined")
@@ -287,12 +287,12 @@ def test_each_shape_of_a_commit_checks_the_fence(store: Store, shape: str, fence
     started(store, "other")
     commit(store, held, entries=[an_entry("old")])
     parts = SHAPES[shape](held)
-    before = _everything(store)
+    before = everything(store)
     with pytest.raises(LeaseLost):
         commit(store, held, fence=held.fence + fence, **parts)
-    assert (_everything(store), store.get("child")) == (before, None)
+    assert (everything(store), store.get("child")) == (before, None)
     commit(store, held, **parts)
-    assert _everything(store) != before
+    assert everything(store) != before
 
 
 def test_a_commit_for_a_run_that_is_gone_is_refused(store: Store) -> None:
@@ -356,7 +356,7 @@ def test_a_run_ends_and_may_be_recovered(store: Store, state: RunState) -> None:
     assert store.claim_run("run", now=NOW, lease_until=at(30), worker="w") is not None
 
 
-def _everything(store: Store) -> list[object]:
+def everything(store: Store) -> list[object]:
     found: list[object] = []
     for run_id in ("run", "other"):
         attempts: list[AttemptRecord] = store.attempts(run_id)

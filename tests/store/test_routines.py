@@ -29,7 +29,8 @@ STATES = [path.stem for path in sorted(Path(str(durable.migrations.__file__)).pa
 BREAKS = {
     "an edited function": (
         (
-            "CREATE OR REPLACE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text) "
+            "CREATE OR REPLACE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text, "
+            "witness_at text, witness_ordinal bigint, witnesses json) "
             "RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$ BEGIN RETURN ''; END $$"
         ),
         "the function durable_complete_1 differs from the one in the migrations",

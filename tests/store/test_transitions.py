@@ -177,6 +177,7 @@ def test_a_claim(store: Store, claim: Claim, columns: dict[str, Any]) -> None:
     store.create(refused)
     claimed = {each.id: each for run in (*allowed, *refused) for each in claim(store, run)}
     assert {name: columns_of(each) for name, each in claimed.items()} == {run.id: columns_of(run) for run in allowed}
+    assert {name: each.fence for name, each in claimed.items()} == {run.id: the(store, run.id).fence for run in allowed}
     assert_rows(store, [*allowed, *refused])
     assert {run.id: run.state for run in allowed} == TRANSITIONS["claimed"]
 

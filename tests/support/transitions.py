@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from durable.core import transitions
 from durable.core.errors import ErrorInfo
+from durable.core.fences import FIRST
 from durable.core.records import ENDED, Request, RunPatch, RunRecord, RunState
 
 __all__ = ["CALLS", "KEPT", "NOW", "ODD", "PAUSE", "at", "columns_of", "ends", "odd_run", "patched"]
@@ -69,9 +70,14 @@ def patched(run: RunRecord, patch: RunPatch) -> RunRecord:
     return replace(run, **patch)
 
 
+#: What `columns_of` has for a fence that a transition has raised, by a random step.
+RAISED: Final = "raised"
+
+
 def columns_of(run: RunRecord) -> dict[str, Any]:
-    """A row by column, so that a failed comparison names the column."""
-    return {each.name: getattr(run, each.name) for each in fields(run)}
+    """A row by column, so that a failed comparison names the column. Of a raised fence, that it is raised."""
+    columns = {each.name: getattr(run, each.name) for each in fields(run)}
+    return columns if run.fence < FIRST else columns | {"fence": RAISED}
 
 
 ERROR: Final = ErrorInfo("ValueError", "why", "traceback")

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
-__all__ = ["Function", "Routine", "Trigger"]
+from durable.core.fences import FIRST
+
+__all__ = ["Function", "Routine", "Trigger", "raised"]
 
 _FUNCTION: Final = re.compile(
     r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\)(?P<result>.*?)LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",
@@ -79,3 +81,11 @@ class Trigger:
 
 
 Routine: TypeAlias = Function | Trigger
+
+
+def raised(fence: str) -> str:
+    """Return the expression of a fence that is higher than this one (`durable.core.fences.raised`).
+
+    PostgreSQL draws anew for each row.
+    """
+    return f"{fence} + CASE {fence} WHEN 0 THEN {FIRST} ELSE {2 * FIRST} END + floor(random() * {FIRST})::bigint"

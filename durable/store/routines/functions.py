@@ -6,13 +6,20 @@ newest version of a row. A plan is made once and kept while tables grow, so no p
 `durable.store.sql_functions` calls them.
 """
 
+# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
+
 from __future__ import annotations
 
 from typing import Final
 
-from durable.store.routines.definitions import Function
+from durable.store.routines.definitions import Function, raised
 
 __all__ = ["FUNCTIONS"]
+
+#: Whether the witness of a commit is there that is an entry by itself. The statement that locks the run's row looks for
+#: it: that is one look at an index, where a statement of its own would cost several times as much.
+_WITNESSED: Final = """(witness_at IS NULL OR EXISTS (
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness_at AND e.ordinal = witness_ordinal))"""
 
 FUNCTIONS: Final = (
     # Insert a new run; its other columns are as in every new run. Returns true if the id was free.
@@ -37,7 +44,7 @@ END $$
     # Returns a row for each with the run, and a last row with the number of entries of the index that the search has
     # visited. The lower bound skips what ended runs leave in the index: two entries for each run, which no vacuum
     # removes while a transaction holds an older snapshot.
-    Function.of("""
+    Function.of(f"""
 CREATE FUNCTION durable_claim_2(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
 ) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -51,7 +58,7 @@ BEGIN
     WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at AND (wake_at, id) >= (first_moment, first_id)
       AND (lease_expires_at IS NULL OR lease_expires_at <= at) AND state <> 'paused'
     ORDER BY wake_at, id LIMIT at_most FOR NO KEY UPDATE SKIP LOCKED)
-  UPDATE durable_run AS r SET fence = r.fence + 1,
+  UPDATE durable_run AS r SET fence = {raised("r.fence")},
     crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
     lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
     state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
@@ -93,7 +100,7 @@ BEGIN
 END $$
 """),
     # Claim due runs of one queue, as durable_claim_2 does; none of a paused queue, for which `visited` is NULL.
-    Function.of("""
+    Function.of(f"""
 CREATE FUNCTION durable_claim_3(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
 ) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -111,7 +118,7 @@ BEGIN
     WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at AND (wake_at, id) >= (first_moment, first_id)
       AND (lease_expires_at IS NULL OR lease_expires_at <= at) AND state <> 'paused'
     ORDER BY wake_at, id LIMIT at_most FOR NO KEY UPDATE SKIP LOCKED)
-  UPDATE durable_run AS r SET fence = r.fence + 1,
+  UPDATE durable_run AS r SET fence = {raised("r.fence")},
     crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
     lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
     state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
@@ -122,15 +129,57 @@ BEGIN
   RETURN NEXT;
 END $$
 """),
-    # Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
+    # Raise an error, so that nothing is written, if earlier commits of the pass are not there
+    # (`durable.core.witnesses`). The caller has locked the run's row, and has looked for the first witness.
     Function.of("""
-CREATE FUNCTION durable_flush_1(of_run text, with_fence bigint, entries json) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION durable_witness_1(of_run text, is_there boolean, witnesses json) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+DECLARE
+  one record;
+BEGIN
+  FOR one IN SELECT * FROM json_to_recordset(witnesses) AS x(
+    state text, location text, has_version boolean, ordinal bigint, data text, status text, attempts integer,
+    error text, last_attempt_at timestamptz, next_attempt_at timestamptz, completed_at timestamptz,
+    finished_ordinal bigint, rollback_completed_at timestamptz, rollback_error text)
+  LOOP
+    IF one.state IS NOT NULL THEN
+      is_there := is_there AND EXISTS (SELECT 1 FROM durable_run WHERE id = of_run AND state = one.state);
+    ELSIF NOT one.has_version THEN
+      is_there := is_there AND EXISTS (
+        SELECT 1 FROM durable_entry AS e
+        WHERE e.run_id = of_run AND e.location = one.location AND e.ordinal = one.ordinal);
+    ELSE
+      is_there := is_there AND EXISTS (
+        SELECT 1 FROM durable_entry AS e JOIN durable_entrymetadata AS m ON m.entry_id = e.id
+        WHERE e.run_id = of_run AND e.location = one.location AND e.ordinal = one.ordinal AND e.data = one.data
+          AND (m.status, m.attempts, m.error, m.last_attempt_at, m.next_attempt_at, m.completed_at, m.finished_ordinal,
+            m.rollback_completed_at, m.rollback_error) IS NOT DISTINCT FROM (
+            one.status, one.attempts, one.error, one.last_attempt_at, one.next_attempt_at, one.completed_at,
+            one.finished_ordinal, one.rollback_completed_at, one.rollback_error));
+    END IF;
+  END LOOP;
+  IF NOT is_there THEN
+    RAISE integrity_constraint_violation USING CONSTRAINT = 'durable_commits_are_there', TABLE = 'durable_entry',
+      MESSAGE = format('the database has lost earlier commits of run "%s"', of_run), DETAIL = of_run;
+  END IF;
+END $$
+"""),
+    # Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
+    Function.of(f"""
+CREATE FUNCTION durable_flush_1(
+  of_run text, with_fence bigint, entries json, witness_at text, witness_ordinal bigint, witnesses json
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   pending text;
+  is_there boolean;
 BEGIN
-  SELECT pending_request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  SELECT r.pending_request, {_WITNESSED} INTO pending, is_there
+  FROM durable_run AS r WHERE r.id = of_run AND r.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
+  END IF;
+  IF NOT is_there OR witnesses IS NOT NULL THEN
+    PERFORM durable_witness_1(of_run, is_there, witnesses);
   END IF;
   WITH rows AS MATERIALIZED (
     SELECT * FROM json_to_recordset(entries) AS x(
@@ -161,21 +210,27 @@ END $$
     # Write one entry and its metadata. Returns the pending request; NULL, with nothing written, for an older fence. A
     # writer of a run's entries has the run's row locked, so an entry that was found stays. Most entries are new, so the
     # function inserts first.
-    Function.of("""
+    Function.of(f"""
 CREATE FUNCTION durable_record_1(
   of_run text, with_fence bigint,
   new_location text, new_kind text, new_ordinal bigint, new_output text, new_arguments text, new_data text,
   new_status text, new_attempts integer, new_error text, new_created_at timestamptz, new_last_attempt_at timestamptz,
   new_next_attempt_at timestamptz, new_completed_at timestamptz, new_finished_ordinal bigint,
-  new_rollback_completed_at timestamptz, new_rollback_error text
+  new_rollback_completed_at timestamptz, new_rollback_error text,
+  witness_at text, witness_ordinal bigint, witnesses json
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   pending text;
+  is_there boolean;
   found_id bigint;
 BEGIN
-  SELECT pending_request INTO pending FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  SELECT r.pending_request, {_WITNESSED} INTO pending, is_there
+  FROM durable_run AS r WHERE r.id = of_run AND r.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
+  END IF;
+  IF NOT is_there OR witnesses IS NOT NULL THEN
+    PERFORM durable_witness_1(of_run, is_there, witnesses);
   END IF;
   INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
   VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
@@ -259,10 +314,11 @@ END $$
     # (JSON); all NULL, with nothing written, for an older fence. The order of the parts matters: what is deleted may be
     # written again, a run must not park for a message that it has just consumed, and it finds what it sends to itself
     # when it parks.
-    Function.of("""
+    Function.of(f"""
 CREATE FUNCTION durable_commit_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
+  witness_at text, witness_ordinal bigint, witnesses json,
   OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -270,7 +326,7 @@ DECLARE
   new durable_run;
   one record;
   notified text;
-  queues text[] := '{}';
+  queues text[] := '{{}}';
   concerned text[];
   awaited text;
   is_overruled boolean := false;
@@ -282,10 +338,14 @@ BEGIN
     END IF;
     PERFORM 1 FROM durable_run WHERE id = ANY(concerned) ORDER BY created_at DESC, id FOR NO KEY UPDATE;
   END IF;
-  SELECT queue, state, waiting_for, change_seq, pending_request, state_after_rollback INTO r
-  FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+  SELECT d.queue, d.state, d.waiting_for, d.change_seq, d.pending_request, d.state_after_rollback,
+    {_WITNESSED} AS is_there INTO r
+  FROM durable_run AS d WHERE d.id = of_run AND d.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN;
+  END IF;
+  IF NOT r.is_there OR witnesses IS NOT NULL THEN
+    PERFORM durable_witness_1(of_run, r.is_there, witnesses);
   END IF;
   pending := r.pending_request;
   IF deleted IS NOT NULL THEN
@@ -295,7 +355,7 @@ BEGIN
     DELETE FROM durable_entrymetadata WHERE entry_id IN (SELECT id FROM gone);
   END IF;
   IF entries IS NOT NULL THEN
-    PERFORM durable_flush_1(of_run, with_fence, entries);
+    PERFORM durable_flush_1(of_run, with_fence, entries, NULL, NULL, NULL);
   END IF;
   IF failures IS NOT NULL THEN
     INSERT INTO durable_attempt (run_id, location, number, worker, started_at, finished_at, error)
@@ -364,7 +424,7 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
-  IF queues <> '{}' THEN
+  IF queues <> '{{}}' THEN
     queues_to_notify := array_to_json(queues)::text;
   END IF;
 END $$
@@ -382,7 +442,7 @@ DECLARE
   found_id bigint;
 BEGIN
   SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
-    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
+    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, NULL, NULL, NULL) AS c;
   IF pending IS NULL THEN
     RETURN;
   END IF;
@@ -408,7 +468,8 @@ END $$
     Function.of("""
 CREATE FUNCTION durable_fail_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
-  unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json,
+  unreceived json, patch jsonb, known_change_seq bigint, sends json,
+  witness_at text, witness_ordinal bigint, witnesses json, failure json,
   OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -416,7 +477,8 @@ DECLARE
   found_id bigint;
 BEGIN
   SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
-    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends) AS c;
+    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, witness_at, witness_ordinal,
+    witnesses) AS c;
   IF pending IS NULL THEN
     RETURN;
   END IF;
@@ -446,15 +508,29 @@ BEGIN
 END $$
 """),
     # Write the end of a completed run where nothing else is to be written. Returns the same as durable_record_1.
-    Function.of("""
-CREATE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text)
-RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
+    Function.of(f"""
+CREATE FUNCTION durable_complete_1(
+  of_run text, with_fence bigint, at timestamptz, with_output text,
+  witness_at text, witness_ordinal bigint, witnesses json
+) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
+  IF witnesses IS NOT NULL THEN
+    PERFORM 1 FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
+    IF FOUND THEN
+      PERFORM durable_witness_1(of_run, true, witnesses);
+    END IF;
+  END IF;
   UPDATE durable_run SET state = 'completed', output = with_output, error = NULL, origins = '[]', wake_at = NULL,
     waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', pending_request = '', diverged_at = NULL,
     finished_at = at
-  WHERE id = of_run AND fence = with_fence;
-  RETURN CASE WHEN FOUND THEN '' END;
+  WHERE id = of_run AND fence = with_fence AND {_WITNESSED};
+  IF FOUND THEN
+    RETURN '';
+  END IF;
+  IF EXISTS (SELECT 1 FROM durable_run WHERE id = of_run AND fence = with_fence) THEN
+    PERFORM durable_witness_1(of_run, false, NULL);
+  END IF;
+  RETURN NULL;
 END $$
 """),
 )

@@ -1,10 +1,12 @@
 """The rank of runs on PostgreSQL: start tags of shares, and the claim of due runs by rank."""
 
+# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
+
 from __future__ import annotations
 
 from typing import Final
 
-from durable.store.routines.definitions import Function
+from durable.store.routines.definitions import Function, raised
 
 __all__ = ["RANKS"]
 
@@ -132,7 +134,7 @@ END $$
     #
     # The last row also has the points at which the next search may begin: that of runs without a rank, and that of the
     # others.
-    Function.of("""
+    Function.of(f"""
 CREATE FUNCTION durable_claim_ranked_1(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text,
   since_ranked timestamptz
@@ -156,7 +158,7 @@ DECLARE
   ranks timestamptz[];
   tags timestamptz[];
   is_plain boolean[];
-  taken text[] := '{}';
+  taken text[] := '{{}}';
   served timestamptz;
   left_tagged integer;
   share_id bigint;
@@ -218,7 +220,7 @@ BEGIN
           THEN r.lease_expires_at IS NULL OR r.lease_expires_at <= at END
       FOR NO KEY UPDATE SKIP LOCKED;
       CONTINUE WHEN NOT FOUND;
-      UPDATE durable_run AS r SET fence = r.fence + 1,
+      UPDATE durable_run AS r SET fence = {raised("r.fence")},
         crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
         lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
         state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,

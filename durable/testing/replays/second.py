@@ -17,6 +17,7 @@ from durable.core.control_flow import ControlFlow
 from durable.core.current import leave_code_around, running_workflow
 from durable.core.effects import Operation
 from durable.core.errors import ErrorInfo
+from durable.core.fences import raised
 from durable.core.limits import History
 from durable.core.records import Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
@@ -53,7 +54,7 @@ def replay(record: RunRecord, definition: WorkflowDefinition, at: Runtime, histo
     """Replay the records of the run in `history`, in other surroundings."""
     found = Replay(Trace())
     # as the next worker would claim it, without what an operator has asked
-    claimed = replace(record, fence=record.fence + 1, pending_request=Request.NONE)
+    claimed = replace(record, fence=raised(record.fence), pending_request=Request.NONE)
     host = _Host(claimed, history, replace(at, on_operation=found.trace.note))
     given = host.environment.decode_input()
     host.journal.scheduled_for = given.get("scheduled_for")

@@ -1,0 +1,108 @@
+"""Witnesses: how each commit of a pass finds out that the database has lost an earlier one.
+
+A database can lose commits that it has answered: a standby that lags is promoted while a pass is under way, or a backup
+is restored. The pass goes on from what it remembers. Unless its next commit notices, the run completes with a hole in
+its history, and the rows of an atomic step are gone.
+
+What is lost is always the newest: a commit is there only if all that were made before it are. So each commit looks for
+one thing that the pass's commit before it has left, its witness, in the statement that locks the run's row and compares
+the fence. Nothing is written if the witness is not there. Then the pass ends, the run is due at once, and the next pass
+loads the history as it is and does what is missing again.
+
+- A commit that has made an entry leaves that entry: its location and its ordinal, which no other entry of the run has.
+  This is nearly every commit, and costs one look at an index.
+- A commit that has only changed entries which were there leaves one of them as it has written it.
+- A commit that has only changed the run's state, as the beginning of a compensation does, leaves that state.
+- A commit that leaves nothing keeps the witness of the one before, unless it deletes it. Such a commit ends the pass,
+  or is about messages and slots beside records.
+- Atomic steps of branches commit beside each other, in an order that only the database knows. Each leaves a witness,
+  and the next commit looks for all of them.
+- The first commit of a pass looks for the newest entry that was loaded. The fence proves the rest: a claim is newer
+  than all that was recorded before it.
+
+What else may change or delete such an entry behind a pass, a migration for example, costs no more than a pass that
+begins again. Tried and dropped: a count of commits in the run's row (a new version of the row for each commit), the
+timeline of PostgreSQL's log (not every service shows it, and a restored dump keeps it), and the row's `xmin` (which
+other databases lack, and which each commit would have to return).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from durable.core.records import Batch, EntryRecord, Witness
+
+__all__ = ["LOST_COMMITS", "Witnesses", "columns_of"]
+
+#: The action of a worker, in the audit log, that has found commits of a run lost.
+LOST_COMMITS: Final = "lost_commits"
+
+#: The columns that tell versions of an entry apart. Each change of an entry changes one of them.
+_VERSION: Final = (
+    "data",
+    "status",
+    "attempts",
+    "error",
+    "last_attempt_at",
+    "next_attempt_at",
+    "completed_at",
+    "finished_ordinal",
+    "rollback_completed_at",
+    "rollback_error",
+)
+
+
+def columns_of(witness: Witness) -> Mapping[str, Any]:
+    """Return the columns, with their values, that the entry of a witness must have."""
+    if witness.version is None:
+        return {"ordinal": witness.ordinal}
+    return {"ordinal": witness.ordinal, **{name: getattr(witness.version, name) for name in _VERSION}}
+
+
+class Witnesses:
+    """The witnesses for which the next commit of a pass looks. Not safe for threads: its journal has a lock."""
+
+    __slots__ = ("_new", "current")
+
+    def __init__(self, newest: EntryRecord | None) -> None:
+        self.current: tuple[Witness, ...] = () if newest is None else (Witness(newest.location, newest.ordinal),)
+        self._new: set[str] = set()  # locations of entries that are not committed yet
+
+    def note_new(self, location: str) -> None:
+        """Note that an entry at this location is not in the database."""
+        self._new.add(location)
+
+    def forget_new(self, location: str) -> None:
+        """Note that no entry is to be written at this location."""
+        self._new.discard(location)
+
+    def note_committed(self, batch: Batch) -> None:
+        """Note that a batch is committed: it has left a witness, and has found those for which it looked."""
+        left = self._left_by(batch)
+        if left is None:
+            if batch.deleted:
+                self.current = tuple(each for each in self.current if each.location not in batch.deleted)
+            return
+        found = batch.witnesses
+        if self.current is found:  # no other commit was under way
+            self.current = (left,)
+            return
+        touched = {*batch.deleted, *(each.location for each in batch.entries)}
+        kept = (each for each in self.current if each not in found and each.location not in touched)
+        self.current = (*kept, left)
+
+    def _left_by(self, batch: Batch) -> Witness | None:
+        new = changed = None
+        for entry in batch.entries:
+            if entry.location in self._new:
+                self._new.remove(entry.location)
+                new = entry
+            else:
+                changed = entry
+        if new is not None:
+            return Witness(new.location, new.ordinal)
+        if changed is not None:
+            return Witness(changed.location, changed.ordinal, changed)
+        state = None if batch.run is None else batch.run.get("state")
+        return None if state is None else Witness(state=state)
