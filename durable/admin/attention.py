@@ -381,6 +381,8 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
             return address, _verbs_on_schedule(finding, lambda verb: url("schedule_act", key, verb))
         case "slot_free" | "line_still" | "slot_kept":
             return url("limit", as_key(finding.names[0])) if len(finding.names) == 1 else url("limits"), []
+        case "commits_lost":
+            return url("change", as_key(finding.runs[0][0])), []
         case "redis" | "stale_lease" | "old_snapshot":
             return url("workers"), []
     return "", []

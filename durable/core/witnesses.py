@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from durable.core.records import Batch, EntryRecord, Witness
 
-__all__ = ["LOST_COMMITS", "Witnesses", "columns_of"]
+__all__ = ["LOST_COMMITS", "Witnesses", "as_written", "columns_of"]
 
 #: The action of a worker, in the audit log, that has found commits of a run lost.
 LOST_COMMITS: Final = "lost_commits"
@@ -58,6 +58,11 @@ def columns_of(witness: Witness) -> Mapping[str, Any]:
     if witness.version is None:
         return {"ordinal": witness.ordinal}
     return {"ordinal": witness.ordinal, **{name: getattr(witness.version, name) for name in _VERSION}}
+
+
+def as_written(batch: Batch) -> tuple[Witness, ...]:
+    """Return witnesses of the batch itself: its entries as it writes them."""
+    return tuple(Witness(each.location, each.ordinal, each) for each in batch.entries)
 
 
 class Witnesses:

@@ -17,6 +17,9 @@ the new fence | | a failed attempt: its step's entry is as written | it happened
 batch has neither sends nor failed attempts | unknown, and repeating it is a no-op | the batch is committed under the
 new fence |
 
+The commit that is repeated looks for the witnesses of the first one (`durable.core.witnesses`), or, if that may have
+taken them away, for its own entries.
+
 Messages and failed attempts are added, everything else is set: only they could be written twice. The list of attempts
 does not tell whether one was recorded, because it keeps those of before a recovery.
 """
@@ -31,9 +34,10 @@ from datetime import datetime
 from typing import Final
 
 from durable.conf import conf
-from durable.core.control_flow import LeaseLost
+from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.core.transitions import fence_raised
+from durable.core.witnesses import as_written
 from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import Eviction
 from durable.store import Store
@@ -76,6 +80,7 @@ def retry_commit(
     logger.warning("run %s: a commit failed and is retried: %s", run.id, trouble, extra={"run_id": run.id})
     ends_at = time.monotonic() + conf.LEASE
     pause, longest = 0.0, BACKOFF[1]
+    may_have_happened = False
     while not eviction.requested and time.monotonic() < ends_at:
         close_connections()
         eviction.wait(pause)
@@ -85,11 +90,25 @@ def retry_commit(
                 continue
             if committed := _resolve_unknown_commit(batch, run=run, store=store, eviction=eviction, now=now):
                 return committed
+            may_have_happened = True
         try:
-            return store.commit(replace(batch, fence=run.fence))
+            return _repeated(replace(batch, fence=run.fence), store, may_have_happened=may_have_happened)
         except SESSION_TROUBLE as error:
             trouble = error
     raise trouble
+
+
+def _repeated(batch: Batch, store: Store, *, may_have_happened: bool) -> Committed:
+    """Commit the batch again. Raises CommitsLost only if the database has lost commits of the pass before this one.
+
+    A batch that has happened may have changed or deleted what it looks for. Then its own entries are there.
+    """
+    try:
+        return store.commit(batch)
+    except CommitsLost:
+        if not may_have_happened or not batch.entries:
+            raise
+    return store.commit(replace(batch, witnesses=as_written(batch)))
 
 
 def _answers(store: Store, run: RunRecord) -> bool:

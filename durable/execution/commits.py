@@ -56,7 +56,7 @@ __all__ = ["CommitSession"]
 T = TypeVar("T")
 
 #: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.
-_BROKEN_TRANSACTION = (TransactionManagementError, InternalError)
+_BROKEN_TRANSACTION = (TransactionManagementError, InternalError, sessions.ReadOnlyDatabaseError)
 
 
 class CommitSession:

@@ -33,6 +33,7 @@ from durable.core.map_entries import open_group
 from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
 from durable.drivers.owner_thread import ThreadDelegate
 from durable.store import Store, sessions
+from durable.store.base import ChildRefused
 
 __all__ = ["PassQueries", "may_have_history", "pass_aborted"]
 
@@ -164,7 +165,10 @@ def may_have_history(run: RunRecord) -> bool:
 
 
 def pass_aborted(run: RunRecord, error: Exception) -> PassAborted:
-    """Log that the store has failed, and return the exception that ends the pass."""
+    """Log why the store has not done what the pass asked for, and return the exception that ends the pass."""
+    if isinstance(error, ChildRefused):
+        logger.warning("run %s: %s, and the next pass finds it so", run.id, error, extra={"run_id": run.id})
+        return PassAborted(str(error))
     with suppress(Exception):
         logger.warning("run %s: the store did not answer: %s", run.id, error)
     return PassAborted(f"the store did not answer: {error}")

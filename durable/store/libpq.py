@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 import psycopg
-from django.db import connections
+from django.db import InternalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 from psycopg.abc import Buffer
@@ -95,6 +95,12 @@ class SQLFunction:
         for the engine's own commits, not for what the code of a step calls, because that has a timeout.
         """
         connection: Any = connections[alias]
+        try:
+            return self._called(connection, texts, uninterrupted=uninterrupted)
+        except InternalError as error:
+            raise sessions.refused(connection, error) from error.__cause__
+
+    def _called(self, connection: Any, texts: Sequence[str | None], *, uninterrupted: bool) -> Row:
         if sessions.is_observed(connection):
             return _through_cursor(connection, self._portable, texts)
         _make_ready(connection)

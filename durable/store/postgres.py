@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, InternalError, connections, transaction
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
@@ -71,13 +71,16 @@ class PostgresStore(DatabaseStore):
     """A `Store` on PostgreSQL."""
 
     def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        found = libpq.rows(self.alias, statement, parameters)
-        if found is None:
-            connection = connections[self.alias]
-            with sessions.not_noted(connection), connection.cursor() as cursor:
-                cursor.execute(statement, parameters)
-                with connection.wrap_database_errors:
-                    found = libpq.fetched(cursor.cursor)
+        connection = connections[self.alias]
+        try:
+            found = libpq.rows(self.alias, statement, parameters)
+            if found is None:
+                with sessions.not_noted(connection), connection.cursor() as cursor:
+                    cursor.execute(statement, parameters)
+                    with connection.wrap_database_errors:
+                        found = libpq.fetched(cursor.cursor)
+        except InternalError as error:
+            raise sessions.refused(connection, error) from error.__cause__
         return found
 
     # -- verbs, from outside a pass

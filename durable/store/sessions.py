@@ -13,25 +13,28 @@ more than the DB-API of a connection asks for `driver_connection` first.
 from __future__ import annotations
 
 import re
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
-from django.db import connections
+from django.db import InternalError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from durable import guard
 
 __all__ = [
+    "ReadOnlyDatabaseError",
     "driver_connection",
     "guarded",
     "is_observed",
     "not_noted",
     "preface",
     "prepare_commit",
+    "refused",
     "restore",
     "restore_all",
     "restore_used",
@@ -89,6 +92,38 @@ def driver_connection(connection: BaseDatabaseWrapper) -> Any:
         with suppress(Exception):  # the connection is closed
             return raw.cursor().connection  # a proxy that does not say what it stands for; its cursors do
     return raw
+
+
+class ReadOnlyDatabaseError(OperationalError):
+    """The database writes nothing in this session: its server is a standby, or has become one."""
+
+
+_READ_ONLY: Final = "25006"  # SQLSTATE of a write in a transaction that is read only
+
+
+def refused(connection: BaseDatabaseWrapper, error: InternalError) -> Exception:
+    """Return the error to raise for one of the store's statements that PostgreSQL has refused with `error`.
+
+    During a switchover, sessions may lead to a server that has become a standby. Such a session is closed, and the
+    error is of a class that code which retries knows. A transaction that is read only on purpose keeps its session.
+    """
+    if getattr(error.__cause__, "sqlstate", None) != _READ_ONLY:
+        return error
+    if not connection.in_atomic_block or _is_read_only(connection):
+        connection.close()
+    else:
+        connection.close_at = time.monotonic()  # at the end of the request, if no pooler has said what the server is
+    return ReadOnlyDatabaseError(
+        f'{error}: the database "{connection.alias}" is read only here, as a standby is during a switchover. Nothing was '
+        "written, and the connection is not used again. Try again in a few seconds: a start with an id of yours, or a "
+        "message with an id, happens once however often it is tried"
+    )
+
+
+def _is_read_only(connection: BaseDatabaseWrapper) -> bool:
+    """Return True if the server has said that each transaction of this session is read only."""
+    status = driver_connection(connection).pgconn.parameter_status
+    return b"on" in (status(b"in_hot_standby"), status(b"default_transaction_read_only"))
 
 
 # -- detecting
