@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from durable import (
     workflow,
 )
 from durable.core.control_flow import PassAborted
+from durable.core.records import Batch, Committed
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 
@@ -306,3 +310,27 @@ def test_what_a_child_cannot_have() -> None:
             sync.using(**how).child_request((), {})
     with pytest.raises(TypeError, match=r"ctx\.map starts several children, so they cannot share one key"):
         sync.using(key="k").map_requests([("a",)])
+
+
+@both
+def test_a_key_that_is_taken_at_the_commit_is_logged_as_that(parent: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with Harness() as h:
+        run = h.start(parent.using(id="p"), "a")
+        commit = h._store.commit
+
+        def commit_behind_another_start(batch: Batch) -> Committed:
+            sync.using(id="rival", key="k").start()
+            return commit(batch)
+
+        h._store.commit = commit_behind_another_start  # type: ignore[method-assign]  # another process is faster
+        record = h._store.claim_run("p", now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
+        assert record is not None
+        with pytest.raises(PassAborted, match='the key of the child "p:label" is taken by another run'):
+            execute_pass(record, store=h._store, eviction=Eviction(), at=h._runtime)
+        assert 'the key of the child "p:label" is taken by another run' in caplog.text
+        assert "did not answer" not in caplog.text
+        h._store.commit = commit  # type: ignore[method-assign]
+        h._store.release([("p", record.fence)], h.now)
+        h.run("p")
+        assert run.error is not None
+        assert run.error.type == "KeyConflictError"

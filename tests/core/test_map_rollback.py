@@ -321,7 +321,9 @@ def test_the_parent_is_woken_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -
         h.settle()
         claims: list[str] = []
         taken = h._store._taken
-        monkeypatch.setattr(h._store, "_taken", lambda run_id, *given: (claims.append(run_id), taken(run_id, *given))[1])
+        monkeypatch.setattr(
+            h._store, "_taken", lambda run_id, *given: (claims.append(run_id), taken(run_id, *given))[1]
+        )
         h.finish(run)
         assert not charges_left()
         assert 0 < claims.count("p") <= 8
