@@ -38,6 +38,8 @@ W087    functions or triggers of the database differ from the migrations' (`dura
 W088    SQLite, where transactions begin without the write lock
 W089    schedules of the code differ from their rows (`durable.schedule_checks`)
 W090    a tag in clear whose name tells of people (`durable.tag_checks`)
+W095    a PostgreSQL on another host, and no options that notice when it vanishes (`durable.database_checks`; with
+        `check --deploy` alone)
 W1xx    the code of a workflow breaks a rule (`durable.lint_checks`); docs/rules.md lists them
 ======  ==============================================================
 """

@@ -8,13 +8,37 @@ Every process registers them, and few run them, so what they ask is imported whe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import OperationalError, ProgrammingError
+from django.db import OperationalError, ProgrammingError, connections
 
 from durable.conf import conf
 
-__all__ = ["check_cached_tables", "check_routines", "check_server_isolation", "check_server_version", "unsuitable"]
+#: What libpq needs to notice a host that has vanished without closing its connections.
+_NETWORK_OPTIONS: Final = (
+    "connect_timeout",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+)
+_POSTGRES: Final = ("postgresql", "postgis", "postgresql_psycopg2")
+NETWORK_ADVICE: Final = (
+    "If the host of the database vanishes, workers and requests wait for minutes for an answer that never comes. "
+    'Settings for a failover are in docs/guides/deploying.md, "When the database fails over".'
+)
+
+__all__ = [
+    "NETWORK_ADVICE",
+    "check_cached_tables",
+    "check_network_options",
+    "check_routines",
+    "check_server_isolation",
+    "check_server_version",
+    "missing_network_options",
+    "unsuitable",
+]
 
 
 @register(Tags.database)
@@ -70,6 +94,29 @@ def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[
     message = f'The database "{conf.DATABASE}" is not as its migrations made it: {"; ".join(wrong)}.'
     hint = f"Run `{how_to_migrate()}`: it creates them again, even if no migration has to be applied."
     return [Warning(message, hint=hint, id="durable.W087")]
+
+
+@register("durable", deploy=True)
+def check_network_options(**_: object) -> list[CheckMessage]:
+    """Check that a connection to another host notices when that host vanishes."""
+    if not (missing := missing_network_options()):
+        return []
+    message = f'DATABASES["{conf.DATABASE}"] has no {", ".join(missing)} in its OPTIONS.'
+    return [Warning(message, hint=NETWORK_ADVICE, id="durable.W095")]
+
+
+def missing_network_options() -> list[str]:
+    """Return the options of libpq that are not set and without which a connection waits for minutes for a host that has
+    vanished; [] for a database on this host, or where a service file has the options.
+    """
+    if conf.DATABASE not in connections.settings:
+        return []
+    settings: dict[str, Any] = connections.settings[conf.DATABASE]
+    if not settings["ENGINE"].endswith(_POSTGRES):
+        return []
+    options, host = settings.get("OPTIONS") or {}, str(settings.get("HOST") or "")
+    is_here = host.startswith(("/", "@", "127.")) or host in ("", "localhost", "::1")
+    return [] if is_here or "service" in options else [each for each in _NETWORK_OPTIONS if each not in options]
 
 
 def unsuitable() -> str | None:

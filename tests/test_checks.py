@@ -3,7 +3,7 @@
 from dataclasses import fields
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from cryptography.fernet import Fernet
@@ -15,7 +15,7 @@ from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from django.db.models import Model
 from django.test import override_settings
 
-from durable import checks
+from durable import checks, database_checks
 from durable.codec import JsonCodec
 from durable.conf import Values
 from durable.core import registry
@@ -303,6 +303,45 @@ class Astray:
 class Unmigrated:
     def allow_migrate(self, db: str, app_label: str, **hints: object) -> bool:
         return False
+
+
+class TestNetwork:
+    ALL: ClassVar = {
+        "connect_timeout": 3,
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 10_000,
+    }
+
+    @pytest.mark.parametrize(
+        ("host", "options", "missing"),
+        [
+            ("db.internal", {}, list(ALL)),
+            ("10.0.0.7", {**ALL, "sslmode": "require"}, []),
+            ("db.internal", {"connect_timeout": 3, "keepalives_idle": 5}, list(ALL)[2:]),
+            ("db.internal", {"service": "shop"}, []),
+            ("localhost", {}, []),
+            ("127.0.0.1", {}, []),
+            ("/run/postgresql", {}, []),
+            ("", {}, []),
+        ],
+    )
+    def test_options_that_a_vanished_host_needs_are_named(
+        self, monkeypatch: pytest.MonkeyPatch, host: str, options: dict[str, object], missing: list[str]
+    ) -> None:
+        found = {"ENGINE": "django.db.backends.postgresql", "HOST": host, "OPTIONS": options}
+        monkeypatch.setattr(database_checks, "connections", SimpleNamespace(settings={"default": found}))
+        messages = database_checks.check_network_options()
+        assert [each.id for each in messages] == ["durable.W095"] * bool(missing)
+        assert database_checks.missing_network_options() == missing
+        for each in messages:
+            assert all(name in each.msg for name in missing)
+
+    def test_other_databases_have_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = {"ENGINE": "django.db.backends.sqlite3", "HOST": "", "OPTIONS": {}}
+        monkeypatch.setattr(database_checks, "connections", SimpleNamespace(settings={"default": found}))
+        assert database_checks.check_network_options() == []
 
 
 class TestSqlite:

@@ -17,7 +17,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.database_checks import unsuitable
+from durable.database_checks import NETWORK_ADVICE, missing_network_options, unsuitable
 from durable.execution.connections import DATABASE_TROUBLE
 from durable.inspection import (
     CLOCK_TOLERANCE,
@@ -178,6 +178,9 @@ def _server() -> Iterator[Diagnosis]:
         yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
     if why := unsuitable():
         yield Diagnosis(kind="unsuitable", verdict=PROBLEM, found=why)
+    if missing := missing_network_options():
+        found = f'DATABASES["{conf.DATABASE}"] has no {", ".join(missing)} in its OPTIONS'
+        yield Diagnosis(kind="network", verdict=NOTE, found=found, advice=NETWORK_ADVICE)
     if level := wrong_isolation():
         found = f"sessions begin with {level.upper()} instead of READ COMMITTED"
         yield Diagnosis(kind="isolation", verdict=PROBLEM, found=found, advice=how_to_set_isolation())

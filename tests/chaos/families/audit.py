@@ -57,6 +57,15 @@ CREATE FUNCTION chaos_look() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE p re
   RETURN NULL;
 END $$;
 
+-- of the ticks of a schedule the newest 200 are kept
+CREATE TABLE chaos_tick (LIKE durable_tick);
+CREATE FUNCTION chaos_ticked() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  DELETE FROM chaos_tick WHERE id = NEW.id;
+  INSERT INTO chaos_tick SELECT NEW.*;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_ticked AFTER INSERT OR UPDATE ON durable_tick FOR EACH ROW EXECUTE FUNCTION chaos_ticked();
+
 CREATE TRIGGER chaos_begin AFTER INSERT ON durable_run FOR EACH ROW EXECUTE FUNCTION chaos_note();
 CREATE TRIGGER chaos_end AFTER UPDATE ON durable_run FOR EACH ROW
   WHEN ((NEW.finished_at IS NULL) <> (OLD.finished_at IS NULL)) EXECUTE FUNCTION chaos_note();
@@ -86,21 +95,21 @@ _NEVER: Final = {
         SELECT c.parent_id, count(*) FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
         WHERE r.workflow = 'chaos.odd' GROUP BY c.parent_id HAVING count(*) <> {2 * SIZE}""",
     "a tick has started no run": """
-        SELECT s.name, t.moment FROM durable_tick AS t JOIN durable_schedule AS s ON s.id = t.schedule_id
+        SELECT s.name, t.moment FROM chaos_tick AS t JOIN durable_schedule AS s ON s.id = t.schedule_id
         LEFT JOIN durable_run AS r ON r.id = t.run_id WHERE t.outcome = 'started' AND r.id IS NULL""",
     "a run of a schedule has no tick": """
-        SELECT r.id FROM durable_run AS r LEFT JOIN durable_tick AS t ON t.run_id = r.id
+        SELECT r.id FROM durable_run AS r LEFT JOIN chaos_tick AS t ON t.run_id = r.id
         WHERE r.workflow = 'chaos.tick' AND t.id IS NULL""",
     "a moment was ticked twice": """
-        SELECT schedule_id, moment FROM durable_tick GROUP BY schedule_id, moment HAVING count(*) > 1""",
+        SELECT schedule_id, moment FROM chaos_tick GROUP BY schedule_id, moment HAVING count(*) > 1""",
     "a moment has no tick": """
-        SELECT s.name, count(*) FROM durable_tick AS t JOIN durable_schedule AS s ON s.id = t.schedule_id
+        SELECT s.name, count(*) FROM chaos_tick AS t JOIN durable_schedule AS s ON s.id = t.schedule_id
         GROUP BY s.name HAVING count(*) <> extract(epoch FROM max(t.moment) - min(t.moment)) + 1
           AND NOT bool_or(t.why LIKE '%are not listed%')""",
-    "a tick was refused": "SELECT moment, why FROM durable_tick WHERE outcome = 'refused'",
+    "a tick was refused": "SELECT moment, why FROM chaos_tick WHERE outcome = 'refused'",
     "ticks have lost their order": """
         SELECT schedule_id, number FROM (SELECT schedule_id, number, moment,
-          lag(moment) OVER (PARTITION BY schedule_id ORDER BY number) AS before FROM durable_tick) AS t
+          lag(moment) OVER (PARTITION BY schedule_id ORDER BY number) AS before FROM chaos_tick) AS t
         WHERE before >= moment""",
 }
 
