@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection
 
 from durable import AsyncContext, Context, CriticalError, MapError, RollbackContext, get_run, runtime, workflow
 from durable.core.errors import RollbackCheckpointError
@@ -123,9 +123,10 @@ def forked(store: str) -> Iterator[None]:
     if store == "memory":
         yield
         return
-    savepoint = transaction.savepoint()
+    savepoint = connection.savepoint()
+    assert savepoint is not None
     yield
-    transaction.savepoint_rollback(savepoint)
+    connection.savepoint_rollback(savepoint)
     DONE[:] = done
 
 
