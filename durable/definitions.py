@@ -29,6 +29,7 @@ from django.apps import apps
 from durable import operations, runtime
 from durable.conf import conf
 from durable.core import registry
+from durable.core.advice import advised
 from durable.core.child_keys import ChildKey
 from durable.core.children import ChildRequest
 from durable.core.current import running_run
@@ -170,6 +171,10 @@ class Workflow(Generic[P, R_co]):
         """The RQ queue of its runs."""
         return self._start_options.queue or self._queue or conf.QUEUE
 
+    @advised(
+        "using() says how a run is started, before start(arguments)",
+        {"countdown": "delay", "eta": "delay", "expires": "deadline", "task_id": "id", "workflow_id": "id"},
+    )
     def using(
         self,
         *,

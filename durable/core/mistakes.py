@@ -38,8 +38,13 @@ MISTAKES: Final[tuple[type[Exception], ...]] = (
     NotImplementedError,
 )
 
-#: What to do about an error whose own text advises something else.
-_ADVICE: Final = {"SynchronousOnlyOperation": "put it into a step"}
+#: The text of errors whose own text advises something else: Django's speaks of threads and sync_to_async.
+_SAID_ANEW: Final = {
+    "SynchronousOnlyOperation": (
+        "SynchronousOnlyOperation: the code of an async workflow uses the database, which ctx.step(name, function) is for, "
+        "with a plain function too; put it into a step"
+    )
+}
 _PYTHON: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
 
@@ -66,8 +71,7 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
 def described(error: Exception) -> str:
     """Describe the mistake and where it arose."""
     info, place = ErrorInfo.of(error), _place(error)
-    advice = _ADVICE.get(type(error).__name__)
-    text = f"{str(info).rstrip('.')}; {advice}" if advice else str(info)
+    text = _SAID_ANEW.get(info.type) or str(info)
     return f"{text} ({place})" if place else text
 
 

@@ -37,7 +37,7 @@ class Branch:
 class OperationGuard:
     """Whether operations of one scope may begin, and which one runs."""
 
-    __slots__ = ("_branch", "_calls", "_environment", "_journal", "_location", "busy", "ended_by", "unawaited")
+    __slots__ = ("_branch", "_calls", "_environment", "_journal", "_location", "begun", "busy", "ended_by", "unawaited")
 
     def __init__(self, journal: Journal, location: str, branch: Branch | None) -> None:
         self._journal = journal
@@ -51,6 +51,8 @@ class OperationGuard:
         self.ended_by: ControlFlow | None = None
         #: Operations of an async scope that were called and not awaited yet.
         self.unawaited: dict[int, str] = {}
+        #: The key of the one that was awaited last.
+        self.begun = 0
         self._calls = 0
 
     def begin(self, label: str) -> None:
@@ -61,7 +63,7 @@ class OperationGuard:
         if self.busy is not None:
             self._journal.stop(self._in_progress(self.busy, label))
         if self.unawaited:
-            self._journal.stop(self._in_progress(next(iter(self.unawaited.values())), label))
+            self._journal.stop(self._unawaited(label))
         if self.ended_by is not None:
             closing = sys.exception()
             # a generator that the code has left: Python would print any other exception of its cleaning up
@@ -119,13 +121,27 @@ class OperationGuard:
             raise self.ended_by
         if poison is not None:
             raise poison
-        if self.busy is not None or self.unawaited:
-            running = self.busy or next(iter(self.unawaited.values()))
-            self._journal.stop(self._in_progress(running, "the end of the code"))
+        if self.busy is not None:
+            self._journal.stop(self._in_progress(self.busy, "the end of the code"))
+        if self.unawaited:
+            self._journal.stop(self._unawaited("the end of the code"))
 
     def _in_progress(self, running: str, started: str) -> EntryInProgressError:
         return EntryInProgressError(
-            f'{running} of scope "{self._location or "the root"}" has not ended, but the code came to {started}: await '
-            "each operation, use the context that a body receives (not the outer one), none in a step's function, "
-            "and use ctx.join for concurrency"
+            f'{running} of scope "{self._location or "the root"}" has not ended, but the code came to {started}: use the '
+            "context that a body receives (not the outer one), call no operation in a step's function, and use ctx.join "
+            "for concurrency"
+        )
+
+    def _unawaited(self, started: str) -> EntryInProgressError:
+        key, operation = next(iter(self.unawaited.items()))
+        # called after the one that is awaited now: both were made, and are awaited together
+        is_gathered = key > self.begun
+        advice = (
+            "await one after the other, or use ctx.join for concurrency"
+            if is_gathered
+            else "it was called without `await`; write that before it"
+        )
+        return EntryInProgressError(
+            f'{operation} of scope "{self._location or "the root"}" has not ended, but the code came to {started}: {advice}'
         )

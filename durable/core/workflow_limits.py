@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from durable.core.advice import advised
 from durable.core.ids import check_key, check_limit
 from durable.core.rates import Rate, RateWant, rate_of
 from durable.core.slot_records import SlotKind, SlotWant
@@ -36,6 +37,7 @@ class Limit:
     key: Callable[..., str] | None
     hold: SlotKind
 
+    @advised("Limit(name, at_once=, rate=, burst=, key=, hold=)", {"limit": "at_once", "max": "at_once"})
     def __init__(
         self,
         name: str,

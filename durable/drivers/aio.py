@@ -319,7 +319,9 @@ class _Operation(Coroutine[Any, Any, Any]):
 
     def _begin(self) -> Coroutine[Any, Any, Any]:
         self._has_begun = True
-        self._scope.guard.unawaited.pop(self._token, None)
+        guard = self._scope.guard
+        guard.unawaited.pop(self._token, None)
+        guard.begun = self._token
         return self._coroutine
 
     def __await__(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Final
 
 from durable.lint import operators
 from durable.lint.acts import Acts
-from durable.lint.classes import method_of
+from durable.lint.classes import ROW_METHODS, has_default_repr, method_of
 from durable.lint.facts import Branch, Frame, Start
 from durable.lint.known import acts
 from durable.lint.operation_calls import OperationCalls
@@ -29,6 +29,7 @@ from durable.lint.values import (
     Result,
     Rows,
     Starter,
+    Text,
     Value,
     WorkflowValue,
 )
@@ -95,6 +96,8 @@ class Calls:
                     kind = "service"
                 if kind is not None:
                     self._acts.note(kind, function.name, node, frame)
+                if kind == "query" and function.name.startswith("django.shortcuts."):
+                    return Result(Rows(), result.origins)
                 return result
             case Rows():
                 if not isinstance(frame.module.parents.get(node), ast.Attribute):
@@ -115,6 +118,12 @@ class Calls:
             return Result(None, origins)
         holder = _quiet(node.func.value, frame)
         name = node.func.attr
+        if name in ROW_METHODS and not node.args and holder is None:  # most often of a model, and never of use here
+            self._acts.note("query", shown(node.func), node, frame)
+        if name == "format" and (isinstance(holder, Text) or isinstance(node.func.value, ast.Constant)):
+            given = [*node.args, *(each.value for each in node.keywords)]
+            found = [each for each in given if has_default_repr(_quiet(each, frame), is_repr=False)]
+            return Result(None, origins | {Origin("identity", shown(each), each.lineno) for each in found})
         if name in _MUTATORS:
             self._walker.mutate(node.func.value, node, frame)
         if isinstance(holder, OwnSet):

@@ -7,9 +7,11 @@ from typing import Final
 
 from durable.lint.values import Class, External, Function, Instance
 
-__all__ = ["is_model", "method_of"]
+__all__ = ["ROW_METHODS", "has_default_repr", "is_model", "method_of"]
 
 _MAX_BASES: Final = 5
+#: The methods of a model's instance that use the database.
+ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_from_db", "arefresh_from_db"})
 
 
 def method_of(holder: Class | Instance, name: str) -> Function | None:
@@ -34,6 +36,33 @@ def _method_of(owner: Class, name: str, holder: Class | Instance, depth: int) ->
             if found is not None:
                 return found
     return None
+
+
+def has_default_repr(value: object, *, is_repr: bool) -> bool:
+    """Return True if the text of a value has an address in it, which differs from process to process.
+
+    `is_repr`: the text is its `repr()`.
+    """
+    if isinstance(value, Function):
+        return True
+    if isinstance(value, External):
+        return value.name == "builtins.object"
+    return isinstance(value, Instance) and _is_plain(value.of, is_repr=is_repr, depth=0)
+
+
+def _is_plain(owner: Class, *, is_repr: bool, depth: int) -> bool:
+    """Return True if a class of the project is known not to say what its instances look like."""
+    if owner.node.decorator_list or owner.node.keywords or depth > _MAX_BASES:
+        return False
+    says = {"__repr__"} if is_repr else {"__repr__", "__str__", "__format__"}
+    if any(isinstance(each, ast.FunctionDef) and each.name in says for each in owner.node.body):
+        return False
+    bases = [owner.module.dotted(base) for base in owner.node.bases]
+    return all(
+        (isinstance(base, Class) and _is_plain(base, is_repr=is_repr, depth=depth + 1))
+        or (isinstance(base, External) and base.name == "builtins.object")
+        for base in bases
+    )
 
 
 def is_model(owner: Class, depth: int = 0) -> bool:

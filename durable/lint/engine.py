@@ -40,12 +40,11 @@ class _Found:
 def lint(paths: Iterable[Path], *, rules: Sequence[Rule] = RULES) -> list[Finding]:
     """Return the findings of all workflows in the files at `paths`, by path and line.
 
-    Directories are searched for files of Python. A finding in a helper is told once, with the first workflow that calls
-    it.
+    Directories are searched for files of Python. A finding in a helper is one of each workflow that calls it.
     """
     files = list(python_files(paths))
     project = Project({os.path.realpath(path): path for path in files})
-    found: dict[tuple[str, str, int], Finding] = {}
+    found: dict[tuple[str, str, int, str], Finding] = {}
     modules: list[Module] = []
     for path in files:
         try:
@@ -56,12 +55,16 @@ def lint(paths: Iterable[Path], *, rules: Sequence[Rule] = RULES) -> list[Findin
             module = project.module(path)
         except UnreadableError as error:
             each = _unreadable(path, error)
-            found[each.id, each.path, each.line] = each
+            found[each.id, each.path, each.line, ""] = each
             continue
         modules.append(module)
         for each in _findings(module, rules):
-            found.setdefault((each.id, each.path, each.line), each)
-    return sorted(_allowed(found.values(), project, modules, rules), key=lambda each: (each.path, each.line, each.id))
+            found.setdefault((each.id, each.path, each.line, each.workflow), each)
+    return sorted(_allowed(found.values(), project, modules, rules), key=_place)
+
+
+def _place(finding: Finding) -> tuple[str, int, str, str]:
+    return finding.path, finding.line, finding.id, finding.workflow
 
 
 def _unreadable(path: Path, error: UnreadableError) -> Finding:

@@ -9,7 +9,7 @@ from typing import Final
 from durable.lint import operators
 from durable.lint.acts import Acts
 from durable.lint.calls import Calls
-from durable.lint.classes import is_model, method_of
+from durable.lint.classes import ROW_METHODS, has_default_repr, is_model, method_of
 from durable.lint.facts import Branch, Comparison, Frame
 from durable.lint.known import reads
 from durable.lint.modules import Module, is_class_name
@@ -40,6 +40,7 @@ from durable.lint.values import (
     Rows,
     Starter,
     Text,
+    Value,
     WorkflowValue,
 )
 from durable.lint.walker import Walker
@@ -47,8 +48,25 @@ from durable.lint.walker import Walker
 __all__ = ["Expressions"]
 
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
-_ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_from_db", "arefresh_from_db"})
+
 _NONE: Final[frozenset[Origin]] = frozenset()
+
+
+def _address(node: ast.expr, result: Result, *, is_repr: bool) -> frozenset[Origin]:
+    """Return the origin of the text of a value whose class says nothing: its address."""
+    if not has_default_repr(result.value, is_repr=is_repr):
+        return _NONE
+    return frozenset({Origin("identity", shown(node), node.lineno)})
+
+
+def _plain(value: Value) -> Result:
+    return Result(value, _NONE)
+
+
+def _is_external_model(name: str) -> bool:
+    """Return True if a name outside of the project is that of a class in a module of models."""
+    *path, last = name.split(".")
+    return "models" in path and is_class_name(last)
 
 
 class Expressions:
@@ -107,7 +125,9 @@ class Expressions:
                 return self._joined(node, frame)
             case ast.FormattedValue():
                 result = self.of(node.value, frame)
-                return Result(result.value if node.format_spec is None else None, in_order(result))
+                is_repr = node.conversion in (ord("r"), ord("a"))
+                origins = in_order(result) | _address(node.value, result, is_repr=is_repr)
+                return Result(result.value if node.format_spec is None else None, origins)
             case ast.Subscript():
                 holder = self.of(node.value, frame)
                 index = self.of(node.slice, frame)
@@ -166,7 +186,7 @@ class Expressions:
                 return Result(Operator(name, here) if name in known else None, origins)
             case External():
                 full = f"{holder.name}.{name}"
-                if name in _MANAGERS:
+                if name in _MANAGERS or (name in ROW_METHODS and _is_external_model(holder.name)):
                     return Result(Rows(), origins)
                 if (kind := reads(full)) and not _is_method_handed_on(node, frame.module):
                     self._acts.note(kind, full, node, frame)
@@ -184,7 +204,7 @@ class Expressions:
                 if isinstance(holder, Instance) and (held := holder.holds.get(name)) is not None:
                     return Result(held, _NONE)
                 owner = holder if isinstance(holder, Class) else holder.of
-                if name in _MANAGERS or (name in _ROW_METHODS and isinstance(holder, Instance) and is_model(owner)):
+                if name in _MANAGERS or (name in ROW_METHODS and isinstance(holder, Instance) and is_model(owner)):
                     return Result(Rows(), origins)
                 return NOTHING  # which of its values came from where is not known
             case _:
@@ -240,6 +260,11 @@ class Expressions:
         left, right = (each.value for each in sides)
         if isinstance(node.op, ast.Sub):
             self._compare(node, sides, frame)
+        if isinstance(node.op, ast.Mod) and isinstance(left, Text):
+            given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            values = right.values if isinstance(right, Display) else [right]
+            addresses = [_address(*each, is_repr=False) for each in zip(given, map(_plain, values), strict=False)]
+            return Result(None, all_origins(sides).union(*addresses))
         if isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor) and isinstance(left, OwnSet):
             return Result(left, all_origins(sides))
         if isinstance(node.op, ast.Add):

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Final
 
+from durable.lint.classes import has_default_repr
 from durable.lint.known import kind_of
 from durable.lint.modules import is_class_name
 from durable.lint.values import NOTHING, External, Function, Message, NaiveMoment, Origin, OwnSet, Result
@@ -46,6 +47,10 @@ def called(name: str, node: ast.Call, args: Sequence[Result], origins: frozenset
 
 def _builtin(name: str, node: ast.Call, args: Sequence[Result], origins: frozenset[Origin]) -> Result:
     first = args[0] if args else NOTHING
+    if name in ("str", "repr", "format", "ascii") and has_default_repr(first.value, is_repr=name in ("repr", "ascii")):
+        return Result(None, origins | {Origin("identity", shown(node), node.lineno)})
+    if name == "object":
+        return Result(External(f"{_BUILTINS}object"), origins)
     if name in _ORDERLESS:
         is_set = name in ("set", "frozenset")
         return Result(OwnSet(shown(node), node.lineno) if is_set else None, without_order(origins))

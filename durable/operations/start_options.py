@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, get_args
+
+from django.conf import settings
 
 from durable.conf import conf
 from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
@@ -21,6 +26,8 @@ from durable.operations.start_rates import WhenFull
 from durable.tag_hashes import stored_tags
 
 __all__ = ["OF_CHILDREN", "START_OPTIONS", "StartOptions"]
+
+logger = logging.getLogger("durable.operations")
 
 T = TypeVar("T")
 
@@ -78,7 +85,7 @@ class StartOptions:
         """Return these options with those that are not None. Raises ValueError and TypeError for what none can be."""
         changes: dict[str, Any] = {
             "run_id": id,
-            "queue": queue,
+            "queue": None if queue is None else _known_queue(queue),
             "delay": None if delay is None else parse_remaining(delay, "a delay").total_seconds(),
             "refuses_existing": None if on_conflict is None else _refuses(on_conflict),
             "deadline": None if deadline is None else _deadline(deadline),
@@ -123,6 +130,20 @@ OF_CHILDREN: Final = ("when_parent_ends", "rollback")
 START_OPTIONS: Final = tuple(
     name for name in inspect.signature(StartOptions.changed).parameters if name not in ("self", *OF_CHILDREN)
 )
+
+
+def _known_queue(queue: str) -> str:
+    """Return the queue. Log a warning, once, if the settings lack it: its runs wait until they have it."""
+    if conf.REDIS and isinstance(queue, str) and queue not in (known := getattr(settings, "RQ_QUEUES", {})):
+        _warn_of(queue, tuple(known))
+    return queue
+
+
+@lru_cache(maxsize=100)
+def _warn_of(queue: str, known: tuple[str, ...]) -> None:
+    nearest = difflib.get_close_matches(queue, known, n=1)
+    advice = f'; did you mean "{nearest[0]}"?' if nearest else f", and has {', '.join(known) or 'none'}."
+    logger.warning('RQ_QUEUES lacks the queue "%s"%s Runs that are started on it wait for a worker', queue, advice)
 
 
 def _priority(priority: Duration) -> Duration:

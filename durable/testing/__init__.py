@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 
 from django.db import connections, transaction
 
 from durable import guard, operations, runtime
 from durable.conf import conf
 from durable.core import registry
+from durable.core.clock import to_utc
 from durable.core.current import is_in_step, running_run, running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call, Operation
@@ -100,6 +101,7 @@ class Harness(AsyncTwins):
         self._traces: dict[str, Trace] = {}
         self._snapshots: dict[str, list[History]] | None = None
         self._replays = 0
+        self._advances = 0  # by the test
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store = _CrashingStore()
         self._local: dict[str, Workflow[Any, Any]] = {}
@@ -116,7 +118,7 @@ class Harness(AsyncTwins):
             short_sleep=None if short_sleep is None else parse_duration(short_sleep).total_seconds(),
             divergence_grace=parse_duration(divergence_grace).total_seconds(),
             sequential_branches=True,
-            sleep=lambda seconds: self.advance(seconds),
+            sleep=self._sleep,
             on_call=self._check_call,
             on_operation=self._note if strict else None,
             on_save=lambda saved: self._store.save_details([saved]),
@@ -156,6 +158,17 @@ class Harness(AsyncTwins):
     def advance(self, duration: Duration) -> None:
         """Advance the virtual clock. Executes nothing."""
         self._now += parse_duration(duration)
+        self._advances += 1
+
+    def advance_to(self, moment: datetime) -> None:
+        """Advance the virtual clock to `moment`, an aware datetime; a clock that is past it stays. Executes nothing.
+
+        In a `drive` of `crash_everywhere` it may be called again, as after a crash, and comes to the same.
+        """
+        self._now = max(self._now, to_utc(check_moment(moment, "the moment to advance to")))
+
+    def _sleep(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
 
     # -- runs
 
@@ -403,20 +416,22 @@ class Harness(AsyncTwins):
         that of an undisturbed run, its tags included, that no step's function was called again after its result was
         recorded, and, if `check` is given, that it returns what it returned after the undisturbed run (it may also
         assert by itself).
-        `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash. By default the run
-        is finished by its deadlines. Each run has a harness of its own. Inside a test's transaction, its rows are
-        rolled back after it. Log records of the runs that crash are neither printed nor captured, unless the harness
-        has `quiet=False`.
+        `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash, so let it
+        move the clock by `advance_to`. By default the run is finished by its deadlines. Each run has a harness
+        of its own. Inside a test's transaction, its rows are rolled back after it. Log records of the runs that
+        crash are neither printed nor captured, unless the harness has `quiet=False`.
         """
         require_no_loop("crash_everywhere")
         drive = drive or _finish
-        undisturbed, commits = self._trial(workflow, args, kwargs, drive, check, None)
+        undisturbed, commits, _ = self._trial(workflow, args, kwargs, drive, check, None)
         trials = [(number, when) for number in range(1, commits + 1) for when in ("before", "after")]
         for number, when in trials:
-            outcome, _ = self._trial(workflow, args, kwargs, drive, check, (number, when))  # type: ignore[arg-type]
+            outcome, _, has_moved_twice = self._trial(workflow, args, kwargs, drive, check, (number, when))  # type: ignore[arg-type]
             if outcome != undisturbed:
+                why = f"{_MOVED_TWICE}. Otherwise: " if has_moved_twice else ""
                 raise AssertionError(
-                    f"a crash {when} commit {number} of {commits} changed the outcome: {_difference(outcome, undisturbed)}"
+                    f"a crash {when} commit {number} of {commits} changed the outcome: {why}"
+                    f"{_difference(outcome, undisturbed)}"
                 )
         return len(trials)
 
@@ -428,20 +443,22 @@ class Harness(AsyncTwins):
         drive: Callable[[Harness, Handle], Any],
         check: Callable[[], Any] | None,
         crash: tuple[int, When] | None,
-    ) -> tuple[tuple[Any, ...], int]:
+    ) -> tuple[tuple[Any, ...], int, bool]:
+        """Return the outcome, the number of commits, and whether `drive` moved the clock before and after the crash."""
         trial = self._another(strict=self._strict)
         is_repetition = crash is not None
         with _rolled_back(), trial, muted(wholly=True) if self._quiet and is_repetition else nullcontext():
             handle = trial.start(workflow, *args, id="crash-everywhere", **kwargs)
+            has_moved_twice = False
             if crash is None:
                 drive(trial, handle)
             else:
                 with trial.crash_at(*crash):
-                    _drive_through_crash(trial, handle, drive)
+                    has_moved_twice = _drive_through_crash(trial, handle, drive)
             end = trial.peek(handle)
             error = (end.error.type, end.error.message) if end.error else None
             checked = check() if check is not None else None
-            return (end.state, end.output, error, handle.tags, checked), trial.commits
+            return (end.state, end.output, error, handle.tags, checked), trial.commits, has_moved_twice
 
     def _another(self, *, strict: bool) -> Harness:
         at = self._runtime
@@ -483,11 +500,26 @@ def _finish(harness: Harness, handle: Handle) -> None:
     harness.finish(handle)
 
 
-def _drive_through_crash(trial: Harness, handle: Handle, drive: Callable[[Harness, Handle], Any]) -> None:
+def _drive_through_crash(trial: Harness, handle: Handle, drive: Callable[[Harness, Handle], Any]) -> bool:
+    """Call `drive`, and again after the crash. Return True if both calls have moved the clock by `advance`."""
     try:
         drive(trial, handle)
     except SimulatedCrash:
-        drive(trial, handle)
+        before = trial._advances
+        try:
+            drive(trial, handle)
+        except Exception as error:
+            if 0 < before < trial._advances:
+                raise AssertionError(f"{_MOVED_TWICE}. It then failed: {type(error).__name__}: {error}") from error
+            raise
+        return 0 < before < trial._advances
+    return False
+
+
+_MOVED_TWICE: Final = (
+    "`drive` moved the clock with advance() before the crash and, called again, after it: so it came later than in the "
+    "undisturbed run. Write advance_to(moment), which comes to the same moment however often it is called"
+)
 
 
 @contextmanager

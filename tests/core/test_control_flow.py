@@ -168,7 +168,9 @@ def test_a_missing_await_before_another_operation(h: Harness) -> None:
         ctx.step("forgotten", lambda: 1)
         await ctx.step("next", lambda: 2)
 
-    assert 'step "forgotten" of scope "the root" has not ended, but the code came to step "next"' in diverted(h, ship)
+    told = diverted(h, ship)
+    assert 'step "forgotten" of scope "the root" has not ended, but the code came to step "next"' in told
+    assert told.endswith("it was called without `await`; write that before it"), "one cause, not three"
 
 
 def test_a_missing_await_that_is_garbage_by_then(h: Harness) -> None:

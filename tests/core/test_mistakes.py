@@ -158,6 +158,7 @@ def test_a_query_in_the_body_of_an_async_workflow_undoes_nothing(h: Harness) -> 
 
     run = h.start(ship)
     check_whole(h.run(run), "SynchronousOnlyOperation")
+    assert "sync_to_async" not in run.summary, "Django's advice leads away from steps"
     assert "put it into a step (tests.core.test_mistakes.test_a_query" in run.summary
     assert run.summary.endswith(
         "): a mistake in the code: nothing was undone because of it; fix the code, deploy, then recover"

@@ -25,6 +25,12 @@ def test_the_corpus_is_large_and_has_every_rule() -> None:
     assert {each for _, _, each in expected(CORPUS)} == {rule.id for rule in RULES} | {ALLOW}
 
 
+def test_a_finding_in_a_helper_is_named_for_each_workflow_that_calls_it() -> None:
+    found = [each for each in lint([CORPUS / "flow.py"]) if each.id == "W101"]
+    assert {each.workflow for each in found} == {"flow.one_caller", "flow.other_caller"}
+    assert len({(each.path, each.line) for each in found}) == 1
+
+
 @pytest.mark.parametrize("path", ["project", "durable"])
 def test_nothing_is_found_in_right_code(path: str) -> None:
     assert lint([ROOT / path]) == []

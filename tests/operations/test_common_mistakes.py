@@ -13,7 +13,7 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connection, transaction
 
-from durable import get_run, runtime, workflow
+from durable import Limit, get_run, runtime, workflow
 from durable.core.summary import Summary, SummaryKind
 from durable.models import Run
 
@@ -126,3 +126,27 @@ def test_a_wait_outside_of_a_transaction_says_where_the_run_is(columns: dict[str
         run.result(timeout=0.01)
     assert text in str(caught.value)
     assert f"`manage.py durable why {run.id}` says more" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("countdown", "delay"), ("task_id", "id"), ("dead_line", "deadline"), ("qeue", "queue")]
+)
+def test_an_option_of_a_start_that_does_not_exist_asks_for_the_one_that_was_meant(given: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"[Dd]id you mean .{meant}.") as refused:
+        greet.using(**{given: 10})  # type: ignore[arg-type]  # the mistake
+    assert "before start(arguments)" in str(refused.value)
+
+
+def test_an_option_of_a_limit_that_does_not_exist_asks_for_the_one_that_was_meant() -> None:
+    with pytest.raises(TypeError, match=r"[Dd]id you mean .at_once."):
+        Limit("crm", at_onc=1)  # type: ignore[call-arg]  # the mistake
+
+
+def test_a_start_on_a_queue_that_the_settings_lack_asks_for_the_one_that_was_meant(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    greet.using(queue="hihg")
+    assert 'RQ_QUEUES lacks the queue "hihg"; did you mean "high"?' in caplog.text
+    caplog.clear()
+    greet.using(queue="high")
+    assert caplog.text == ""

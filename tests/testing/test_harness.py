@@ -11,7 +11,16 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
-from durable import RunConflictError, RunNotFoundError, aget_run, get_run, workflow
+from durable import (
+    Context,
+    Handle,
+    MessageTimeoutError,
+    RunConflictError,
+    RunNotFoundError,
+    aget_run,
+    get_run,
+    workflow,
+)
 from durable.testing import Harness, SimulatedCrash
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -218,6 +227,44 @@ def test_crash_everywhere_accepts_a_workflow_that_stands_it() -> None:
 
     with Harness() as h:
         assert h.crash_everywhere(steady, 4) == 2 * 4
+
+
+def until_noon(ctx: Context) -> str:
+    ctx.sleep("rest", "1 hour")
+    ctx.step("ask", str)
+    try:
+        ctx.queue.next("answer", until=NOW + timedelta(hours=3))
+    except MessageTimeoutError:
+        return "late"
+    return "answered"
+
+
+def test_crash_everywhere_names_a_drive_that_moves_the_clock_twice() -> None:
+    def drive(h: Harness, handle: Handle) -> None:
+        h.advance("2 hours")
+        h.settle()
+        h.send(handle, "answer", id="one")
+        h.finish(handle)
+
+    with Harness(NOW) as h, pytest.raises(AssertionError, match=r"^`drive` moved the clock with advance") as caught:
+        h.crash_everywhere(until_noon, drive=drive)
+    assert "Write advance_to(moment)" in str(caught.value)
+
+
+def test_advance_to_comes_to_the_same_moment_however_often_it_is_called() -> None:
+    def drive(h: Harness, handle: Handle) -> None:
+        h.advance_to(NOW + timedelta(hours=2))
+        h.settle()
+        h.send(handle, "answer", id="one")
+        h.finish(handle)
+
+    with Harness(NOW) as h:
+        assert h.crash_everywhere(until_noon, drive=drive) > 0
+        h.advance_to(NOW + timedelta(hours=2))
+        h.advance_to(NOW + timedelta(hours=1))
+        assert h.now == NOW + timedelta(hours=2)
+        with pytest.raises(ValueError, match="has no time zone"):
+            h.advance_to(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_crash_everywhere_finds_code_that_is_not_deterministic() -> None:

@@ -18,6 +18,10 @@ _LOOKS: Final = (  # what looks at a value: a coroutine has none yet
     *(ast.Attribute, ast.Subscript, ast.FormattedValue, ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp),
     *(ast.If, ast.While, ast.For, ast.IfExp),
 )
+#: Functions that look at a coroutine and do not await it.
+_LOOKING: Final = frozenset(
+    {"print", "str", "repr", "bool", "len", "int", "isinstance", "type", "format", "list", "dict"}
+)
 _WIDE: Final = frozenset({"builtins.BaseException", "asyncio.CancelledError"})
 
 
@@ -59,22 +63,42 @@ class NotAwaited(Rule):
                 yield Report(module, node.lineno, f"`{function.name}` is a coroutine function, and is not awaited.")
 
 
-def _is_lost(node: ast.Call, module: Module, used: dict[ast.AST, set[str]]) -> bool:
+def _is_lost(node: ast.expr, module: Module, used: dict[ast.AST, set[str]]) -> bool:
     """Return True if nothing later can await what the call returned."""
     parent = module.parents.get(node)
-    if isinstance(parent, (ast.Expr, *_LOOKS)):
+    if isinstance(parent, ast.Expr) or _is_looked_at(node, module):
         return True
-    if isinstance(parent, ast.Return):
-        here: ast.AST | None = parent
-        while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
-            here = module.parents.get(here)
-        return isinstance(here, ast.AsyncFunctionDef)  # a coroutine within a coroutine
-    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-        return not _is_awaited_later(parent, parent.targets[0].id, module, used)
-    return False
+    if isinstance(parent, ast.NamedExpr):
+        return _is_lost(parent, module, used) and not _is_awaited_later(parent, parent.target.id, module, used)
+    targets: list[ast.expr] = []
+    if isinstance(parent, ast.Assign):
+        targets = parent.targets
+    elif isinstance(parent, ast.AnnAssign):
+        targets = [parent.target]
+    names = [each.id for each in targets if isinstance(each, ast.Name)]
+    if parent is None or not names or len(names) < len(targets):
+        return False
+    return not any(_is_awaited_later(parent, name, module, used) for name in names)
 
 
-def _is_awaited_later(assign: ast.Assign, name: str, module: Module, used: dict[ast.AST, set[str]]) -> bool:
+def _is_looked_at(node: ast.AST, module: Module) -> bool:
+    """Return True if what is around a coroutine looks at it, or returns it from another coroutine."""
+    parent = module.parents.get(node)
+    if isinstance(parent, _LOOKS):
+        return True
+    if isinstance(parent, ast.Call) and node is not parent.func:
+        return isinstance(parent.func, ast.Name) and parent.func.id in _LOOKING
+    while isinstance(parent, ast.Dict | ast.List | ast.Tuple | ast.Set):
+        parent = module.parents.get(parent)
+    if not isinstance(parent, ast.Return):
+        return False
+    here: ast.AST | None = parent
+    while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
+        here = module.parents.get(here)
+    return isinstance(here, ast.AsyncFunctionDef)  # a coroutine within a coroutine
+
+
+def _is_awaited_later(assign: ast.AST, name: str, module: Module, used: dict[ast.AST, set[str]]) -> bool:
     """Return True if the name is awaited in the function, or handed to what may await it."""
     here: ast.AST | None = assign
     while here is not None and not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -85,9 +109,7 @@ def _is_awaited_later(assign: ast.Assign, name: str, module: Module, used: dict[
         used[here] = {
             node.id
             for node in ast.walk(here)
-            if isinstance(node, ast.Name)
-            and isinstance(node.ctx, ast.Load)
-            and not isinstance(module.parents.get(node), _LOOKS)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and not _is_looked_at(node, module)
         }
     return name in used[here]
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import time
 from datetime import UTC, date, datetime, timedelta
 
 from durable import AsyncContext, Break, ChildFailedError, Context, Continue, DurableError, RetryLater, StepExhaustedError
@@ -346,3 +347,30 @@ def decided(ctx: Context):
     ctx.loop("five", five)
     ctx.loop("six", six, state=1)
     ctx.loop("seven", seven, state=1)
+
+
+@workflow(name="flow.bound")
+async def bound(ctx: AsyncContext):
+    one = ctx.step("a", work)  # expect: W142
+    two: object = ctx.step("b", work)  # expect: W142
+    three = four = ctx.step("c", work)  # expect: W142
+    five = ctx.step("d", work)
+    six = ctx.step("e", work)
+    print(two)
+    await five
+    await asyncio.gather(six)  # expect: W107
+    return {"one": one}
+
+
+def reads_the_clock():
+    return time.time()  # expect: W101
+
+
+@workflow(name="flow.one_caller")
+def one_caller(ctx: Context):
+    ctx.step("a", work, reads_the_clock())
+
+
+@workflow(name="flow.other_caller")
+def other_caller(ctx: Context):
+    ctx.step("a", work, reads_the_clock())

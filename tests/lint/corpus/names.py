@@ -341,3 +341,27 @@ def bound_in_one_arm(ctx: Context, names: list, is_first: bool):
     for other in set(names):
         name = other
     ctx.step(f"unknown {name}", work)  # expect: W131
+
+
+class Plain:
+    pass
+
+
+class Named(Plain):
+    def __str__(self):
+        return "named"
+
+
+@workflow(name="names.addresses")
+def addresses(ctx: Context):
+    plain = Plain()
+    named = Named()
+    ctx.step(f"a {plain}", work)  # expect: W131
+    ctx.step(f"b {object()}", work)  # expect: W131
+    ctx.step(str(plain), work)  # expect: W131
+    ctx.step("c %s" % work, work)  # expect: W131
+    ctx.step("d {}".format(plain), work)  # expect: W131
+    ctx.step(f"e {named}", work)
+    ctx.step(f"f {named!r}", work)  # expect: W131
+    ctx.step(f"g {Plain}", work)
+    ctx.step(f"h {work.__name__} {plain.__class__}", work)

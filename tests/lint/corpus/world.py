@@ -214,6 +214,18 @@ def query(ctx: Context, order_id: int):
         ctx.step(f"b {each.pk}", work)  # expect: W131
 
 
+@workflow(name="world.rows")
+def rows_of_models(ctx: Context, order_id: int):
+    order = get_object_or_404(Order, pk=order_id)  # expect: W109
+    order.save()  # expect: W109
+    user = User(pk=1)
+    user.delete()  # expect: W109
+    loaded = ctx.step("load", work)
+    loaded.save()  # expect: W109
+    loaded.refresh_from_db()  # expect: W109
+    loaded.save("somewhere else")
+
+
 @workflow(name="world.query_in_steps")
 def query_in_steps(ctx: Context, order_id: int):
     total = ctx.step("total", lambda: Order.objects.get(pk=order_id).total)
