@@ -189,8 +189,9 @@ def _server() -> Iterator[Diagnosis]:
         where = "ahead of" if ahead > 0 else "behind"
         found = f"the clock here is {abs(ahead):.1f} s {where} the database's"
         advice = (
-            "Keep clocks in step with NTP, here and on the database's host: a worker whose clock is ahead takes runs from those "
-            "that still pass them, and one whose clock is behind is late. Run this command on each worker's host."
+            "Keep clocks in step with NTP, here and on the database's host: workers and timers go by the database's clock "
+            "meanwhile, but web servers and your own code do not, so that what they start is due at the wrong time. Run this "
+            "command on each host."
         )
         yield Diagnosis(kind="clock", verdict=PROBLEM, found=found, advice=advice)
 

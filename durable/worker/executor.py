@@ -36,7 +36,7 @@ from durable.execution.forks import Origin
 from durable.execution.passes import PassOutcome
 from durable.execution.queries import may_have_history
 from durable.notifier import notify, redis_clients
-from durable.store import Store
+from durable.store import Store, clocks
 from durable.store.base import ChildRefused
 from durable.store.prefetched import prefetched
 from durable.worker import long_histories
@@ -76,7 +76,8 @@ class Execute(Protocol):
 class RunExecutor:
     """Claims runs, adds their leases to `leases`, and executes them with `execute` until `stop` is requested.
 
-    With `learns_names`, it reads before the first claim which operations migrations have renamed.
+    With `learns_names`, it reads before the first claim which operations migrations have renamed, and what the
+    database's clock says.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class RunExecutor:
 
     def _claim_once(self, queue: str, limit: int) -> list[RunRecord]:
         if self._learns_names:
+            clocks.look(conf.DATABASE, now=True)
             self.store.learn_names()
             self._learns_names = False
         now, claimed_at = clock.now(), time.monotonic()

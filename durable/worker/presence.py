@@ -3,6 +3,7 @@
 Owns that row (`durable.models.WorkerProcess`) and the row of its build. The thread of the LeaseManager calls `sign`
 twice a second; about every 15 seconds, and when the worker begins to stop, the row is written. With it the process
 reads which queues migrations have renamed: nothing else tells a worker that runs of its queue have another name by now.
+It also compares its clock with the database's.
 Decides nothing: runs are held by leases. Whatever goes wrong here is logged and has no other effect.
 """
 
@@ -28,6 +29,7 @@ from durable.execution.connections import close_connections, worker_name
 from durable.models import Build, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.notifier import redis_clients
+from durable.store import clocks
 from durable.store.patience import set_patience
 from durable.worker.shutdown import ShutdownFlag
 
@@ -99,6 +101,7 @@ class Presence:
             self._written = state
 
     def _write(self, state: str) -> None:
+        clocks.look(conf.DATABASE)
         learn_queues(conf.DATABASE)
         rows = WorkerProcess.objects.using(conf.DATABASE)
         seen = {"state": state, "memory": _resident_bytes(), "last_seen_at": clock.now(), **self._throughput()}

@@ -35,6 +35,7 @@ from durable.execution.connections import SESSION_TROUBLE, close_connections, cl
 from durable.notifier import notify, outages, redis_clients, sweep_heartbeat
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.rollups import Roller
+from durable.store import clocks
 from durable.store.base import Store
 from durable.worker import presence
 from durable.worker.chores import CHORES
@@ -125,6 +126,7 @@ class Periodic:
         name = type(self).__name__.lower()
         try:
             close_stale_connections(all_connections=True)
+            clocks.look(conf.DATABASE)
             moment = self.tick(clock.now())
             self.succeeded_at = time.monotonic()
         except SESSION_TROUBLE as error:

@@ -1,0 +1,56 @@
+"""The database's clock: a worker whose own clock is wrong goes by it.
+
+Owns the comparison of the two. Moments of the engine are computed in its processes: when a lease ends, when a run is
+due, when a schedule ticks, when an attempt may begin. A worker whose clock is ahead would take running runs from
+others, and put off for minutes what others may begin. So the processes of workers and timers compare their clock with
+the database's at their start, and every `EVERY` seconds. As long as the two differ by more than `TOLERANCE`,
+`durable.core.clock` counts from the moment that the database has told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from django.db import connections
+
+from durable.core import clock
+
+__all__ = ["EVERY", "TOLERANCE", "look"]
+
+logger = logging.getLogger("durable.worker")
+
+EVERY: Final = 15.0  # seconds
+#: A smaller difference does no harm: leases last much longer.
+TOLERANCE: Final = timedelta(seconds=1)
+
+_ASKED: Final = "SELECT clock_timestamp()"
+_next_at = 0.0  # monotonic
+
+
+def look(alias: str, *, now: bool = False) -> None:
+    """Compare this process's clock with that of the database `alias`, if the last time was a while ago, or `now`.
+
+    One statement; none on a database that has no clock of its own. Raises the database's errors.
+    """
+    global _next_at
+    if (not now and time.monotonic() < _next_at) or connections[alias].vendor != "postgresql":
+        return
+    before = datetime.now(UTC)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_ASKED)
+        [there] = cursor.fetchone()
+    after, counted_from = datetime.now(UTC), time.monotonic()
+    _next_at = counted_from + EVERY
+    ahead = max(before - there, timedelta()) - max(there - after, timedelta())
+    if abs(ahead) <= TOLERANCE:
+        if clock.follow(None):
+            logger.warning("the clock of this process agrees with the database's again")
+    elif clock.follow((there, counted_from)):
+        seconds, way = abs(ahead).total_seconds(), "ahead of" if ahead > timedelta() else "behind"
+        text = (
+            "the clock of this process is %.1f s %s the database's, which counts: set the clock of this machine right"
+        )
+        logger.warning(text, seconds, way)

@@ -1,0 +1,124 @@
+"""A worker whose clock is wrong: it goes by the database's, takes no running run, and puts nobody off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from durable import Context, Limit, workflow
+from durable.core import clock
+from durable.execution.passes import execute_pass
+from durable.models import Run
+from durable.store import clocks, store_for
+from durable.worker.loop import WorkerLoop
+from durable.worker.pools import InlinePool
+from durable.worker.shutdown import ShutdownFlag
+from durable.worker.timer import Sweep
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+
+@workflow(name="faults.clock.quick")
+def quick(ctx: Context) -> str:
+    return str(ctx.step("one", str, 1))
+
+
+@workflow(name="faults.clock.rated", limit=Limit("clock", rate="1/s"))
+def rated(ctx: Context) -> str:
+    return "done"
+
+
+@pytest.fixture
+def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[timedelta]:
+    """This process's clock is ahead of the database's by so many seconds, which may be below 0."""
+    seconds: float = request.param
+    monkeypatch.setattr(clocks, "_ASKED", f"SELECT clock_timestamp() - interval '{seconds} seconds'")
+    monkeypatch.setattr(clocks, "_next_at", 0.0)
+    yield timedelta(seconds=seconds)
+    clock.follow(None)
+
+
+def work() -> None:
+    """As a process of `durable_worker` does."""
+    with WorkerLoop(
+        InlinePool(), store=store_for("default"), execute=execute_pass, stop=ShutdownFlag(), learns_names=True
+    ) as loop:
+        loop.work("default", 5.0)
+
+
+def is_about(moment: Any, wanted: Any) -> bool:
+    return bool(abs(moment - wanted) < timedelta(seconds=60))
+
+
+@pytest.mark.parametrize("ahead", [120.0], indirect=True)
+def test_a_worker_that_is_ahead_takes_no_run_from_another_one(
+    ahead: timedelta, redis_connection: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle, due = quick.start(), quick.start()
+    there = timezone.now() - ahead
+    lease = there + timedelta(seconds=90)  # live there, and over by this process's own clock
+    Run.objects.filter(pk=handle.id).update(
+        state="running", worker="another", lease_expires_at=lease, wake_at=there, fence=3
+    )
+    Run.objects.filter(pk=due.id).update(wake_at=there - timedelta(seconds=1))
+    work()
+    row = Run.objects.get(pk=handle.id)
+    assert (row.fence, row.worker, row.crashes) == (3, "another", 0)
+    assert due.state == "completed", "it takes what is due"
+    assert "the clock of this process is 120.0 s ahead of the database's" in caplog.text
+    assert caplog.text.count("ahead of the database's") == 1
+
+
+@pytest.mark.parametrize("ahead", [-120.0], indirect=True)
+def test_the_leases_of_a_worker_that_is_behind_are_live(ahead: timedelta, redis_connection: Any) -> None:
+    handle = quick.start()
+    leases: list[Any] = []
+
+    def execute(record: Any, **given: Any) -> Any:
+        leases.append(record.lease_expires_at)
+        return execute_pass(record, **given)
+
+    with WorkerLoop(
+        InlinePool(), store=store_for("default"), execute=execute, stop=ShutdownFlag(), learns_names=True
+    ) as loop:
+        loop.work("default", 5.0)
+    assert handle.state == "completed"
+    [until] = leases
+    assert is_about(until, timezone.now() - ahead + timedelta(seconds=30))
+
+
+@pytest.mark.parametrize("ahead", [180.0], indirect=True)
+def test_a_worker_that_is_ahead_puts_nobody_off(ahead: timedelta, redis_connection: Any) -> None:
+    handle = rated.start()
+    Run.objects.filter(pk=handle.id).update(wake_at=timezone.now() - ahead)
+    work()
+    assert handle.state == "completed"
+    [row] = store_for("default").rate_keys("clock", [""], timezone.now())
+    assert row.reserved_until is not None
+    assert is_about(row.reserved_until, timezone.now() - ahead)
+
+
+@pytest.mark.parametrize("ahead", [120.0], indirect=True)
+def test_timers_look_too_and_notice_when_the_clock_is_set_right(
+    ahead: timedelta, monkeypatch: pytest.MonkeyPatch, redis_connection: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sweep = Sweep(store_for("default"))
+    sweep._tick_safely()
+    assert is_about(clock.now(), timezone.now() - ahead)
+    monkeypatch.setattr(clocks, "_ASKED", "SELECT clock_timestamp()")
+    sweep._tick_safely()
+    assert is_about(clock.now(), timezone.now() - ahead), "it looks every so often"
+    monkeypatch.setattr(clocks, "_next_at", 0.0)
+    sweep._tick_safely()
+    assert is_about(clock.now(), timezone.now())
+    assert "agrees with the database's again" in caplog.text
+
+
+def test_a_clock_that_is_right_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "_next_at", 0.0)
+    clocks.look("default", now=True)
+    assert clock._followed is None
