@@ -16,6 +16,7 @@ from django.http import HttpResponse
 from django.utils.encoding import escape_uri_path
 from rest_framework.request import Request
 
+from durable.api.access import owner_of
 from durable.api.problems import CONTENT_TYPE, Problem, ProblemError, problem_of
 from durable.operations.idempotency import MAX_KEY, Answer, once
 
@@ -40,7 +41,7 @@ def answered(request: Request, perform: Callable[[], Done]) -> HttpResponse:
     if key is None:
         return _response(_answer(request, perform), is_replayed=False)
     answer, is_replayed = once(
-        owner=str(request.user.pk),
+        owner=owner_of(request),
         key=key,
         fingerprint=_fingerprint(request),
         perform=lambda: _answer(request, perform),

@@ -22,6 +22,8 @@ __all__ = ["Description", "described", "document", "text"]
 M = TypeVar("M", bound=Callable[..., Any])
 
 PROBLEM: Final = "application/problem+json"
+#: What the names of all components begin with.
+PREFIX: Final = "Durable"
 
 #: Statuses of problems that any endpoint may return, and statuses that need a path or a body.
 _ALWAYS: Final = (400, 401, 403, 404, 429)
@@ -90,6 +92,22 @@ class Description(AutoSchema):
         """Return the docstring of the method; the class docstring is about the code."""
         return get_doc(getattr(self.view, self.method.lower()))
 
+    def _get_serializer_name(self, *args: Any, **kwargs: Any) -> str:
+        """Return the component's name, which no serializer of the host has: its document has ours too."""
+        name: str = super()._get_serializer_name(*args, **kwargs)
+        return name if name.startswith(PREFIX) else f"{PREFIX}{name}"
+
+    def _map_serializer(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the schema, with each choice one level deeper.
+
+        drf-spectacular names the choices of a document by their fields. Ours would change the names of the host's.
+        """
+        mapped: Any = super()._map_serializer
+        schema: dict[str, Any] = mapped(*args, **kwargs)
+        properties = schema.get("properties", {})
+        schema["properties"] = {name: _without_choice(each) for name, each in properties.items()}
+        return schema
+
     def get_tags(self) -> list[str]:
         """Return the view's subject."""
         return [self.view.about]  # type: ignore[attr-defined]  # of durable.api.views.base.View
@@ -140,12 +158,26 @@ def _tell(found: dict[str, Any]) -> None:
             schema["additionalProperties"] = False
 
 
+def _without_choice(node: Any) -> Any:
+    """Return the schema of a field whose choice no hook of drf-spectacular finds. `_plain` takes it back."""
+    if not isinstance(node, dict):
+        return node
+    if "items" in node:
+        return {**node, "items": _without_choice(node["items"])}
+    if "enum" not in node:
+        return node
+    inner = {name: each for name, each in node.items() if name in ("enum", "type", "x-spec-enum-id")}
+    return {"allOf": [inner], **{name: each for name, each in node.items() if name not in inner}}
+
+
 def _plain(node: Any) -> Any:
     """Drop the generator's own marks, and simplify "any value, or else null": any value may be null."""
     if isinstance(node, list):
         return [_plain(each) for each in node]
     if not isinstance(node, dict):
         return node
+    if "enum" in (node.get("allOf") or [{}])[0]:
+        node = {**node["allOf"][0], **{name: each for name, each in node.items() if name != "allOf"}}
     if node.get("oneOf") == [{}, {"type": "null"}]:
         node = {name: each for name, each in node.items() if name != "oneOf"}
     return {name: _plain(each) for name, each in node.items() if name != "x-spec-enum-id"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.utils.cache import patch_cache_control
@@ -19,6 +20,7 @@ REFUSAL = (
 )
 
 
+@login_not_required  # a scraper has the token; the view refuses everybody else
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """Return the metrics as text; 401 without the token or the permission."""

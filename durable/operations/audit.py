@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from django.core.exceptions import PermissionDenied
 from django.db import connections
+from django.db.models import Model
 
 from durable import runtime
 from durable.conf import conf
@@ -38,6 +39,7 @@ __all__ = [
     "ActorScope",
     "OperationDeniedError",
     "Outcome",
+    "RowlessUserError",
     "acting",
     "acting_as",
     "bulk_id",
@@ -164,12 +166,27 @@ class OperationDeniedError(OperationError, PermissionDenied):
         super().__init__(Sentence(text, who=caller, act=act, permission=permission))
 
 
+class RowlessUserError(OperationDeniedError):
+    """A user without a row has ordered what goes on after the request, when no token says what the user may do."""
+
+    def __init__(self, action: str, who: str) -> None:
+        self.action = action
+        self.permission = ""
+        self.who = who
+        text = gettext_noop(
+            "{who} has no row in the table of users, and a bulk reads the user's permissions again for each run: name the runs one "
+            "by one, or order the bulk as a user that has one"
+        )
+        OperationError.__init__(self, Sentence(text, who=who))
+
+
 @dataclass(frozen=True, slots=True)
 class Actor:
     """The caller of a verb and the surface: `source` is one of "admin", "api", "cli" and "code".
 
-    `user` is a Django user or None. `label` names an actor that is not a Django user, such as a system user or a job;
-    the log shows the label beside the user's name. Raises ValueError for any other source.
+    `user` is a Django user, or one without a row that a token tells of, or None. `label` names an actor that is not a
+    Django user, such as a system user or a job; the log shows the label beside the user's name. Raises ValueError for
+    any other source.
     """
 
     source: str
@@ -191,15 +208,22 @@ class Actor:
         return bool(self.user.has_perm(f"durable.{permission}"))
 
     @property
+    def is_rowless(self) -> bool:
+        """Whether the user has no row: a token, or a header of a gateway, has told of the user."""
+        return self.user is not None and not isinstance(self.user, Model)
+
+    @property
     def name(self) -> str:
         """The actor's name for people: the user's name, the label, or both."""
         user = "" if self.user is None else str(self.user)
+        if self.is_rowless:
+            user = getattr(self.user, "username", "") or user
         return f"{user} ({self.label})" if user and self.label else user or self.label
 
     @property
     def user_key(self) -> Any:
-        """The user's key, for a reference from the log; None if the user is stored in another database than the log."""
-        if self.user is None or self.user.pk is None or self.user._state.db not in (None, conf.DATABASE):
+        """The user's key, for a reference from the log; None if the log's database has no row of the user."""
+        if not isinstance(self.user, Model) or self.user._state.db not in (None, conf.DATABASE):
             return None
         return self.user.pk
 

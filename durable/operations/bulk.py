@@ -343,6 +343,8 @@ def _start(
     )
     request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=bulk.queue)
     with audited(at, verb, "") as attribution, at.store.transaction():
+        if actor.is_rowless:
+            raise audit.RowlessUserError(verb, actor.name)
         existing = None if as_id is None else at.store.get(as_id)
         if existing is not None and existing.workflow == bulk.name:
             return existing.id  # the bulk was requested twice; a filter by time differs by now

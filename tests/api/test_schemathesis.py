@@ -77,7 +77,7 @@ def described(tmp_path: Path) -> Path:
             for parameter in operation.get("parameters", []):
                 if parameter["in"] == "path":
                     parameter["schema"]["enum"] = THERE_IS[parameter["name"]]
-    for name in ("StartFormRequest", "ReplayFormRequest"):
+    for name in ("DurableStartFormRequest", "DurableReplayFormRequest"):
         for field, schema in document["components"]["schemas"][name]["properties"].items():
             if field in THERE_IS:
                 schema["enum"] = THERE_IS[field]

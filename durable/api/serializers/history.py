@@ -120,7 +120,7 @@ class TreeNodeSerializer(serializers.Serializer[Any]):
     note = serializers.CharField()
     children = serializers.SerializerMethodField()
 
-    @extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/TreeNode"}})
+    @extend_schema_field({"type": "array", "items": {"$ref": "#/components/schemas/DurableTreeNode"}})
     def get_children(self, node: Any) -> Any:
         """Return the nodes below, in order."""
         return [self.to_representation(child) for child in node.children]  # one serializer for all nodes
