@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -18,6 +19,7 @@ from durable.admin.url_keys import as_key, url_maker
 from durable.conf import conf
 from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
 from durable.inspection.humanize import thousands
+from durable.inspection.misfits import misfits_of_failed, replay_check
 from durable.inspection.wording import cause_in_words
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, revision
@@ -42,6 +44,8 @@ __all__ = [
 
 #: Kinds of failures that need no words of their own.
 _ORDINARY: Final = frozenset({"exhausted", "failed"})
+#: Kinds of failures that the code has: a recovery by the same build meets them again.
+_BY_CODE: Final = frozenset({"diverged", "mistake"})
 #: The errors of runs that have failed because of their children.
 _OF_CHILDREN: Final = frozenset({"ChildFailedError", "ChildCancelledError", "MapError"})
 _MOST_WORKFLOWS: Final = 3  # that a row names
@@ -103,7 +107,7 @@ def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin", *, is_li
     newest = _newest_of(causes)
     if is_limited:  # the run that repeats it may be out of sight
         newest = {key: replace(run, is_repeated=False) for key, run in newest.items()}
-    urls = _Urls(site)
+    urls = _Urls(site, _without_other_code(newest.values()))
     rows = [_row_of_cause(each, newest.get(each.newest_run), urls) for each in newest_first]
     return [replace(each, verbs=_verbs_on_newest(each, urls)) for each in rows] if is_limited else rows
 
@@ -111,8 +115,13 @@ def rows_of_causes(causes: Sequence[CauseSummary], site: str = "admin", *, is_li
 def lines_of_causes(causes: Sequence[CauseLine], site: str = "admin") -> list[Row]:
     """Return a short row for each further cause: its title, its number and its verb."""
     newest = _newest_of([each for each in causes if each.count.number == 1])
-    urls = _Urls(site)
+    urls = _Urls(site, _without_other_code(newest.values()))
     return [_line_of_cause(each, newest.get(each.newest_run), urls) for each in causes]
+
+
+def _without_other_code(newest: Iterable[FailedRun]) -> set[str]:
+    """Return those of the runs that the code has stopped, and that no worker with another build could recover."""
+    return misfits_of_failed([each.id for each in newest if how_it_failed(each)[0] in _BY_CODE], timezone.now())
 
 
 def _newest_of(causes: Sequence[CauseSummary | CauseLine]) -> dict[str, FailedRun]:
@@ -230,8 +239,9 @@ def _bulk_query(verb: str, query: str, options: Mapping[str, int] = MappingProxy
 class _Urls:
     """The addresses that rows of causes lead to. Each is looked up once: a page has hundreds of them."""
 
-    def __init__(self, site: str) -> None:
+    def __init__(self, site: str, without_other_code: Set[str]) -> None:
         self.site = site
+        self.without_other_code = without_other_code
         self.runs = reverse("admin:durable_run_changelist", current_app=site)
         self.bulk = reverse("admin:durable_run_bulk", current_app=site)
         self.cause = url_maker("cause", site)
@@ -240,11 +250,13 @@ class _Urls:
 
     def recover_newest(self, cause: CauseSummary | CauseLine) -> str:
         """Return the address of the confirmation that recovers the newest run alone; "" if there is no other."""
-        return "" if cause.count.number < 2 else self.recover(cause.newest_run)
+        is_offered = cause.count.number > 1 and cause.newest_run not in self.without_other_code
+        return self.recover(cause.newest_run) if is_offered else ""
 
 
 def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) -> Row:
     query = query_of(RunCriteria(cause=cause.fingerprint))
+    is_alone = cause.newest_run in urls.without_other_code
     return Row(
         key=cause.fingerprint,
         title=title_of(cause),
@@ -255,14 +267,15 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) ->
         is_urgent=cause.count.number > 0 and not cause.is_muted,
         is_new=cause.is_new,
         says=cause.pattern,
-        advice=_advice_of(newest),
+        advice=_advice_of(newest, is_alone=is_alone),
         workflows=_named(cause.workflows),
         since=cause.since,
         last_at=cause.last_at,
         columns=charts.spark(cause.bars),
         total=sum(cause.bars),
         is_sampled=cause.is_sampled,
-        verbs=[_recover(cause, newest, query, urls)] if cause.count else [],
+        verbs=[_recover(cause, newest, query, urls)] if cause.count and not is_alone else [],
+        command=replay_check(newest.workflow) if newest is not None and how_it_failed(newest)[0] in _BY_CODE else "",
         newest=cause.newest_run,
         newest_url=urls.run(cause.newest_run),
         newest_revision="" if newest is None else revision(newest),
@@ -279,7 +292,7 @@ def _line_of_cause(cause: CauseLine, newest: FailedRun | None, urls: _Urls) -> R
         list_url=urls.runs + query,
         count=cause.count,
         is_urgent=True,
-        verbs=[_recover(cause, newest, query, urls)],
+        verbs=[] if cause.newest_run in urls.without_other_code else [_recover(cause, newest, query, urls)],
         newest=cause.newest_run,
         recover_newest_url=urls.recover_newest(cause),
     )
@@ -303,12 +316,14 @@ def _title_of_recovery(count: Count) -> str:
     return ngettext("Recover this run", "Recover these %(count)s", count.number) % {"count": count}
 
 
-def _advice_of(run: FailedRun | None) -> str:
+def _advice_of(run: FailedRun | None, *, is_alone: bool) -> str:
     """Return what to know about the newest failed run of a cause before it is recovered."""
     if run is None:
         return ""
     kind, title, advice = how_it_failed(run)
     parts = [] if kind in _ORDINARY else [f"{title}.", advice]
+    if is_alone:
+        parts.append(_("No worker of its queue has another build yet."))
     if run.is_compensated:
         parts.append(_("The newest run was compensated: a recovery does the undone steps again."))
     if run.is_repeated:

@@ -104,19 +104,22 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
     attempts, places = failed_attempts(runs), failed_places(runs)
     spread, with_children = spread_of(fingerprint, within), has_children()
     query, is_many = attention.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
+    row = attention.rows_of_causes([cause], site, is_limited=is_limited)[0]
     context: dict[str, Any] = {
         "title": attention.title_of(cause),
         "now": now,
         "form": form,
         "cause": cause,
-        "row": attention.rows_of_causes([cause], site, is_limited=is_limited)[0],
+        "row": row,
         "most": max(cause.bars),
         "hours": [now - BARS * WIDTH + each * (BARS * WIDTH) / 4 for each in range(4)],
         "spread": spread,
         "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
         "replay_url": "" if is_limited else attention.bulk_url("replay", query, site, CANARY if is_many else {}),
         "canary": CANARY["first"],
-        "canary_url": attention.bulk_url("recover", query, site, CANARY) if is_many and not is_limited else "",
+        "canary_url": attention.bulk_url("recover", query, site, CANARY)
+        if is_many and row.verbs and not is_limited
+        else "",
         "pauses": [
             attention.Verb(
                 title=gettext("Pause the open runs of %(workflow)s") % {"workflow": workflow},
@@ -134,7 +137,7 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
             for run in runs
         ],
         "undone": sum(is_undone(run) for run in runs),
-        "command": command("recover", cause=fingerprint),
+        "command": row.command or command("recover", cause=fingerprint),
         "mark": "unmute" if cause.is_muted else "mute",
     }
     return admin.page(request, "cause", context, status=status)

@@ -24,6 +24,7 @@ from durable.conf import conf
 from durable.core.bulk_runs import BULK
 from durable.core.records import ENDED, RunState
 from durable.inspection import (
+    Explanation,
     Progress,
     RunningStep,
     activities_of_runs,
@@ -144,7 +145,7 @@ def _context(
         "work": "" if limits is None else work_words(limits),
         "wall": wall,
         "waited": wall - progress.active if wall >= progress.active else None,  # branches work side by side
-        "buttons": _buttons(admin, request, run, now, explanation.remedies, running),
+        "buttons": _buttons(admin, request, run, now, explanation, running),
         "parts": parts,
         **shown,
         **family_of(admin, run, children, within),
@@ -155,6 +156,7 @@ def _context(
         "live_query": request.GET.urlencode(),
         "etag": _etag(request, run, progress, children, now),
         "copies": [
+            *([explanation.command] if explanation.command else []),
             *([command("recover", children_of=run.id)] if children.failed else []),
             *(command(each, run.id) for each in ("show", "why", "export")),
         ],
@@ -175,11 +177,13 @@ def _buttons(
     request: HttpRequest,
     run: Run,
     now: datetime,
-    remedies: Sequence[str],
+    explanation: Explanation,
     running: Sequence[RunningStep],
 ) -> list[Button]:
     """Return the verbs that the run's state and the user's permissions allow, the remedies first."""
-    possible = [verb for verb in possible_verbs(run) if access.may(request, PERMISSIONS[verb])]
+    remedies = explanation.remedies
+    may_help = [verb for verb in possible_verbs(run) if verb not in explanation.withheld]
+    possible = [verb for verb in may_help if access.may(request, PERMISSIONS[verb])]
     others = ["send"]  # a run that waits for no message seldom needs one
     possible.sort(key=lambda verb: remedies.index(verb) if verb in remedies else len(remedies) + (verb in others))
     buttons: list[Button] = []

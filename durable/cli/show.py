@@ -274,7 +274,7 @@ def _why(options: Namespace, output: Output) -> int:
         else:
             output.line(f"{run.id} ({run.workflow}): {run.state}")
             output.line(f"  {explanation.text}")
-            for line in _remedies(run, explanation):
+            for line in [*_remedies(run, explanation), *filter(None, [explanation.command])]:
                 output.line(f"  $ {line}")
     return status
 
@@ -290,6 +290,8 @@ def _why_data(run: Run, explanation: Explanation) -> dict[str, Any]:
         "location": explanation.location,
         "schedule": tick_data(tick_of(run.id)),
         "remedies": _remedies(run, explanation),
+        "withheld": list(explanation.withheld),
+        "command": explanation.command,
     }
 
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
+from durable.core.mistakes import has_stopped
 from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection import explain_ends, explain_waits
@@ -32,6 +33,7 @@ from durable.inspection.holds import find_hold
 from durable.inspection.humanize import relative, shortened, span, thousands, until
 from durable.inspection.limits import limits_note
 from durable.inspection.messages_left import messages_left_note
+from durable.inspection.misfits import WITHHELD, misfit_of, replay_check
 from durable.inspection.ranks import rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import display_location
@@ -103,13 +105,16 @@ def explain_fully(
 def _explained_fully(
     run: Run, now: datetime, open_keys: Sequence[int] | None, within: RunQuerySet | None
 ) -> Explanation:
+    if run.diverged_at is not None and run.state in (RunState.SLEEPING, RunState.ROLLING_BACK):
+        return _with_builds(explain(run, now, within=within), run, now)
     if run.state in (RunState.FAILED, RunState.CANCELLED):
         undone, undone_by_code = read_undone(run.id)
         failed_at = next(iter(innermost_failures(run.id, run.origins[:1]).values()), "") if run.origins else ""
         entries = open_entries(run.id, open_keys)
         if (stuck := stuck_step(run)) is not None:
             failed_at = stuck.location
-        return explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
+        found = explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
+        return _with_builds(found, run, now) if _is_misfit(run) else found
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     running = activities_of(run, now, within)
     paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
@@ -122,6 +127,24 @@ def _explained_fully(
         backlog_note(run, now) if paused is None and within is None else "",
     ]
     return _with_notes(found, notes)
+
+
+def _is_misfit(run: Run) -> bool:
+    """Return whether the code has stopped the failed run, by a divergence or by a mistake."""
+    is_diverged = run.error is not None and run.error.type == "HistoryDivergedError"
+    return run.state == RunState.FAILED and (is_diverged or has_stopped(run.summary))
+
+
+def _with_builds(found: Explanation, run: Run, now: datetime) -> Explanation:
+    """Add the builds around a run that the code does not fit; withhold what would meet the same code again."""
+    misfit = misfit_of(run, now)
+    withheld = WITHHELD if misfit.is_alone else ()
+    return replace(
+        _with_notes(found, [misfit.note]),
+        remedies=tuple(each for each in found.remedies if each not in withheld),
+        withheld=withheld,
+        command=replay_check(run.workflow),
+    )
 
 
 def _with_notes(found: Explanation, notes: Sequence[str | None]) -> Explanation:

@@ -333,7 +333,10 @@ def _rated(facts: Facts, wait: RateWait) -> Explanation:
 
 def _unknown_workflow(facts: Facts) -> Explanation:
     return Explanation(
-        headline=_tried(facts, _('No worker knows the workflow "%(workflow)s"') % {"workflow": facts.run.workflow}),
+        headline=_tried(
+            facts,
+            _('The worker that took it does not know the workflow "%(workflow)s"') % {"workflow": facts.run.workflow},
+        ),
         detail=_("Deploy the code that has the workflow to the workers of its queue, or cancel the run"),
         needs_attention=True,
         remedies=("wake", "cancel"),

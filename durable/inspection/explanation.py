@@ -39,7 +39,8 @@ class Explanation:
     """An explanation: `headline` is one sentence without a full stop, `detail` more facts and advice, or "".
 
     `needs_attention`: the run will not continue well without a person. `remedies` are verbs, the likeliest first.
-    `location` is the entry that the explanation is about, or "".
+    `location` is the entry that the explanation is about, or "". `withheld` are verbs that the run's state allows and
+    that would only lead to the same end again. `command` is a shell command that tells more, or "".
     """
 
     headline: str
@@ -47,6 +48,8 @@ class Explanation:
     needs_attention: bool = False
     remedies: tuple[str, ...] = ()
     location: str = ""
+    withheld: tuple[str, ...] = ()
+    command: str = ""
 
     @property
     def text(self) -> str:

@@ -29,6 +29,7 @@ from durable.inspection.holds import CAP as HELD_CAP
 from durable.inspection.holds import all_holds, count_held_starts
 from durable.inspection.humanize import quoted, shortened, thousands
 from durable.inspection.messages_left import completed_with_messages
+from durable.inspection.misfits import replay_check
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.shell_command import command, worker_command
@@ -470,13 +471,13 @@ def _diverging(rows: Sequence[tuple[_Row, str]]) -> list[Finding]:
     if mistaken:
         title = _("Runs that meet a mistake in the workers' code")
         advice = _("If no deploy is under way: fix the code. Nothing is undone meanwhile.")
-        found.append(_finding("mistake", title, advice, mistaken, wanted))
+        found.append(_finding("mistake", title, advice, mistaken, wanted, replay_check(mistaken[0][1])))
     if others:
         title = _("Runs whose history the workers' code does not fit")
         advice = _(
             "If no deploy is under way: fix the code with ctx.removed() or ctx.get_version(), or bring back the workflow."
         )
-        found.append(_finding("diverged", title, advice, others, wanted))
+        found.append(_finding("diverged", title, advice, others, wanted, replay_check(others[0][1])))
     return found
 
 

@@ -67,7 +67,7 @@ from durable.inspection.time_axis import Piece, TimeAxis
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Row, Span, Timeline, build_timeline
 from durable.inspection.tree import TreeNode, TreePage, history_tree
-from durable.inspection.undone import is_undone, state_word, stuck_step
+from durable.inspection.undone import is_diverging, is_undone, state_word, stuck_step
 from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, find_worker, worker_overview
 
 __all__ = [
@@ -144,6 +144,7 @@ __all__ = [
     "how_to_set_isolation",
     "hung_steps",
     "inbox",
+    "is_diverging",
     "is_undone",
     "jsonable",
     "key_data",

@@ -47,8 +47,19 @@ def is_undone(run: Run) -> bool:
     return run.state in UNDONE_STATES and Summary.load(run.summary).kind is SummaryKind.COMPENSATED
 
 
+def is_diverging(run: Run) -> bool:
+    """Return whether the run waits for code that fits its history, or that is free of a mistake."""
+    return run.diverged_at is not None and run.state in (RunState.SLEEPING, RunState.ROLLING_BACK)
+
+
 def state_word(run: Run) -> str:
-    """Return the run's state for people: "failed, undone" of a run whose steps were undone, else the state."""
+    """Return the run's state for people.
+
+    That is "failed, undone" of a run whose steps were undone, "code does not fit" of one that waits for other code, and
+    else the state.
+    """
+    if is_diverging(run):
+        return state_in_words("diverging")
     word = state_in_words(run.state)
     return _("%(state)s, undone") % {"state": word} if is_undone(run) else word
 

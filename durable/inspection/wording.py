@@ -51,6 +51,7 @@ _STATES: Final[Mapping[str, StrPromise]] = {
     "pending": _("pending"),
     "running": _("running"),
     "sleeping": _("sleeping"),
+    "diverging": _("code does not fit"),
     "paused": _("paused"),
     "rolling_back": _("rolling back"),
     "completed": _("completed"),

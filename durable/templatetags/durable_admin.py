@@ -28,7 +28,7 @@ from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.printable import safe
 from durable.core.records import ENDED, RunState
-from durable.inspection import StatementTimeoutError, humanize, is_undone, reading, state_word
+from durable.inspection import StatementTimeoutError, humanize, is_diverging, is_undone, reading, state_word
 from durable.inspection.refusals import told, told_sentence
 from durable.inspection.wording import (
     display_location,
@@ -222,8 +222,9 @@ def state(word: str) -> SafeString:
 
 @register.simple_tag
 def run_state(run: Run) -> SafeString:
-    """A run's state: that of a run whose steps were undone says so."""
-    return _with_shape("undone" if is_undone(run) else run.state, state_word(run))
+    """A run's state: that of a run whose steps were undone, or that waits for other code, says so."""
+    name = "undone" if is_undone(run) else "diverging" if is_diverging(run) else run.state
+    return _with_shape(name, state_word(run))
 
 
 def _with_shape(name: str, word: str) -> SafeString:

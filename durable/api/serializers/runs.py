@@ -88,6 +88,10 @@ class ExplanationSerializer(serializers.Serializer[Any]):
     needs_attention = serializers.BooleanField()
     remedies = serializers.ListField(child=serializers.CharField(), help_text="Actions, the likeliest first.")
     location = serializers.CharField(help_text="The entry that it is about; empty for none.")
+    withheld = serializers.ListField(
+        child=serializers.CharField(), help_text="Actions that are possible and would lead to the same end again."
+    )
+    command = serializers.CharField(help_text="A shell command that tells more; empty for none.")
 
 
 @extend_schema_serializer(component_name="RunReference")
