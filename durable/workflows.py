@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from durable.context import Context
-from durable.core.bulk_runs import BULK, DECISION
+from durable.core.bulk_runs import BULK, CANARY, DECISION
 from durable.core.results import Break, Continue
 from durable.definitions import workflow
 from durable.operations.bulk import BulkOrder, perform_page
@@ -100,8 +100,11 @@ def _watch(scope: Context, order: BulkOrder, state: State) -> Continue[State]:
 
 
 def _decide(scope: Context, state: State) -> Continue[State] | Break[State]:
-    """Wait until an operator decides whether the bulk goes on. The body of the message is True if it does."""
-    if scope.queue.next(DECISION).body is True:
+    """Wait until an operator decides whether the bulk goes on, and whether the next runs are tried alone first."""
+    decision = scope.queue.next(DECISION).body
+    if decision == CANARY:
+        return Continue({**state, "phase": "canary", "tried": [], "looks": 0, "again": 0, "open": 0})
+    if decision is True:
         return Continue({**state, "phase": "rest"})
     return Break({**_outcome(state), "stopped": True, "left": state["left"]})
 

@@ -211,7 +211,7 @@ def query_of(wanted: RunCriteria, *, with_children: bool = False) -> str:
         "attention": wanted.needs_attention,
         "undone": wanted.is_undone,
         "children": with_children and replace(wanted, only_roots=True).hides_children,
-        "alerts": bool(conf.ALERTS) and replace(wanted, hides_alerts=True).leaves_alerts_out,
+        "alerts": replace(wanted, hides_alerts=True).leaves_alerts_out,
     }
     given += [(name, text) for name, text in texts.items() if text]
     given += [(name, "1") for name, is_set in flags.items() if is_set]

@@ -43,6 +43,7 @@ __all__ = ["show"]
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
+_SELECTING = ("verb", "all", "filter", "bulk", "children_of", "group", "id")  # what says which runs
 _CAREFUL = ("first", "stop_after", "within", "rate")  # fields of the form that a link may fill in
 
 
@@ -140,12 +141,27 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "command": ""
         if children is None or name != "recover"
         else command("recover", children_of=children.parent, group=children.group or ""),
+        "first": _first(form, careful),
+        "all_url": _all_url(admin, given),
         "is_careful": bool(careful) or any(form[each].errors for each in _CAREFUL),
         "filter": given.get("filter", ""),
         "list_url": _list_url(admin, request),
         "at_once": bulk.AT_ONCE,
     }
     return admin.page(request, "bulk", context, status=status)
+
+
+def _all_url(admin: AdminPages, given: QueryDict) -> str:
+    """Return the address of the same page without a proposal to try some first."""
+    query = given.copy()
+    for name in [name for name in query if name not in _SELECTING]:
+        del query[name]
+    return f"{admin.url('bulk')}?{query.urlencode()}"
+
+
+def _first(form: BulkForm, careful: dict[str, str]) -> int:
+    """Return how many runs the page proposes to try first, 0 for none."""
+    return _whole_number(str(form["first"].value() or "" if form.is_bound else careful.get("first", "")))
 
 
 def _do(

@@ -123,7 +123,7 @@ class FilterForm(forms.Form):
     stuck = _Flag(required=False, label=gettext_lazy("compensation stuck"))
     diverged = _Flag(required=False, label=gettext_lazy("code does not fit"))
     children = _Flag(required=False, label=gettext_lazy("with children"))
-    alerts = _Flag(required=False, label=gettext_lazy("with alerts"))
+    alerts = _Flag(required=False, label=gettext_lazy("with alerts and bulks"))
 
     def __init__(self, given: QueryDict) -> None:
         super().__init__(given, label_suffix="")
@@ -172,7 +172,7 @@ class FilterForm(forms.Form):
             finished_from=given.get("finished_from"),
             finished_until=given.get("finished_until"),
         )
-        return replace(wanted, only_roots=wanted.hides_children)
+        return replace(wanted, only_roots=wanted.hides_children, hides_alerts=wanted.leaves_alerts_out)
 
     @property
     def flags(self) -> list[forms.BoundField]:

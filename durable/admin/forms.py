@@ -94,10 +94,11 @@ class ActForm(_Asking):
 class BulkForm(_Asking):
     """A verb on many runs; with `is_typed` it asks for the number of runs that the page showed (`count`).
 
-    `first`, `stop_after` and `within` are the canary's, `rate` is the bulk's.
+    `first`, `stop_after` and `within` are the canary's, `rate` is the bulk's. `tried`: the button promised a canary.
     """
 
     count = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    tried = forms.CharField(required=False, max_length=1, widget=forms.HiddenInput)
     number = forms.CharField(
         required=False,
         max_length=20,
@@ -161,6 +162,9 @@ class BulkForm(_Asking):
         if self.is_typed and typed != str(given.get("count")):
             self.add_error("number", gettext("Type the number of runs that is shown above. Nothing was done."))
         first, stop_after = given.get("first"), given.get("stop_after")
+        if given.get("tried") and not first and "first" not in self.errors:
+            self.add_error("first", gettext("The button said that some are tried first. Say how many, or choose all."))
+            return given
         if first and stop_after and stop_after > first:
             self.add_error("stop_after", gettext("At most %(number)d: no more are tried first.") % {"number": first})
         elif not first and stop_after and "first" not in self.errors:

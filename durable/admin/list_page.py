@@ -37,7 +37,7 @@ from durable.inspection import (
 from durable.inspection.failed_places import failed_places
 from durable.inspection.humanize import thousands
 from durable.inspection.refusals import told
-from durable.inspection.run_tags import Tag, tags_of
+from durable.inspection.run_tags import Tag, names_of_tags, tags_of
 from durable.inspection.runs import WINDOW, settle_roots
 from durable.inspection.saved_views import list_views
 from durable.models import Run, SavedView
@@ -116,12 +116,20 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "next_query": query_of(given, after=page.next_cursor) if page.next_cursor else "",
         "first_query": query_of(given) if "after" in given else "",
         "is_filtered": form.is_filtered,
+        "tag_hint": _tag_hint(wanted, within) if form.search and not page.runs else None,
         "verbs": _verbs(request, wanted),
         "etag": etag,
     }
     if not is_live:
         context |= _around(admin, request, wanted, found, form, order)
     return pages.tagged(admin.page(request, "_list" if is_live else "list", context), etag)
+
+
+def _tag_hint(wanted: RunCriteria, within: RunQuerySet | None) -> Sequence[str] | None:
+    """Return the names of tags by which runs could be found, if a text was searched for in errors; None for others."""
+    if not wanted.error_text or wanted.tags:
+        return None
+    return names_of_tags() if within is None else ()
 
 
 def _read(
@@ -227,14 +235,16 @@ def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder, within: R
 
 
 def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder, within: RunQuerySet | None) -> str:
-    """Return what to say of the alerts that match and are not listed; "" if there are none."""
+    """Return what to say of durable's own runs that match and are not listed; "" if there are none."""
     if not wanted.leaves_alerts_out:
         return ""
     number = _number_left_out(wanted, replace(wanted, hides_alerts=False), found, order, within)
     if number is None:
-        return _("Alerts are not listed.")
+        return _("Alerts and bulks are not listed.")
     text = ngettext(
-        "%(number)s alert matches and is not listed.", "%(number)s alerts match and are not listed.", number
+        "%(number)s alert or bulk matches and is not listed.",
+        "%(number)s alerts and bulks match and are not listed.",
+        number,
     )
     return text % {"number": thousands(number)} if number > 0 else ""
 

@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 from durable import runtime
 from durable.admin import sight
 from durable.admin.url_keys import as_id
-from durable.conf import conf
 from durable.inspection.family import has_children
 from durable.models import Run
 
@@ -48,11 +47,11 @@ def with_children(are_there: bool | None = None) -> dict[str, str]:
 
 
 def with_everyone(are_there: bool | None = None) -> dict[str, str]:
-    """Return what a link to the list adds where the number beside it counts children and alerts too.
+    """Return what a link to the list adds where the number beside it counts children and runs of durable's own too.
 
     `are_there` and the statements are those of `with_children`.
     """
-    return {**with_children(are_there), **({"alerts": "true"} if conf.ALERTS else {})}
+    return {**with_children(are_there), "alerts": "true"}
 
 
 def etag_of(now: datetime, *parts: object) -> str:

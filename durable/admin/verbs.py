@@ -107,8 +107,8 @@ def _restart(run_id: str, token: str) -> str:
     return operations.restart(run_id, as_id=token).id
 
 
-def _go_on(run_id: str, _token: str) -> str:
-    go_on(run_id)
+def _go_on(run_id: str, _token: str, **options: Any) -> str:
+    go_on(run_id, **options)
     return run_id
 
 
@@ -245,6 +245,13 @@ VERBS: Final = {
             done=_("It goes on with the rest."),
             does=_("The bulk applies its verb to the rest of its runs, and does not wait for them."),
             perform=_go_on,
+            options=(
+                Option(
+                    name="canary",
+                    label=_("Try the next ones first"),
+                    help=_("As many as before are tried alone. The bulk stops again if they fail too."),
+                ),
+            ),
         ),
         Verb(
             name="stop_here",

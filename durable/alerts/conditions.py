@@ -156,7 +156,9 @@ def _queues() -> list[Condition] | None:
             kind="queue",
             key=f"{_QUEUE}{queue.name}",
             title=f'No worker serves the queue "{queue.name}"',
-            text=f"Its runs wait. Start a worker: {worker_command(queue.name)}",
+            text=f"Its runs wait. Start a worker: {worker_command(queue.name)}"
+            if queue.is_known
+            else "Its runs wait: RQ_QUEUES lacks it. Add it there, and start a worker for it.",
             path=_keyed_path("durable_run_queue", queue.name),
         )
         for queue in workers.queues

@@ -79,7 +79,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--alerts",
         action="store_true",
-        help="runs that send alerts too: else a list by state, queue, time or error leaves them out, unless it is of failed "
+        help="runs that send alerts and do bulks too: else a list by state, queue, time or error leaves them out, unless it is of failed "
         "runs alone",
     )
     parser.add_argument("--error", default="", metavar="TEXT", help="a part of the error's type or message")

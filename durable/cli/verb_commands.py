@@ -281,6 +281,12 @@ def _wake_options(parser: ArgumentParser) -> None:
     parser.add_argument("--end-sleeps", action="store_true", help="end its sleeps too")
 
 
+def _go_on_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--canary", action="store_true", help="try the next runs alone first, as many as before; stop if they fail"
+    )
+
+
 def _recover_options(parser: ArgumentParser) -> None:
     add_cause(parser)
     parser.add_argument(
@@ -376,8 +382,9 @@ VERBS = (
     _verb(
         "go-on",
         "Continue bulks that their canary has stopped, with the rest of their runs.",
-        lambda run_id, _: go_on(run_id),
+        lambda run_id, options: go_on(run_id, canary=options.canary),
         past="continued",
+        options=_go_on_options,
     ),
     _verb(
         "stop-here",

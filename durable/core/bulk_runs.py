@@ -7,13 +7,19 @@ from typing import Final
 from durable.core.location import awaited_queues
 from durable.core.records import ENDED
 
-__all__ = ["BULK", "DECISION", "is_stopped", "replays_prefix"]
+__all__ = ["BULK", "CANARY", "DECISION", "INTERNAL", "is_stopped", "replays_prefix"]
 
 #: The workflow that performs background bulks with the permissions of the user who requested them.
 BULK: Final = "durable.bulk"
 
 #: The message queue of a bulk that its canary has stopped: True to go on with the rest, anything else to stop there.
 DECISION: Final = "decision"
+
+#: What the names of durable's own workflows begin with.
+INTERNAL: Final = "durable."
+
+#: The decision to go on and to try the next runs alone first; True goes on with all, False stops.
+CANARY: Final = "canary"
 
 
 def is_stopped(workflow: str, state: str, waiting_for: str) -> bool:

@@ -14,7 +14,7 @@ from django.db.models import OuterRef, Q, Subquery
 from django.db.models.lookups import Exact, IsNull
 
 from durable.conf import conf
-from durable.core.alert_runs import ALERT
+from durable.core.bulk_runs import INTERNAL
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.records import ENDED, RunState
 from durable.core.summary import SummaryKind
@@ -56,8 +56,8 @@ STUCK: Final = Q(state=_FAILED) & (
     ~Q(state_after_rollback="") | Q(summary__startswith=f'{{"kind":"{SummaryKind.HANDLER_FAILED.value}"')
 )
 
-#: Runs that send no alert, and those that failed to send one.
-NO_ALERT: Final = ~Q(workflow=ALERT) | Q(state=_FAILED)
+#: Runs that are not durable's own, as those of bulks and alerts are, and failed ones.
+NO_ALERT: Final = ~Q(workflow__startswith=INTERNAL) | Q(state=_FAILED)
 
 #: No child: no run has started it, or a step of one has. A subquery for each run that has a parent: PostgreSQL might
 #: read the table of all children for an EXISTS beside an OR.

@@ -17,8 +17,20 @@ from durable.inspection.tags import TAG, shown_value
 from durable.models import Run, RunTag
 from durable.tag_hashes import sought
 
-__all__ = ["Tag", "checked_tags", "has_tag", "read_tag", "split_tags", "tag_word", "tags_data", "tags_of"]
+__all__ = [
+    "Tag",
+    "checked_tags",
+    "has_tag",
+    "names_of_tags",
+    "read_tag",
+    "split_tags",
+    "tag_with_value",
+    "tag_word",
+    "tags_data",
+    "tags_of",
+]
 
+MOST_NAMES: Final = 20  # names of tags among which a value is looked for
 _NOT_IN_ADDRESSES: Final = re.compile("[\x00\ud800-\udfff]")  # of UTF-8, and none of a form's text
 _WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)[=:](?:"(?P<quoted>[^"]+)"|(?P<plain>[^\s"]\S*))(?:\s+|$)')
 
@@ -95,6 +107,30 @@ def checked_tags(tags: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]
     if len(found) > MAX_TAGS:  # each is a join
         raise ValueError(Sentence(gettext_noop("a run has at most {number} tags: search for no more"), number=MAX_TAGS))
     return found
+
+
+def names_of_tags(most: int = MOST_NAMES) -> list[str]:
+    """Return the names of tags that runs have, at most `most` of them; a statement for each, along the index."""
+    found: list[str] = []
+    rows = RunTag.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)
+    while len(found) < most:
+        name = (rows.filter(name__gt=found[-1]) if found else rows).first()
+        if name is None:
+            break
+        found.append(name)
+    return found
+
+
+def tag_with_value(value: str) -> tuple[str, str] | None:
+    """Return the tag that has this value in a run, by name and value; None for none."""
+    tags = RunTag.objects.using(conf.DATABASE)
+    for name in names_of_tags():
+        try:
+            if tags.filter(name=name, value__in=sought(name, value)).exists():
+                return name, tag_text(name, value)
+        except ValueError:  # no tag has such a value
+            return None
+    return None
 
 
 def has_tag(name: str, value: str) -> Q:

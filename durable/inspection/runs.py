@@ -27,7 +27,7 @@ from durable.inspection.error_text import contains
 from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
 from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, matching_of, merged, merged_and_counted
-from durable.inspection.run_tags import checked_tags, has_tag, split_tags
+from durable.inspection.run_tags import checked_tags, has_tag, split_tags, tag_with_value
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
@@ -78,8 +78,9 @@ class RunCriteria:
     runs that the workers' code does not fit, retried for a while or failed because of that. `needs_attention`: runs
     that do not go on well without a person. `only_roots`: no children, that is, runs that the code of another run has
     started as its own. A filter that looks for trouble, or names a run, finds children all the same (`hides_children`).
-    `hides_alerts`: no runs that send alerts, unless they have failed. A filter that looks for trouble, or names a run
-    or a workflow, finds these all the same (`leaves_alerts_out`). `tags` are names with values, all of which a run has.
+    `hides_alerts`: no runs of durable's own, which send alerts and do bulks, unless they have failed. A filter that
+    looks for trouble, or names a run or a workflow, finds these all the same (`leaves_alerts_out`). `tags` are names
+    with values, all of which a run has.
     Raises ValueError for a state that no run has, and for a name or a value that no tag has.
     """
 
@@ -122,9 +123,9 @@ class RunCriteria:
 
     @property
     def leaves_alerts_out(self) -> bool:
-        """Whether alerts are left out, because `hides_alerts` is given.
+        """Whether durable's own runs are left out, because `hides_alerts` is given.
 
-        They are shown all the same if something else given has to lead to an alert, or to failed runs alone.
+        They are shown all the same if something else given has to lead to one of them, or to failed runs alone.
         """
         return self.hides_alerts and not (self._looks_for_trouble or self.workflow or self.states == _FAILED)
 
@@ -228,7 +229,9 @@ def _count(lanes: Sequence[Lane]) -> Count:
 
 
 def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet | None = None) -> RunCriteria:
-    """Narrow `base` by the text of a search box: an id, the beginning of one, or else a part of an error's text.
+    """Narrow `base` by the text of a search box: an id or its beginning, the value of a tag, or else an error's text.
+
+    The value of a tag, an order's number or a customer's address say, is found whole, where all runs are searched.
 
     The words `cause:<fingerprint>` select the failed runs of a cause, and `tag:<name>=<value>` those with a tag; what
     follows them is searched for among these. Raises ValueError for words that begin like a tag and are none.
@@ -245,12 +248,14 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
     # In the order of the ids, which keeps the database on their index.
     if runs.filter(_begins_with(text)).order_by("id").values_list("id").first() is not None:
         return replace(base, id_prefix=text)
+    if within is None and (tag := tag_with_value(text)) is not None:
+        return replace(base, tags=(*base.tags, tag))
     return replace(base, error_text=text)
 
 
 def hides_alerts(*, unless: bool) -> bool:
-    """Return `hides_alerts` for each surface's list: True if the project sends alerts, `unless` they are wanted."""
-    return bool(conf.ALERTS) and not unless
+    """Return `hides_alerts` for each surface's list: True `unless` durable's own runs are wanted."""
+    return not unless
 
 
 def settle_roots(wanted: RunCriteria) -> RunCriteria:

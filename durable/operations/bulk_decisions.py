@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from durable import runtime
-from durable.core.bulk_runs import BULK, DECISION, is_stopped
+from durable.core.bulk_runs import BULK, CANARY, DECISION, is_stopped
 from durable.core.errors import BulkNotStoppedError
 from durable.core.ids import new_id
 from durable.core.places import Place, of_message
@@ -21,23 +21,25 @@ from durable.runtime import Runtime
 __all__ = ["ago_on", "astop_here", "go_on", "stop_here"]
 
 
-def go_on(run_id: str) -> None:
+def go_on(run_id: str, *, canary: bool = False) -> None:
     """Continue a bulk that its canary has stopped: apply the verb to the rest of the runs.
+
+    With `canary`, the next runs are tried alone first, as many as before, and the bulk stops again if they fail.
 
     The actor needs the permission of the bulk's verb too. Raises RunNotFoundError, BulkNotStoppedError,
     OperationDeniedError.
     """
-    _decide("go_on", run_id, goes_on=True)
+    _decide("go_on", run_id, decision=CANARY if canary else True)
 
 
 def stop_here(run_id: str) -> None:
     """End a bulk that its canary has stopped: the rest of the runs are left alone. Raises as `go_on` does."""
-    _decide("stop_here", run_id, goes_on=False)
+    _decide("stop_here", run_id, decision=False)
 
 
-async def ago_on(run_id: str) -> None:
+async def ago_on(run_id: str, *, canary: bool = False) -> None:
     """`go_on`, from async code."""
-    await run_sync(go_on, run_id)
+    await run_sync(go_on, run_id, canary=canary)
 
 
 async def astop_here(run_id: str) -> None:
@@ -45,7 +47,7 @@ async def astop_here(run_id: str) -> None:
     await run_sync(stop_here, run_id)
 
 
-def _decide(action: str, run_id: str, *, goes_on: bool) -> None:
+def _decide(action: str, run_id: str, *, decision: object) -> None:
     require_step("deciding about a bulk", "decide in a step")
     at = runtime.current()
     with audited(at, action, run_id) as attribution, at.store.transaction():
@@ -53,13 +55,14 @@ def _decide(action: str, run_id: str, *, goes_on: bool) -> None:
         # With a message in its inbox the run is due, and its decision is taken.
         if not is_stopped(run.workflow, run.state, run.waiting_for) or at.store.inbox(run.id, [DECISION], 1, None):
             raise BulkNotStoppedError(run.id, "taken up again" if run.workflow == BULK else f"a run of {run.workflow}")
-        if goes_on and attribution.acting is not None:
+        if decision and attribution.acting is not None:
             attribution.acting.check(_verb_of(at, run))
         message_id = new_id()
-        body = at.encode(goes_on, "a decision", of_message(run.id, "message", message_id, DECISION))
+        detail = "with another canary" if decision == CANARY else ""
+        body = at.encode(decision, "a decision", of_message(run.id, "message", message_id, DECISION))
         message = OutgoingMessage(id=message_id, to=run.id, queue=DECISION, body=body, sent_at=at.now())
         _, queues = at.store.send([message])
-        at.store.log([attribution.done(before=run.state, after=run.state)])
+        at.store.log([attribution.done(before=run.state, after=run.state, detail=detail)])
     if queues:
         at.notify(queues)
 

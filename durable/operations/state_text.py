@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from durable.conf import conf
 from durable.core.records import RunRecord, RunState
+from durable.core.renames import names_of_queue
 from durable.core.summary import Summary, SummaryKind
+from durable.notifier import redis_clients
 
 __all__ = ["describe_state"]
 
@@ -33,6 +36,9 @@ def _where(run: RunRecord, now: datetime) -> str:
         return (
             f"it is {run.state}, due for {late:.0f} s and not yet taken by a worker: see that one serves its queue "
             f"(manage.py durable_worker {run.queue})"
+            if not conf.REDIS or any(name in redis_clients.queue_names() for name in names_of_queue(run.queue))
+            else f"it is {run.state}, due for {late:.0f} s and not yet taken by a worker: RQ_QUEUES lacks its queue "
+            f'"{run.queue}", so no worker can serve it'
         )
     doing = f": {run.summary}" if run.summary else ""
     wakes = f", until {run.wake_at:%Y-%m-%d %H:%M:%S} UTC" if run.wake_at is not None and not run.summary else ""

@@ -227,6 +227,14 @@ def run_state(run: Run) -> SafeString:
     return _with_shape(name, state_word(run))
 
 
+@register.simple_tag
+def cut(name: str) -> SafeString | str:
+    """An id or a name in two parts: where it is too long for its place, the first one is cut, so that its end stays."""
+    if len(name) <= _UNCUT:
+        return name
+    return format_html('<span class="durable-cut"><span>{}</span><span>{}</span></span>', name[:-_END], name[-_END:])
+
+
 def _with_shape(name: str, word: str) -> SafeString:
     return format_html('<span class="durable-state durable-{}">{}</span>', name, word)
 
@@ -260,6 +268,8 @@ register.filter("verb_in_words", verb_in_words)
 register.filter("told", told_sentence)
 
 
+_UNCUT = 22  # characters of a name that a cell shows whole
+_END = 10  # characters at the end of a longer one: that of a number, a date or a random id
 _WORKERS = {"busy": _("busy"), "idle": _("idle"), "dead": _("dead"), "unknown": _("unknown")}
 
 

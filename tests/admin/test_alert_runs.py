@@ -1,6 +1,6 @@
-"""Runs that send alerts, in lists of every surface: out of the way unless they failed or are asked for.
+"""Runs of durable's own, which send alerts and do bulks, in lists of every surface.
 
-The admin counts them where they are listed.
+They are out of the way unless they failed or are asked for. The admin counts them where they are listed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ids_of(response: Any) -> set[str]:
 def test_the_list_leaves_them_out_and_says_how_many(alerts: Stage, operator: Client, query: str) -> None:
     page = operator.get(url("changelist") + query)
     assert ids_of(page) - {"alert-3"} == {"alone"}
-    assert "2 alerts match and are not listed." in text_of(page)
+    assert "2 alerts and bulks match and are not listed." in text_of(page)
     everyone = operator.get(url("changelist") + page.context["with_alerts_query"])
     assert ids_of(everyone) >= {"alone", "alert-1", "alert-2"}
     assert "not listed" not in text_of(everyone)
@@ -126,11 +126,14 @@ def test_each_surface_lists_the_same(
 
 
 @SURFACES
-def test_a_project_that_sends_no_alerts_any_more_lists_its_old_ones(
+def test_a_project_without_alerts_leaves_its_bulks_out_too(
     alerts: Stage, operator: Client, listed: Callable[..., set[str]], settings: Any
 ) -> None:
     settings.DURABLE = {**settings.DURABLE, "ALERTS": None}
-    assert listed(operator) == EVERYONE
+    bulk_id = bulk.apply("pause", ["alone"], in_background=True).bulk_id
+    assert listed(operator) == {"alone", "alert-3"}
+    assert listed(operator, alerts="true") == {*EVERYONE, bulk_id}
+    assert listed(operator, workflow="durable.bulk") == {bulk_id}
 
 
 @pytest.mark.parametrize("listed", [over_rest, in_the_shell])
@@ -164,7 +167,6 @@ def test_a_number_leads_to_as_many_runs(alerts: Stage, operator: Client) -> None
     assert numbers["pending"][0] == 2
 
 
-def test_a_project_without_alerts_hears_nothing_of_them(stage: Stage, operator: Client) -> None:
+def test_a_project_without_runs_of_durable_hears_nothing_of_them(stage: Stage, operator: Client) -> None:
     stage.start(flows.nap, id="alone")
     assert "not listed" not in text_of(operator.get(url("changelist")))
-    assert "alerts=" not in text_of(operator.get(url("overview")))

@@ -82,12 +82,15 @@ def test_a_cause_is_tried_with_a_canary_and_goes_on(
     page = log_into(*ALL)
     page.goto(live_server.url + url("cause", Cause.objects.get().fingerprint))
     page.get_by_role("link", name="Try 5 first").click()
-    page.get_by_text("Recover 8 runs").wait_for()
+    page.get_by_text("Recover: try 5 of 8 runs first").wait_for()
     assert page.get_by_label("Runs to try first").input_value() == "5"
     page.get_by_label("Failures that stop it").fill("2")
     check(page, complaints, "confirm")
     page.get_by_role("textbox", name="Reason").fill("the bank is back, I think")
-    page.get_by_role("button", name="Recover", exact=True).click()
+    page.get_by_label("Runs to try first").fill("6")
+    page.get_by_role("button", name="Try 6 of 8", exact=True).wait_for()
+    page.get_by_label("Runs to try first").fill("5")
+    page.get_by_role("button", name="Try 5 of 8", exact=True).click()
     page.wait_for_url("**/run/bulk/*/")
     page.get_by_text("Under way: 0 of 8").first.wait_for(timeout=WAIT)
     bulk_id = Run.objects.get(workflow="durable.bulk").id

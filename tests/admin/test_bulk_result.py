@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from html import unescape
 from typing import Any
@@ -227,6 +228,31 @@ def test_a_canary_is_ordered_on_the_page(stage: Stage, operator: Client) -> None
         in body
     )
     assert "At most 0.5 runs a second." in body
+
+
+def test_the_confirmation_of_a_canary_says_so(stage: Stage, operator: Client) -> None:
+    failed_runs(stage, 3)
+    wanted = {"verb": "recover", "all": "on", "filter": "?state=failed"}
+    asked = operator.get(url("bulk"), {**wanted, "first": "2"})
+    page = text_of(asked)
+    assert "Recover: try <strong>2</strong> of 3 runs first" in page
+    assert 'value="Try 2 of 3"' in page
+    assert "Recover <strong>3</strong> runs." not in page
+    # without a number the button's promise would not hold
+    refused = operator.post(url("bulk"), {**hidden(asked), **wanted, "first": ""})
+    assert "The button said that some are tried first" in text_of(refused, 422)
+    [everything] = re.findall(r'href="([^"]+)">Recover, all at once<', page)
+    assert "Recover <strong>3</strong> runs." in text_of(operator.get(unescape(everything)))
+    assert "Try 2" not in text_of(operator.get(unescape(everything)))
+
+
+def test_a_stopped_bulk_offers_another_canary(stage: Stage, operator: Client) -> None:
+    bulk_id = stopped(stage, 6)
+    address = url("act", bulk_id, "go_on")
+    assert 'name="canary"' in text_of(operator.get(address))
+    assert operator.post(address, {**hidden(operator.get(address)), "canary": "on"}).status_code == 302
+    [row] = OperatorAction.objects.filter(action="go_on")
+    assert row.detail == "with another canary"
 
 
 @pytest.mark.parametrize(

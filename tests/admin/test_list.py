@@ -21,6 +21,8 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
 
+LONG = "order-of-the-northern-warehouse-"
+
 pytestmark = pytest.mark.django_db
 
 LogIn = Callable[..., Client]
@@ -216,3 +218,23 @@ def test_djangos_own_completion_of_runs_is_off(stage: Stage, operator: Client) -
         answer = operator.get(reverse("admin:autocomplete"), query)
     assert answer.status_code in {403, 404}
     assert not any("durable_run" in each["sql"] for each in queries.captured_queries)
+
+
+def test_a_long_id_is_cut_before_its_end(stage: Stage, operator: Client) -> None:
+    for each in (f"{LONG}0000000001", "short"):
+        stage.start(flows.quick, id=each)
+    page = text_of(operator.get(url("changelist")))
+    assert f'<span class="durable-cut"><span>{LONG}</span><span>0000000001</span></span>' in page
+    assert ">short</a>" in page
+
+
+def test_the_value_of_a_tag_is_found_by_itself(stage: Stage, operator: Client) -> None:
+    flows.quick.using(id="r1", tags={"customer": "ada@example.com", "order": 4711}).start()
+    flows.quick.using(id="r2", tags={"customer": "eve@example.com"}).start()
+    for text in ("ada@example.com", "4711"):
+        page = operator.get(url("changelist"), {"q": text})
+        assert [row.run.id for row in page.context["rows"]] == ["r1"]
+    page = operator.get(url("changelist"), {"q": "bob@example.com"})
+    assert [row.run.id for row in page.context["rows"]] == []
+    assert "A run is found by a tag with tag:name=value. Tags here: customer, order." in text_of(page)
+    assert "Tags here" not in text_of(operator.get(url("changelist"), {"state": "failed"}))

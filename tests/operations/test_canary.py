@@ -126,6 +126,21 @@ def test_a_canary_that_succeeds_lets_the_bulk_go_on(h: Harness) -> None:
     assert sorted(calls) == ids
 
 
+def test_a_stopped_bulk_goes_on_with_another_canary(h: Harness) -> None:
+    ids = failed_runs(h, 12)
+    broken.update(ids[:5])
+    run = began(ids, canary=Canary(first=5, stop_after=1))
+    settle(h, seconds=3)
+    broken.update(ids[5:10])
+    for tried in (5, 10):
+        assert progress(run)["phase"] == "stopped"
+        assert recovered(h) == ids[:tried]
+        go_on(run.id, canary=True)
+        settle(h, seconds=3)
+    assert (run.state, run.result()["done"]) == ("completed", 12)  # the third canary had the last two, which went well
+    assert [row.detail for row in h.actions if row.action == "go_on"] == ["with another canary"] * 2
+
+
 def test_a_canary_that_fails_stops_the_bulk(h: Harness) -> None:
     ids = failed_runs(h, 12)
     broken.update(ids[:3])

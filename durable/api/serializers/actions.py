@@ -20,6 +20,7 @@ __all__ = [
     "CancelForm",
     "EditForm",
     "GiveOutputForm",
+    "GoOnForm",
     "ReplayForm",
     "RestartForm",
     "SendForm",
@@ -101,6 +102,12 @@ class CancelForm(ActionForm):
 
     rollback = _option("cancel", "rollback")
     interrupt = _option("cancel", "interrupt")
+
+
+class GoOnForm(ActionForm):
+    """The options of going on with a bulk."""
+
+    canary = Flag(required=False, default=False, help_text="Try the next runs alone first, as many as before.")
 
 
 class StepForm(ActionForm):

@@ -382,8 +382,8 @@ class RunListQuery(PageQuery):
     alerts = QueryFlag(
         required=False,
         default=False,
-        help_text='The runs that send alerts too. Without it, where the project has `DURABLE["ALERTS"]`, a list by state, '
-        "queue, time, error or waiting queue leaves them out, unless it is of failed runs alone. One by workflow, id, cause, "
+        help_text="The runs that send alerts and do bulks too. Without it a list by state, queue, time, error or waiting "
+        "queue leaves them out, unless it is of failed runs alone. One by workflow, id, cause, "
         "place or worker, and one of runs that need attention, has them in any case.",
     )
     sort = serializers.ChoiceField(

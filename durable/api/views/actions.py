@@ -20,6 +20,7 @@ from durable.api.serializers.actions import (
     CancelForm,
     EditForm,
     GiveOutputForm,
+    GoOnForm,
     ReplayForm,
     StepForm,
     WakeForm,
@@ -224,10 +225,11 @@ class GoOnView(ActionView):
     """Continue a bulk."""
 
     action = "go_on"
+    takes = GoOnForm
 
-    @described(operation_id="go_on_with_bulk", request=ActionForm, responses=RunReferenceSerializer)
+    @described(operation_id="go_on_with_bulk", request=GoOnForm, responses=RunReferenceSerializer)
     def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Continue a bulk that its canary has stopped with the rest of the runs.
+        """Continue a bulk that its canary has stopped with the rest of the runs, or with another canary.
 
         Needs `durable.operate_run`, and the permission of the bulk's verb.
         """
@@ -235,7 +237,7 @@ class GoOnView(ActionView):
 
     def act(self, run_id: str, given: dict[str, Any]) -> None:
         """Go on."""
-        go_on(run_id)
+        go_on(run_id, canary=given["canary"])
 
 
 class StopHereView(ActionView):

@@ -268,6 +268,14 @@ function addCopier(element, label, copy) {
   element.after(button);
 }
 
+// The button of a bulk says how many runs are tried first: as many as the field has.
+for (const button of document.querySelectorAll("[data-durable-first]")) {
+  const field = button.form.elements.first;
+  field?.addEventListener("input", () => {
+    if (field.value) button.value = button.dataset.durableFirst.replace("%s", field.value);
+  });
+}
+
 for (const form of document.querySelectorAll("form[data-durable-once]")) {
   form.addEventListener("submit", () => {
     for (const button of form.querySelectorAll("input[type=submit]")) setTimeout(() => (button.disabled = true));
