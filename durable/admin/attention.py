@@ -400,6 +400,8 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
             return url("change", as_key(finding.runs[0][0])), []
         case "redis" | "stale_lease" | "old_snapshot":
             return url("workers"), []
+        case _ if finding.wanted is None and finding.runs:
+            return url("change", as_key(finding.runs[0][0])), []
     return "", []
 
 
