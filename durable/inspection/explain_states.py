@@ -229,7 +229,14 @@ def _in_steps(facts: Facts, *, is_compensating: bool = False) -> Explanation:
         more = ngettext("%(doing)s, and %(number)s more", "%(doing)s, and %(number)s more", len(others))
         doing = more % {"doing": doing, "number": thousands(len(others))}
     hung = next((each for each in facts.running if each.is_hung), None)
-    headline = _("Compensating: running %(doing)s") if is_compensating else _("Running %(doing)s")
+    if hung is not None:
+        headline = (
+            _("Compensating, and seems hung: running %(doing)s")
+            if is_compensating
+            else _("Seems hung: running %(doing)s")
+        )
+    else:
+        headline = _("Compensating: running %(doing)s") if is_compensating else _("Running %(doing)s")
     return Explanation(
         headline=headline % {"doing": doing},
         detail=_in_hand(facts),

@@ -89,7 +89,7 @@ def test_a_running_run_says_which_step_runs_for_how_long_and_what_is_usual() -> 
     usually(2)
     run = held("order-1")
     runs(run)
-    assert headline(run) == 'Running step "charge" for 40 m (timeout 51 m; usually 2 s)'
+    assert headline(run) == 'Seems hung: running step "charge" for 40 m (timeout 51 m; usually 2 s)'
     explanation = explain_fully(run, timezone.now())
     assert (explanation.location, explanation.needs_attention) == ("charge", True)
     assert explanation.remedies[0] == "abandon"
