@@ -354,7 +354,7 @@ def test_the_headline_counts_on(log_into: LogIn, live_server: "LiveServer", stag
     Run.objects.filter(pk="ended").update(finished_at=timezone.now() - timedelta(seconds=75))
     page = log_into(*OPERATOR)
     for run, pattern in (
-        ("hung", r'Running step "charge" for 1 m \d\d s \(timeout 9 s\)\.'),
+        ("hung", r'Seems hung: running step "charge" for 1 m \d\d s \(timeout 9 s\)\.'),
         ("ended", r"Completed 1 m \d\d s ago, .*\."),
         ("asleep", r'Asleep in "cool off" until .*, in (3 h|2 h 59 m)\.'),
     ):
@@ -383,7 +383,7 @@ def test_a_new_headline_is_announced_with_its_own_time(
     Run.objects.filter(pk="hung").update(change_seq=F("change_seq") + 1)
     told = page.locator("p.durable-hidden[role=status]")
     page.wait_for_function("element => element.textContent", arg=told.element_handle(), timeout=WAIT)
-    assert re.fullmatch(r'Running step "charge", attempt 2, for 7 m( \d+ s)? \(timeout 9 s\)\.', told.inner_text())
+    assert re.fullmatch(r'Seems hung: running step "charge", attempt 2, for 7 m( \d+ s)? \(timeout 9 s\)\.', told.inner_text())
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(

@@ -101,7 +101,7 @@ def test_a_step_of_which_nothing_is_known_has_its_timeout_alone() -> None:
     activity = runs(run, timeout=0.0)
     assert headline(run) == 'Running step "charge" for 40 m'
     Activity.objects.filter(pk=activity.pk).update(timeout=3600, attempt=3)
-    assert headline(run) == 'Running step "charge", attempt 3, for 40 m (timeout 1 h)'
+    assert headline(run) == 'Seems hung: running step "charge", attempt 3, for 40 m (timeout 1 h)'
 
 
 def test_the_oldest_of_several_branches_is_named() -> None:
@@ -353,7 +353,7 @@ def test_the_command_lists_what_runs() -> None:
     assert (data["run"], data["location"], data["is_hung"]) == ("order-1", "charge", True)
     assert said("running", "-o", "ids").strip() == "order-1"
     for command in (("show", "order-1"), ("why", "order-1"), ("list",)):
-        assert 'Running step "charge" for 40 m' in said(*command), command
+        assert 'Seems hung: running step "charge" for 40 m' in said(*command), command
 
 
 @pytest.fixture
@@ -407,7 +407,7 @@ def test_only_users_who_may_see_runs_see_what_runs(client: Client) -> None:
 def test_lists_of_runs_name_the_step(get: Callable[..., Any]) -> None:
     run = held("order-1")
     runs(run, seconds=2400)
-    assert "Running step" in get(reverse("admin:durable_run_changelist")).content.decode()
+    assert "running step" in get(reverse("admin:durable_run_changelist")).content.decode()
     assert "charge" not in explain(run, timezone.now()).headline
 
 
