@@ -383,7 +383,9 @@ def test_a_new_headline_is_announced_with_its_own_time(
     Run.objects.filter(pk="hung").update(change_seq=F("change_seq") + 1)
     told = page.locator("p.durable-hidden[role=status]")
     page.wait_for_function("element => element.textContent", arg=told.element_handle(), timeout=WAIT)
-    assert re.fullmatch(r'Seems hung: running step "charge", attempt 2, for 7 m( \d+ s)? \(timeout 9 s\)\.', told.inner_text())
+    assert re.fullmatch(
+        r'Seems hung: running step "charge", attempt 2, for 7 m( \d+ s)? \(timeout 9 s\)\.', told.inner_text()
+    )
 
 
 def test_the_list_follows_what_happens_unless_runs_are_being_chosen(
