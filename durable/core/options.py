@@ -55,7 +55,7 @@ class Unset(Enum):
 class CommonStepOptions(TypedDict, total=False):
     """The options that do not depend on the type of the step's output."""
 
-    max_retries: int
+    max_retries: int | None
     retry_backoff_base: Duration
     retry_backoff_max: Duration
     backoff: Backoff
@@ -76,7 +76,7 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
 
     Durations are seconds, `timedelta`, or text such as "10 s".
 
-    - `max_retries`: attempts after the first. After the last one the step has failed for good.
+    - `max_retries`: attempts after the first, None for no end of them. After the last one the step has failed for good.
     - `retry_backoff_base`, `retry_backoff_max`, `backoff`: the delay after the n-th attempt is base * 2**n
       ("exponential"), base * n ("linear") or base ("constant"), and no more than the maximum. The run is parked
       meanwhile.
@@ -105,7 +105,7 @@ class StepOptions(CommonStepOptions, Generic[R], total=False):
 class StepPolicy:
     """The policy of a step: the value of each of its `StepOptions`, validated, durations in seconds."""
 
-    max_retries: int = 3
+    max_retries: int | None = 3
     retry_backoff_base: Duration = 0.1
     retry_backoff_max: Duration = 30.0
     backoff: Backoff = "exponential"
@@ -122,8 +122,9 @@ class StepPolicy:
     rollback: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_retries, int) or isinstance(self.max_retries, bool) or self.max_retries < 0:
-            raise ValueError(f"max_retries must be a whole number of at least 0, not {self.max_retries!r}")
+        most = self.max_retries
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
+            raise ValueError(f"max_retries must be a whole number of at least 0, or None for no end, not {most!r}")
         for name in ("retry_backoff_base", "retry_backoff_max", "timeout", "heartbeat"):
             value = getattr(self, name)
             if value is Unset.UNSET:

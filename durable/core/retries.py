@@ -58,7 +58,7 @@ def retry_of(
         else:
             error = _counted(error, most_uncounted)
     counted = failed.attempts - uncounted
-    if counted > options.max_retries:
+    if options.max_retries is not None and counted > options.max_retries:
         return Retry(None, uncounted, error)
     at = asked.at(failed.failed_at) if asked is not None else None
     return Retry(at or _backed_off(failed, options, max(1, counted)), uncounted, error)

@@ -346,7 +346,8 @@ class _Attempt:
         """Return the park until the next attempt."""
         entry = self.entry
         kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
-        attempts = self.options.max_retries + 1 + entry.data.get(UNCOUNTED, 0)
+        most = self.options.max_retries
+        attempts = None if most is None else most + 1 + entry.data.get(UNCOUNTED, 0)
         doing = backing_off(entry.location, kind, entry.attempts, attempts)
         return Park(entry.next_attempt_at, doing=[doing])
 
@@ -411,11 +412,12 @@ class _Attempt:
 
     def _tell(self, error: ErrorInfo, will_retry: bool, retry_at: datetime | None) -> None:
         entry = self.entry
-        counted = entry.attempts - entry.data.get(UNCOUNTED, 0)
+        counted, most = entry.attempts - entry.data.get(UNCOUNTED, 0), self.options.max_retries
+        left = 0 if not will_retry else None if most is None else max(0, most - max(0, counted - 1))
         details = {
             "location": entry.location,
             "attempt": entry.attempts,
-            "retries_left": max(0, self.options.max_retries - max(0, counted - 1)) if will_retry else 0,
+            "retries_left": left,
             "will_retry": will_retry,
             "retry_at": retry_at,
             "is_caught": not will_retry and entry.data["failure"]["kind"] in self.caught,

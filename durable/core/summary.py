@@ -242,8 +242,8 @@ def awaiting_group(location: str, size: int) -> Doing:
     return {"kind": "mapping", "location": display_location(location), "size": size}
 
 
-def backing_off(location: str, error: str, attempt: int, attempts: int) -> Doing:
-    """A step that has failed with an error of this type and is tried again."""
+def backing_off(location: str, error: str, attempt: int, attempts: int | None) -> Doing:
+    """A step that has failed with an error of this type and is tried again; `attempts` is None for no end of them."""
     return {
         "kind": _BACKING_OFF,
         "location": location,
@@ -297,7 +297,10 @@ def _advice(words: Words, kind: SummaryKind) -> str:
 
 
 def _told(words: Words, doing: Doing) -> str:
-    return words.gettext(_DOING[doing["kind"]]).format(**_displayed(words, doing))
+    text = _DOING[doing["kind"]]
+    if doing["kind"] == _BACKING_OFF and doing["attempts"] is None:
+        text = _WITHOUT_END
+    return words.gettext(text).format(**_displayed(words, doing))
 
 
 def _doing(words: Words, doing: Sequence[Doing]) -> str:
@@ -355,6 +358,8 @@ _DOING: Final[Mapping[str, str]] = {
     _BACKING_OFF: gettext_noop('step "{location}" failed ({error}), attempt {attempt} of {attempts}'),
     "compensating": gettext_noop("compensating ({reason}), a rollback handler waits for its next try"),
 }
+
+_WITHOUT_END: Final = gettext_noop('step "{location}" failed ({error}), attempt {attempt}')
 
 _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
     SummaryKind.TEXT: lambda _words, text: text,

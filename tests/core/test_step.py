@@ -387,6 +387,19 @@ def test_the_longest_wait_of_a_group_is_kept(h: Harness, flavour: Flavour) -> No
     assert h.run(h.start(flavour(ship))).wake_at == h.now + timedelta(hours=1)
 
 
+def test_retries_may_have_no_end(h: Harness, flavour: Flavour) -> None:
+    fails = Counted("sent", fails=50, error=ConnectionError)
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.step("send", flavour.function(fails), max_retries=None)
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    assert run.summary.startswith('step "send" failed (ConnectionError), attempt 1; goes on at')
+    assert h.finish(run).output == "sent"
+    assert len(fails.calls) == 51
+
+
 def test_retry_if_sees_the_errors_of_a_group(h: Harness, flavour: Flavour) -> None:
     fails = Counted(fails=99, error=grouped(KeyError("sku")))
     seen: list[Exception] = []
