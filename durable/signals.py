@@ -14,7 +14,8 @@ The `sender` is `durable.signals.Durable` unless a module says otherwise. The ke
 - `run_failed`: `run`, `workflow`, `error` (`ErrorInfo`: type, message, traceback), `is_mistake`: whether a mistake in
   the workflow's code has stopped the run, so that nothing was undone.
 - `step_failed`: `run`, `workflow`, `location`, `attempt` (from 1), `retries_left` (None: no end of them),
-  `will_retry`, `retry_at` (aware, None without a retry), `is_caught` (whether `try_step` returns this last failure to the code as a value), `error`
+  `will_retry`, `retry_at` (aware, None without a retry), `is_caught` (whether `try_step` returns this last failure to
+  the code as a value), `error`
   (`ErrorInfo`). Sent for each failed attempt.
 - `rollback_failed`: `run`, `workflow`, `location` (of the step whose handler failed), `attempt`, `retries_left`,
   `will_retry`, `retry_at`, `error`.

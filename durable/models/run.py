@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, ClassVar, Final, Protocol, Self, cast
 
 from django.db import models
 from django.db.models import Case, F, FilteredRelation, Q, Value, When
@@ -281,7 +281,8 @@ class Run(models.Model):
     head_start = models.IntegerField(null=True, blank=True)
     start_tag = MomentField(null=True, blank=True)
 
-    objects = RunQuerySet.as_manager()
+    #: A manager with the methods of the queryset, which checkers without Django's plugin do not know of a manager.
+    objects: ClassVar[RunQuerySet] = cast("Any", RunQuerySet.as_manager())
 
     class Meta:
         ordering = ["-created_at", "-id"]

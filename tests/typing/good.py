@@ -31,6 +31,7 @@ from durable import (
     step,
     workflow,
 )
+from durable.models import Run
 from durable.testing import Harness
 
 Q = ParamSpec("Q")
@@ -260,3 +261,8 @@ def functions(ctx: Context) -> None:
     assert_type(ctx.step("decorated", timed_pay, 1), bytes)
     assert_type(ctx.step("lambda", lambda x: x + 1, 1), int)
     assert_type(ctx.step("builtin", len, "abc"), int)
+
+
+def runs_of_a_tenant() -> list[str]:
+    found = Run.objects.tagged(tenant="acme")
+    return [run.id for run in found.open().newest_first()[:10]]
