@@ -38,6 +38,7 @@ LOGGERS: Final = (
     *(
         f"durable.{name}"
         for name in (
+            "admin",
             "alerts",
             "api",
             "audit",

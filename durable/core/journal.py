@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from durable.core.causes import failure_by
 from durable.core.child_entries import dropped_with
@@ -49,13 +49,19 @@ from durable.core.witnesses import Witnesses
 
 __all__ = ["Environment", "Event", "Journal", "Node"]
 
+MOST_RAISED: Final = 16  # errors of steps that a pass keeps for the log
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event to be sent out after its commit: `name` is that of a signal, `details` are the signal's arguments."""
+    """An event to be sent out after its commit: `name` is that of a signal, `details` are the signal's arguments.
+
+    `exception` is for the log: what has ended the run, if it was raised in this pass.
+    """
 
     name: str
     details: dict[str, Any]
+    exception: Exception | None = None
 
 
 class Environment(Protocol):
@@ -208,6 +214,9 @@ class Journal:
         self.root = Node("")
         #: An error of the code after which code must not continue, even if it catches the error.
         self.poison: Exception | None = None
+        #: What ends the run, if it was raised in this pass: for the log. Of a step, what its function has raised.
+        self.exception: Exception | None = None
+        self._raised: dict[str, Exception] = {}  # by step
         #: A commit was not answered: the history is unknown, and nothing may be built on it any more.
         self.is_lost = False
         self.request = run.pending_request
@@ -334,6 +343,20 @@ class Journal:
             scope.children = {}
         key = segment if self.names is None else self.names.segment(scope.location, segment)
         return scope.children.setdefault(key, node)
+
+    def note_raised(self, location: str, error: Exception) -> None:
+        """Keep what has ended the last attempt of a step, for the log of a run that fails by it.
+
+        The workflow gets an error that is the same on replay, without it. The newest few are kept: they hold frames.
+        """
+        self._raised[location] = error
+        if len(self._raised) > MOST_RAISED:
+            del self._raised[next(iter(self._raised))]
+
+    def note_end(self, error: Exception, origins: Sequence[str]) -> None:
+        """Note what ends the run: the error, or what was raised in the first of the steps that it came from."""
+        found = [self._raised[each] for each in origins if each in self._raised]
+        self.exception = found[0] if found else error
 
     def mark(self, entry: EntryRecord, **columns: Any) -> None:
         """Change `entry`, to be written by the next commit."""

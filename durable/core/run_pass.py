@@ -238,6 +238,7 @@ def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Op
     A recovery resets the failures at `origins`.
     """
     info, now = ErrorInfo.of(error), journal.environment.now()
+    journal.note_end(error, ())
     summary = Summary(SummaryKind.STOPPED_BY_MISTAKE, error=described(error))
     yield Save(transitions.stopped(journal.run, now=now, error=info, origins=sorted(origins), summary=summary))
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
@@ -283,6 +284,7 @@ def _wait_for_code(journal: Journal) -> Operation:
 def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operation:
     info = ErrorInfo.of(error)
     origins = sorted(origins_of(error))
+    journal.note_end(error, origins)
     journal.withdraw_starts()
     if may_compensate and has_compensation(journal):
         summary = Summary(SummaryKind.COMPENSATING)
@@ -373,4 +375,4 @@ def _is_undone(entry: EntryRecord) -> bool:
 def _tell(journal: Journal, state: str, name: str | None = None, **details: Any) -> None:
     journal.environment.emit(Event("run_changed", {"state": str(state)}))
     if name is not None:
-        journal.environment.emit(Event(name, details))
+        journal.environment.emit(Event(name, details, journal.exception))

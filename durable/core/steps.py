@@ -397,6 +397,8 @@ class _Attempt:
                 next_attempt_at=retry_at,
             )
         yield Save(is_failure=True)
+        if not will_retry and cause is not None:
+            self.journal.note_raised(entry.location, cause)
         self._tell(error, will_retry, retry_at)
 
     def _failure_data(self, verdict: str, cause: Exception | None) -> dict[str, Any]:

@@ -114,10 +114,13 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
     where = details.get("location", "")
     extra = {"run_id": run, "workflow": workflow, "location": where}  # as `durable.logs.RunFilter` names them
     if event.name == "run_failed":
+        # the exception goes with it: an error tracker makes one report of a failed run, and tells causes apart by it
         if details["is_mistake"]:
-            logger.error("run %s of %s stopped: %s: %s", run, workflow, STOPPED, error, extra=extra)
+            logger.error(
+                "run %s of %s stopped: %s: %s", run, workflow, STOPPED, error, exc_info=event.exception, extra=extra
+            )
         else:
-            logger.error("run %s of %s failed: %s", run, workflow, error, extra=extra)
+            logger.error("run %s of %s failed: %s", run, workflow, error, exc_info=event.exception, extra=extra)
     elif event.name == "run_diverged":
         logger.error("run %s of %s: this code does not fit its history: %s", run, workflow, error, extra=extra)
     elif event.name == "run_mistaken":
@@ -131,7 +134,8 @@ def _log(event: Event, details: Mapping[str, Any]) -> None:
 
 
 def _level(details: Mapping[str, Any]) -> int:
-    """Return the log level of a failed attempt: low for one that the code expects."""
-    if details["will_retry"]:
-        return logging.WARNING
-    return logging.INFO if details.get("is_caught") else logging.ERROR
+    """Return the log level of a failed attempt: low for one that the code expects.
+
+    If it ends the run, that is logged as an error.
+    """
+    return logging.INFO if details.get("is_caught") and not details["will_retry"] else logging.WARNING

@@ -766,7 +766,7 @@ def test_a_failure_that_try_step_catches_is_no_warning(
         ("INFO", "caught"),
         ("WARNING", "retried"),
         ("INFO", "retried"),
-        ("ERROR", "passes"),
+        ("WARNING", "passes"),
         ("ERROR", ""),
     ]
 

@@ -1,0 +1,48 @@
+"""What Sentry's SDK reports of runs: each failed run once, with its exception, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.foreign.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def events() -> dict[str, dict[str, Any]]:
+    """The events by run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.foreign.reports"],
+        cwd=ROOT,
+        env={"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": "sqlite://", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == 4, [each.get("logentry") for each in found]
+    return {each["extra"]["run_id"]: each for each in found}
+
+
+def test_a_failed_run_is_one_event_with_the_exception_and_its_stack(events: dict[str, dict[str, Any]]) -> None:
+    assert sorted(events) == ["run-1", "run-2", "run-3", "run-4"]
+    for event in events.values():
+        cause, *_ = event["exception"]["values"]
+        assert "charge" in [frame["function"] for frame in cause["stacktrace"]["frames"]]
+        assert event["level"] == "error"
+        assert event["extra"]["workflow"].startswith("reports.")
+
+
+def test_causes_are_told_apart_by_their_exceptions(events: dict[str, dict[str, Any]]) -> None:
+    causes = {run: event["exception"]["values"][0]["type"] for run, event in events.items()}
+    assert causes == {"run-1": "LookupError", "run-2": "LookupError", "run-3": "ValueError", "run-4": "LookupError"}
+
+
+def test_a_failure_that_is_compensated_keeps_its_exception(events: dict[str, dict[str, Any]]) -> None:
+    assert events["run-4"]["exception"]["values"][0]["value"] == "no card for 7"
