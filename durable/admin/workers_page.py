@@ -16,7 +16,15 @@ from durable.admin import pages
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.inspection import Explanation, WorkerState, activities_of_runs, explain, find_worker, worker_overview
+from durable.inspection import (
+    Explanation,
+    WorkerState,
+    activities_of_runs,
+    deaths_of,
+    explain,
+    find_worker,
+    worker_overview,
+)
 from durable.inspection.humanize import byte_size, span
 from durable.models import Run
 
@@ -101,6 +109,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "now": now,
         "each": _shown(admin, worker, now),
         "rows": _rows(worker, now),
+        "deaths": deaths_of(name),
     }
     return admin.page(request, "worker", context)
 

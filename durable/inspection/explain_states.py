@@ -37,6 +37,7 @@ from durable.inspection.misfits import WITHHELD, misfit_of, replay_check
 from durable.inspection.ranks import rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import display_location
+from durable.inspection.workers import death_note
 from durable.models import Entry, QueueMessage, Run
 from durable.models.run import RunQuerySet
 
@@ -83,7 +84,8 @@ def explain_fully(
     *,
     within: RunQuerySet | None = None,
 ) -> Explanation:
-    """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has.
+    """Do what `explain` does, with all available data; two more queries, and up to three for a run that a worker has,
+    one more if that worker has not renewed its lease.
 
     `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again. `children`
     are the counts of `count_children`, for a caller that has them. `within` is that of `explain`.
@@ -125,6 +127,7 @@ def _explained_fully(
         recovering_note(run, entries) if within is None else "",
         pause_note(run, within) if run.state == RunState.PAUSED else "",
         backlog_note(run, now) if paused is None and within is None else "",
+        death_note(run, now),
     ]
     return _with_notes(found, notes)
 

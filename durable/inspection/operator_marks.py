@@ -25,6 +25,8 @@ _DONE: Final = {
     "cancel": gettext_lazy("cancelled by %(who)s"),
     "replay": gettext_lazy("replayed by %(who)s"),
     "send": gettext_lazy("sent a message by %(who)s"),
+    "worker_died": gettext_lazy("worker %(who)s died"),
+    "taken_over": gettext_lazy("taken over by %(who)s"),
 }
 
 

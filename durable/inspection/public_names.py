@@ -68,7 +68,15 @@ from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Row, Span, Timeline, build_timeline
 from durable.inspection.tree import TreeNode, TreePage, history_tree
 from durable.inspection.undone import is_diverging, is_undone, state_word, stuck_step
-from durable.inspection.workers import HeldRun, QueueState, Workers, WorkerState, find_worker, worker_overview
+from durable.inspection.workers import (
+    HeldRun,
+    QueueState,
+    Workers,
+    WorkerState,
+    deaths_of,
+    find_worker,
+    worker_overview,
+)
 
 __all__ = [
     "CLOCK_TOLERANCE",
@@ -127,6 +135,7 @@ __all__ = [
     "count_capped",
     "count_held_starts",
     "count_runs",
+    "deaths_of",
     "explain",
     "explain_fully",
     "exported",

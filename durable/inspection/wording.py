@@ -100,6 +100,8 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "import": pgettext_lazy("verb", "import"),
     "prune": pgettext_lazy("verb", "prune"),
     "lost_commits": pgettext_lazy("verb", "commits lost"),
+    "worker_died": pgettext_lazy("verb", "worker died"),
+    "taken_over": pgettext_lazy("verb", "taken over"),
     "mute": pgettext_lazy("verb", "mute"),
     "unmute": pgettext_lazy("verb", "unmute"),
     "pause_queue": pgettext_lazy("verb", "pause queue"),

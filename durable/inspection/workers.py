@@ -22,7 +22,7 @@ from durable.conf import conf
 from durable.core import registry
 from durable.core.renames import names_of_queue
 from durable.inspection.loose_scans import queues_of_due_runs
-from durable.models import Run, WorkerProcess
+from durable.models import OperatorAction, Run, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, worker_registry
@@ -33,6 +33,8 @@ __all__ = [
     "QueueState",
     "WorkerState",
     "Workers",
+    "death_note",
+    "deaths_of",
     "find_worker",
     "queues_with_runs",
     "serving",
@@ -152,6 +154,29 @@ def find_worker(name: str, within: RunQuerySet | None = None) -> WorkerState | N
     if row is not None:
         return _with_runs(_of_row(row), _held(within, worker=name))
     return next((each for each in worker_overview(within).workers if each.name == name), None)
+
+
+def deaths_of(worker: str) -> list[OperatorAction]:
+    """Return what its parent has noted about the death of a worker, within the last hour: a row for each run."""
+    since = timezone.now() - timedelta(hours=1)
+    found = OperatorAction.objects.using(conf.DATABASE).filter(
+        created_at__gte=since, action="worker_died", actor_label=worker
+    )
+    return list(found.order_by("-created_at", "-id")[:MOST])
+
+
+def death_note(run: Run, now: datetime) -> str:
+    """Return what its parent has noted about the death of the worker that has the run, or "".
+
+    Nothing is asked about a worker that renews the run's lease, which it does at a third of it.
+    """
+    if run.lease_expires_at is None or run.lease_expires_at - now > timedelta(seconds=conf.LEASE / 2):
+        return ""
+    died = OperatorAction.objects.using(conf.DATABASE).filter(
+        run_id=run.id, action="worker_died", actor_label=run.worker
+    )
+    reason = died.order_by("-created_at", "-id").values_list("reason", flat=True).first()
+    return _("Its worker died: %(reason)s") % {"reason": reason} if reason else ""
 
 
 def queues_with_runs(within: RunQuerySet | None = None) -> list[str]:

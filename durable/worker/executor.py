@@ -39,7 +39,7 @@ from durable.notifier import notify, redis_clients
 from durable.store import Store, clocks
 from durable.store.base import ChildRefused
 from durable.store.prefetched import prefetched
-from durable.worker import long_histories
+from durable.worker import deaths, long_histories
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.shutdown import ShutdownFlag
@@ -168,6 +168,8 @@ class RunExecutor:
             self._look_again(record)
         if not self.leases.pass_started(record, eviction):
             return False
+        if record.crashes:
+            deaths.note_takeover(record, self.store)
         about = {"run_id": record.id, "workflow": record.workflow}
         try:
             with guarded_sessions():

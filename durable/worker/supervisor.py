@@ -30,6 +30,7 @@ from typing import Final
 
 from durable.conf import conf
 from durable.notifier import wakeups
+from durable.worker import deaths
 from durable.worker.ticker import Ticker
 from durable.worker.timer import Chores, DeadlineListener, Periodic, Sweep, Timer
 
@@ -267,6 +268,7 @@ class Supervisor:
             lived = time.monotonic() - child.started_at
             child.pause = RESTART[0] if lived >= HEALTHY else min(child.pause * 2, RESTART[1])
             child.start_at = time.monotonic() + child.pause
+            deaths.note_death(pid, status)
             self.say(f"worker {child.number} died, pid {pid}, {how}; starting again in {child.pause:g} s")
 
     def _handle_signals(self) -> None:

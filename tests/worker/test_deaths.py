@@ -1,0 +1,102 @@
+"""What a run tells of a worker that was killed with it: how, in which step, and who goes on."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import redis
+from django.contrib.admin.utils import quote
+from django.test import Client
+from django.urls import reverse
+
+from durable.inspection import explain_fully
+from durable.inspection.events import list_events
+from durable.models import Activity, OperatorAction, Run
+from durable.store import Store, store_for
+from tests.support.processes import Program, is_completed, start_run
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def store() -> Store:
+    return store_for("default")
+
+
+@pytest.fixture
+def programs(child_environment: dict[str, str]) -> Iterator[list[Program]]:
+    started: list[Program] = []
+    yield started
+    for each in started:
+        if each.process.poll() is None:
+            each.end()
+        each.close()
+
+
+def begin(environment: dict[str, str], programs: list[Program]) -> tuple[Program, int]:
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.support.flows.settings", "PYTHONUNBUFFERED": "1"}
+    program = Program("durable_worker", environment={**environment, **settings})
+    programs.append(program)
+    (pid,) = program.pids()
+    return program, pid
+
+
+def told(run_id: str) -> dict[str, tuple[str, str]]:
+    """What the audit log says of the run, by action: who, and why."""
+    found = OperatorAction.objects.filter(run_id=run_id)
+    return {each.action: (each.actor_label, each.reason) for each in found}
+
+
+def test_a_killed_worker_leaves_a_trace_on_its_run_and_on_its_page(
+    store: Store,
+    child_environment: dict[str, str],
+    programs: list[Program],
+    redis_connection: redis.Redis,
+    admin_client: Client,
+) -> None:
+    _, pid = begin(child_environment, programs)
+    run_id = start_run(store, "flows.long", "a")
+    eventually(lambda: Activity.objects.filter(run_id=run_id).exists())
+    worker = Run.objects.get(pk=run_id).worker
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: "worker_died" in told(run_id))
+    who, why = told(run_id)["worker_died"]
+    assert who == worker
+    assert why.startswith('killed by signal 9 (SIGKILL), in step "last" (attempt 1, since ')
+    assert "; its lease ends at " in why
+
+    run = Run.objects.get(pk=run_id)
+    if run.worker == worker:  # as long as nobody has taken it over
+        assert run.lease_expires_at is not None
+        assert "killed by signal 9 (SIGKILL)" in explain_fully(run, run.lease_expires_at).detail
+
+    page = admin_client.get(reverse("admin:durable_run_worker", args=[quote(worker)])).content.decode()
+    assert "killed by signal 9 (SIGKILL)" in page
+    assert run_id in page
+
+    redis_connection.set("go a", "1")
+    eventually(lambda: is_completed(store, run_id))
+    who, why = told(run_id)["taken_over"]
+    assert who not in ("", worker)
+    assert why.startswith(f'after its worker {worker} was lost in step "last" (attempt 1, since ')
+    happened = [each.what for each in list_events(Run.objects.get(pk=run_id)).events]
+    assert {"worker_died", "taken_over"} <= set(happened)
+
+
+def test_the_worker_that_goes_on_says_so_where_no_parent_has_seen_the_death(
+    store: Store, child_environment: dict[str, str], programs: list[Program], redis_connection: redis.Redis
+) -> None:
+    program, pid = begin(child_environment, programs)
+    run_id = start_run(store, "flows.long", "a")
+    eventually(lambda: Activity.objects.filter(run_id=run_id).exists())
+    worker = Run.objects.get(pk=run_id).worker
+    os.kill(program.process.pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    program.wait()
+    redis_connection.set("go a", "1")
+    begin(child_environment, programs)
+    eventually(lambda: is_completed(store, run_id))
+    assert told(run_id)["taken_over"][1].startswith(f'after its worker {worker} was lost in step "last"')
+    assert "worker_died" not in told(run_id)
