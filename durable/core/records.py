@@ -530,8 +530,7 @@ class TagChange:
     tags: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
+class Witness(NamedTuple):
     """What a commit of a pass has left in the database, for which the next one looks (`durable.core.witnesses`).
 
     It is the entry at `location` with this `ordinal`; where that was there before, as `version` has it. Or it is the

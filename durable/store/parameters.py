@@ -71,14 +71,13 @@ class CommitParameters(NamedTuple):
     patch: str | None
     park_change_seq: str | None
     sends: str | None
-    witness_at: str | None
+    witness: str | None
     witness_ordinal: str | None
-    witnesses: str | None
 
 
 def batch_parameters(batch: Batch) -> CommitParameters:
     """Return the parameters that write a batch."""
-    witness_at, witness_ordinal, witnesses = witness_parameters(batch.witnesses)
+    witness, witness_ordinal = witness_parameters(batch.witnesses)
     return CommitParameters(
         run_id=pack(batch.run_id),
         fence=str(batch.fence),
@@ -91,9 +90,8 @@ def batch_parameters(batch: Batch) -> CommitParameters:
         patch=_patch(batch.run),
         park_change_seq=None if batch.park_change_seq is None else str(batch.park_change_seq),
         sends=sends_json(batch.sends) if batch.sends else None,
-        witness_at=witness_at,
+        witness=witness,
         witness_ordinal=witness_ordinal,
-        witnesses=witnesses,
     )
 
 
@@ -111,20 +109,19 @@ def change_parameters(before: RunRecord, after: RunRecord, change: RunChange) ->
         patch=_patch(row_rules.changed_columns(before, after)),
         park_change_seq=None,
         sends=None,
-        witness_at=None,
+        witness=None,
         witness_ordinal=None,
-        witnesses=None,
     )
 
 
-def witness_parameters(witnesses: Sequence[Witness]) -> list[str | None]:
-    """Return the parameters of the witnesses that a commit has to find: one that is an entry by itself, else JSON."""
+def witness_parameters(witnesses: Sequence[Witness]) -> tuple[str | None, str | None]:
+    """Return the parameters of the witnesses that a commit has to find: one that is an entry, or JSON and None."""
     if not witnesses:
-        return [None, None, None]
-    first, *others = witnesses
-    if first.version is None and first.state is None:
-        return [pack(first.location), str(first.ordinal), json_rows(map(_witness, others)) if others else None]
-    return [None, None, json_rows(map(_witness, witnesses))]
+        return None, None
+    location, ordinal, version, state = witnesses[0]
+    if len(witnesses) == 1 and version is None and state is None:
+        return pack(location), str(ordinal)
+    return json_rows(map(_witness, witnesses)), None
 
 
 def _witness(witness: Witness) -> dict[str, Any]:

@@ -60,7 +60,7 @@ START_KEYED: Final = SQLFunction(
 
 #: Parameters of each commit, last or before those that only some have: the witnesses that it has to find, as
 #: `durable.store.parameters` makes them. If one is not there, the function raises `LOST` and nothing is written.
-_WITNESSES: Final = ["text", "bigint", "json"]
+_WITNESSES: Final = ["text", "bigint"]
 LOST: Final = "durable_commits_are_there"
 
 #: Parameters: run, fence, one entry as `recorded` returns it, witnesses. Returns the pending request, None for an older

@@ -30,7 +30,7 @@ BREAKS = {
     "an edited function": (
         (
             "CREATE OR REPLACE FUNCTION durable_complete_1(of_run text, with_fence bigint, at timestamptz, with_output text, "
-            "witness_at text, witness_ordinal bigint, witnesses json) "
+            "witness text, witness_ordinal bigint) "
             "RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off AS $$ BEGIN RETURN ''; END $$"
         ),
         "the function durable_complete_1 differs from the one in the migrations",

@@ -172,7 +172,7 @@ END $$
 CREATE FUNCTION durable_commit_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
-  witness_at text, witness_ordinal bigint, witnesses json, failure json, starts json, awaited json,
+  witness text, witness_ordinal bigint, failure json, starts json, awaited json,
   dropped json, of_parent text, OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -207,12 +207,11 @@ BEGIN
   END IF;
   IF failure IS NULL THEN
     SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
-      deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, witness_at, witness_ordinal,
-      witnesses) AS c;
+      deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, witness, witness_ordinal) AS c;
   ELSE
     SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_fail_2(of_run, with_fence, at,
-      deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, witness_at, witness_ordinal,
-      witnesses, failure) AS c;
+      deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, witness, witness_ordinal,
+      failure) AS c;
   END IF;
   IF pending IS NULL THEN
     DELETE FROM durable_runkey WHERE run_id = ANY(taken);
@@ -277,13 +276,13 @@ END $$
     Function.of(f"""
 CREATE FUNCTION durable_complete_2(
   of_run text, with_fence bigint, at timestamptz, with_output text,
-  witness_at text, witness_ordinal bigint, witnesses json, of_parent text,
+  witness text, witness_ordinal bigint, of_parent text,
   OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   queues text[];
 BEGIN
-  pending := durable_complete_1(of_run, with_fence, at, with_output, witness_at, witness_ordinal, witnesses);
+  pending := durable_complete_1(of_run, with_fence, at, with_output, witness, witness_ordinal);
   IF pending IS NOT NULL THEN
     queues := {_TO_NOTIFY};
     IF queues <> '{{}}' THEN

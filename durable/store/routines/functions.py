@@ -16,10 +16,11 @@ from durable.store.routines.definitions import Function, raised
 
 __all__ = ["FUNCTIONS"]
 
-#: Whether the witness of a commit is there that is an entry by itself. The statement that locks the run's row looks for
-#: it: that is one look at an index, where a statement of its own would cost several times as much.
-_WITNESSED: Final = """(witness_at IS NULL OR EXISTS (
-    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness_at AND e.ordinal = witness_ordinal))"""
+#: Whether the witness of a commit is there, if it is an entry; false for other ones, which are JSON. The statement that
+#: locks the run's row looks for it: that is one look at an index, where a statement of its own would cost several times
+#: as much. A further parameter would cost about as much as the look.
+_WITNESSED: Final = """(witness IS NULL OR EXISTS (
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal))"""
 
 FUNCTIONS: Final = (
     # Insert a new run; its other columns are as in every new run. Returns true if the id was free.
@@ -130,14 +131,16 @@ BEGIN
 END $$
 """),
     # Raise an error, so that nothing is written, if earlier commits of the pass are not there
-    # (`durable.core.witnesses`). The caller has locked the run's row, and has looked for the first witness.
+    # (`durable.core.witnesses`). The caller has locked the run's row, and has not found the witness. Without an
+    # ordinal, the witness is a JSON list of such as are not a single entry, and this function looks for them.
     Function.of("""
-CREATE FUNCTION durable_witness_1(of_run text, is_there boolean, witnesses json) RETURNS void
+CREATE FUNCTION durable_witness_1(of_run text, witness text, witness_ordinal bigint) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   one record;
+  is_there boolean := witness_ordinal IS NULL;
 BEGIN
-  FOR one IN SELECT * FROM json_to_recordset(witnesses) AS x(
+  FOR one IN SELECT * FROM json_to_recordset(CASE WHEN is_there THEN witness::json ELSE '[]' END) AS x(
     state text, location text, has_version boolean, ordinal bigint, data text, status text, attempts integer,
     error text, last_attempt_at timestamptz, next_attempt_at timestamptz, completed_at timestamptz,
     finished_ordinal bigint, rollback_completed_at timestamptz, rollback_error text)
@@ -167,7 +170,7 @@ END $$
     # Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
     Function.of(f"""
 CREATE FUNCTION durable_flush_1(
-  of_run text, with_fence bigint, entries json, witness_at text, witness_ordinal bigint, witnesses json
+  of_run text, with_fence bigint, entries json, witness text, witness_ordinal bigint
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   pending text;
@@ -178,8 +181,8 @@ BEGIN
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  IF NOT is_there OR witnesses IS NOT NULL THEN
-    PERFORM durable_witness_1(of_run, is_there, witnesses);
+  IF NOT is_there THEN
+    PERFORM durable_witness_1(of_run, witness, witness_ordinal);
   END IF;
   WITH rows AS MATERIALIZED (
     SELECT * FROM json_to_recordset(entries) AS x(
@@ -217,7 +220,7 @@ CREATE FUNCTION durable_record_1(
   new_status text, new_attempts integer, new_error text, new_created_at timestamptz, new_last_attempt_at timestamptz,
   new_next_attempt_at timestamptz, new_completed_at timestamptz, new_finished_ordinal bigint,
   new_rollback_completed_at timestamptz, new_rollback_error text,
-  witness_at text, witness_ordinal bigint, witnesses json
+  witness text, witness_ordinal bigint
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   pending text;
@@ -229,8 +232,8 @@ BEGIN
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  IF NOT is_there OR witnesses IS NOT NULL THEN
-    PERFORM durable_witness_1(of_run, is_there, witnesses);
+  IF NOT is_there THEN
+    PERFORM durable_witness_1(of_run, witness, witness_ordinal);
   END IF;
   INSERT INTO durable_entry (run_id, location, kind, ordinal, output, arguments, data)
   VALUES (of_run, new_location, new_kind, new_ordinal, new_output, new_arguments, new_data)
@@ -318,7 +321,7 @@ END $$
 CREATE FUNCTION durable_commit_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
-  witness_at text, witness_ordinal bigint, witnesses json,
+  witness text, witness_ordinal bigint,
   OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -344,8 +347,8 @@ BEGIN
   IF NOT FOUND THEN
     RETURN;
   END IF;
-  IF NOT r.is_there OR witnesses IS NOT NULL THEN
-    PERFORM durable_witness_1(of_run, r.is_there, witnesses);
+  IF NOT r.is_there THEN
+    PERFORM durable_witness_1(of_run, witness, witness_ordinal);
   END IF;
   pending := r.pending_request;
   IF deleted IS NOT NULL THEN
@@ -355,7 +358,7 @@ BEGIN
     DELETE FROM durable_entrymetadata WHERE entry_id IN (SELECT id FROM gone);
   END IF;
   IF entries IS NOT NULL THEN
-    PERFORM durable_flush_1(of_run, with_fence, entries, NULL, NULL, NULL);
+    PERFORM durable_flush_1(of_run, with_fence, entries, NULL, NULL);
   END IF;
   IF failures IS NOT NULL THEN
     INSERT INTO durable_attempt (run_id, location, number, worker, started_at, finished_at, error)
@@ -442,7 +445,7 @@ DECLARE
   found_id bigint;
 BEGIN
   SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
-    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, NULL, NULL, NULL) AS c;
+    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, NULL, NULL) AS c;
   IF pending IS NULL THEN
     RETURN;
   END IF;
@@ -469,7 +472,7 @@ END $$
 CREATE FUNCTION durable_fail_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
-  witness_at text, witness_ordinal bigint, witnesses json, failure json,
+  witness text, witness_ordinal bigint, failure json,
   OUT pending text, OUT queues_to_notify text
 ) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -477,8 +480,7 @@ DECLARE
   found_id bigint;
 BEGIN
   SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
-    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, witness_at, witness_ordinal,
-    witnesses) AS c;
+    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, witness, witness_ordinal) AS c;
   IF pending IS NULL THEN
     RETURN;
   END IF;
@@ -511,14 +513,15 @@ END $$
     Function.of(f"""
 CREATE FUNCTION durable_complete_1(
   of_run text, with_fence bigint, at timestamptz, with_output text,
-  witness_at text, witness_ordinal bigint, witnesses json
+  witness text, witness_ordinal bigint
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
-  IF witnesses IS NOT NULL THEN
+  IF witness IS NOT NULL AND witness_ordinal IS NULL THEN
     PERFORM 1 FROM durable_run WHERE id = of_run AND fence = with_fence FOR NO KEY UPDATE;
     IF FOUND THEN
-      PERFORM durable_witness_1(of_run, true, witnesses);
+      PERFORM durable_witness_1(of_run, witness, NULL);
     END IF;
+    witness := NULL;
   END IF;
   UPDATE durable_run SET state = 'completed', output = with_output, error = NULL, origins = '[]', wake_at = NULL,
     waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', pending_request = '', diverged_at = NULL,
@@ -528,7 +531,7 @@ BEGIN
     RETURN '';
   END IF;
   IF EXISTS (SELECT 1 FROM durable_run WHERE id = of_run AND fence = with_fence) THEN
-    PERFORM durable_witness_1(of_run, false, NULL);
+    PERFORM durable_witness_1(of_run, witness, witness_ordinal);
   END IF;
   RETURN NULL;
 END $$
