@@ -588,7 +588,7 @@ class MemoryStore:
         if witness.state is not None:
             return row_rules.is_in_state(run, [witness])
         if witness.version is not None:
-            witness = replace(witness, version=_copied(witness.version))
+            witness = witness._replace(version=_copied(witness.version))
         return row_rules.is_there(self._entries[run.id].get(witness.location), witness)
 
     @property
