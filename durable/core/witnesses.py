@@ -10,7 +10,8 @@ the fence. Nothing is written if the witness is not there. Then the pass ends, t
 loads the history as it is and does what is missing again.
 
 - A commit that has made an entry leaves that entry: its location and its ordinal, which no other entry of the run has.
-  This is nearly every commit, and costs one look at an index.
+  This is nearly every commit, and costs one look at an index: 4 % of the server's CPU time for a step (8 µs on a busy
+  machine, as the best of 50 alternating rounds with and without), and 2 % of Python's. No log is written for it.
 - A commit that has only changed entries which were there leaves one of them as it has written it.
 - A commit that has only changed the run's state, as the beginning of a compensation does, leaves that state.
 - A commit that leaves nothing keeps the witness of the one before, unless it deletes it. Such a commit ends the pass,
