@@ -37,7 +37,7 @@ __all__ = ["KEPT", "RECENT", "SIGN_EVERY", "Presence", "forget_dead"]
 
 logger = logging.getLogger("durable.worker")
 
-# Seconds between two signs: two statements of an idle worker in this time, and known as dead three of them later.
+# Seconds between two signs: three statements of an idle worker in this time, and known as dead three of them later.
 SIGN_EVERY: Final = 15.0
 # Seconds for which a sign waits for a lock of its table, as a migration takes one. The leases are renewed by the same
 # thread.
