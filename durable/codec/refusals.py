@@ -14,6 +14,7 @@ import functools
 import io
 import os
 import re
+import sys
 import types
 import uuid
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, MappingView, Sequence, Set
@@ -111,10 +112,17 @@ def refusal(value: object) -> tuple[str, str]:
             return f"it is {noun} ({name})", advice
     if callable(getattr(kind, "tolist", None)):
         return f"it is an array or scalar ({name})", "pass `value.tolist()`"
-    return (
-        f"it is an object of the class {name}, which the codec does not know",
-        "pass its fields in a dict, or make it a dataclass at the top level of a module",
-    )
+    if _is_installed(kind):
+        advice = "pass what your code needs of it, such as `str(value)`: it is of an installed package"
+    else:
+        advice = "pass its fields in a dict, or make it a dataclass at the top level of a module"
+    return f"it is an object of the class {name}, which the codec does not know", advice
+
+
+def _is_installed(kind: type) -> bool:
+    """Return True if the class is one of an installed package, which its user cannot change."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return "site-packages" in path or "dist-packages" in path
 
 
 def _is(kind: type, base: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import decimal
 import math
 import time
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ def leave_code_around() -> None:
     """
     _step.set(None)
     _scope.set(None)
+    decimal.setcontext(decimal.getcontext().copy())  # code changes it in place, and it would be that of other runs too
 
 
 @contextmanager

@@ -411,6 +411,11 @@ def test_a_pydantic_model_without_a_required_field_is_refused() -> None:
         codec.encode(Model.model_construct())
 
 
+def test_a_type_of_an_installed_package_is_to_be_made_a_text() -> None:
+    with pytest.raises(PayloadError, match=r"SecretStr, which the codec does not know; pass .* `str\(value\)`"):
+        codec.encode(pydantic.SecretStr("x"))
+
+
 def recorded(tag: str, name: str, body: object) -> str:
     return json.dumps({f"$:{tag}": [f"{HERE}:{name}", body]})
 

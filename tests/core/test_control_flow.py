@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import gc
 import sys
 import threading
@@ -482,3 +483,22 @@ def test_a_park_in_what_the_code_has_left_prints_nothing(
     gc.collect()
     assert unraisable == []
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
+
+
+def test_the_decimal_context_of_a_run_is_its_own(h: Harness) -> None:
+    found = []
+
+    def coarse() -> None:
+        decimal.getcontext().prec = 5
+
+    def ship(ctx: Any) -> None:
+        ctx.step("round", coarse)
+
+    def other(ctx: Any) -> None:
+        found.append(decimal.getcontext().prec)
+
+    before = decimal.getcontext().prec
+    assert before != 5
+    h.run(h.start(ship))
+    h.run(h.start(other))
+    assert (set(found), decimal.getcontext().prec) == ({before}, before)
