@@ -35,7 +35,9 @@ __all__ = ["Play", "play"]
 
 _FILE: Final = re.compile(r"# (?P<path>[\w/]+\.py)\b")
 #: What a page's settings may change in a running process; the others are read once, by Django.
-_CHANGEABLE: Final = frozenset({"API", "DURABLE", "LOGGING", "REST_FRAMEWORK", "RQ", "RQ_QUEUES", "TASKS"})
+_CHANGEABLE: Final = frozenset(
+    {"API", "CACHALOT_UNCACHABLE_APPS", "DURABLE", "LOGGING", "REST_FRAMEWORK", "RQ", "RQ_QUEUES", "TASKS"}
+)
 #: Written for people and for other programs: nothing here could run them.
 _PROSE: Final = frozenset({"", "text"})
 
