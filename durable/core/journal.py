@@ -185,6 +185,14 @@ class _Pending:
     def __bool__(self) -> bool:
         return bool(self.entries or self.deleted or self.released_slots or self.tags or self.has_more_than_entries())
 
+    def split(self, location: str) -> _Pending:
+        """Take out the entry at `location`, the end of its slots and of what it has saved."""
+        taken = _Pending({location: self.entries.pop(location)})
+        for own, rest in ((taken.released_slots, self.released_slots), (taken.forgotten, self.forgotten)):
+            own += [each for each in rest if each == location]
+            rest[:] = [each for each in rest if each != location]
+        return taken
+
     def has_more_than_entries(self) -> bool:
         """Whether something else is changed than entries and tags."""
         messages = self.received or self.completed or self.returned or self.sends
@@ -233,6 +241,8 @@ class Journal:
         #: The run holds slots of its workflow's limits.
         self.has_own_slots = False
         self._may_have_lost_slots = run.crashes > 0
+        #: Steps of the history have had slots. What earlier passes have left of them, the end of this one gives up.
+        self._has_limited_steps = False
         #: The tags of the run as this pass has set them; None before it has asked for them.
         self.tags: dict[str, str] | None = None
         self._pending = _Pending()
@@ -254,6 +264,8 @@ class Journal:
             if node.entry is not None:  # of two names, of which a rename has made one
                 self.doubled.append((node.entry.location, entry.location))
             node.entry = entry
+            if LIMIT in entry.data:
+                self._has_limited_steps = True
             newest = max(newest, entry.ordinal, entry.finished_ordinal or 0)
             if entry.ordinal > last:
                 last, newest_entry = entry.ordinal, entry
@@ -528,11 +540,11 @@ class Journal:
     ) -> Batch | None:
         """Take the marked changes as a batch to commit; None if there are none.
 
-        With `only`, take the entry at that location.
+        With `only`, take the entry at that location, and what ends with it: its slots and what it has saved.
         """
         with self.lock:
             self.check_not_lost()
-            pending = self._pending if only is None else _Pending({only: self._pending.entries.pop(only)})
+            pending = self._pending if only is None else self._pending.split(only)
             if not pending and run is None:
                 return None
             if only is None:
@@ -588,7 +600,8 @@ class Journal:
         """
         is_over = run is not None and "lease_expires_at" in run
         is_handed_over = run is not None and run.get("state") == RunState.PENDING
-        is_left = is_over and (self._may_have_lost_slots or (self.has_running_slots and not is_handed_over))
+        may_hold = self.has_running_slots or self._has_limited_steps
+        is_left = is_over and (self._may_have_lost_slots or (may_hold and not is_handed_over))
         has_ended = self.has_slots and run is not None and run.get("state") in ENDED
         if not (released or awaited or is_left or has_ended):
             return None

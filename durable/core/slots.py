@@ -40,6 +40,7 @@ def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Oper
     except UnknownLimitError as error:  # a mistake, which another worker's code may not make
         journal.stop(error)
     if not answer.is_granted:
+        journal.has_running_slots = True  # perhaps the very slot for which it waits, of a pass that was cut short
         look_again = yield from _checked(journal, location, answer)
         raise Park(look_again, doing=[in_line(answer)], slots=frozenset({location}))
     if not location:

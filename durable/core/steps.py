@@ -325,15 +325,16 @@ class _Attempt:
     def _record(self, value: Any) -> None:
         what = f'the output of step "{self.name}"'
         output = self.environment.encode(value, what, "output", self.entry.location)
-        self.journal.finish(self.entry, output=output)
-        if self.options.limit is not None:
-            self.journal.release_slots(self.entry.location)
         progress = self.info.begun_progress if self.info is not None else None
-        saved = self.journal.saved_at(self.entry.location)
-        if saved is not None or (progress is not None and progress.may_be_stored):
-            self.journal.forget_saved(self.entry.location)
-        if saved is not None and saved.location != self.entry.location:
-            self.journal.forget_saved(saved.location)
+        with self.journal.lock:  # what ends with the step is in the commit of its record, whichever branch makes that
+            self.journal.finish(self.entry, output=output)
+            if self.options.limit is not None:
+                self.journal.release_slots(self.entry.location)
+            saved = self.journal.saved_at(self.entry.location)
+            if saved is not None or (progress is not None and progress.may_be_stored):
+                self.journal.forget_saved(self.entry.location)
+            if saved is not None and saved.location != self.entry.location:
+                self.journal.forget_saved(saved.location)
 
     # -- after a failure
 

@@ -285,6 +285,10 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
         "at_once": line.at_once,
         "span": facts.since(line.since),
     }
+    if line.holder is not None and line.holder.id == facts.run.id and line.holder_kind != SlotKind.OPEN:
+        headline = _("In line for limit %(limit)s for %(span)s, of which it holds a slot itself") % told
+        detail = _("Wake it: its next pass gives the slot up")
+        return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "pause", "cancel"))
     detail = ""
     if facts.within is not None:  # how many are before it tells of runs out of sight
         headline = _("In line for limit %(limit)s for %(span)s") % told

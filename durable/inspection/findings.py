@@ -33,7 +33,7 @@ from durable.inspection.misfits import replay_check
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.shell_command import command, worker_command
-from durable.inspection.slot_troubles import KeptSlot, StillLine, slot_troubles
+from durable.inspection.slot_troubles import IdleSlot, KeptSlot, StillLine, slot_troubles
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
 from durable.inspection.workflow_names import each_once
@@ -73,8 +73,9 @@ class Finding:
     is about, and `period` has the first and the last of the moments of the first schedule.
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
-    bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, line_still, slot_kept, no_worker,
-    unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost. `is_urgent`: the runs
+    bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, slot_kept,
+    no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost.
+    `is_urgent`: the runs
     concerned do not continue until an operator acts.
     """
 
@@ -103,7 +104,7 @@ def collect_findings(
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed
     paused, held = all_holds()
-    lines, kept = slot_troubles(now, within)
+    lines, kept, idle = slot_troubles(now, within)
     stale, diverging = _stale_and_diverging(runs, now)
     unserved = _unserved(workers)
     told = {*paused, *(queue.name for queue in unserved)}
@@ -119,6 +120,7 @@ def collect_findings(
         *_hung(now, within),
         *(_schedules(now) if within is None else []),
         *_lines(lines),
+        *_idle_slots(idle),
         *_kept_slots(kept),
         *_diverging(diverging),
         *_failed(failed),
@@ -396,23 +398,32 @@ def _of_lines(kind: str, title: str, advice: str, lines: Sequence[StillLine], ho
 
 
 def _kept_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
-    if not slots:
-        return []
     title = _("Slots of limits that runs have held for a day without going on: %(limits)s")
-    return [
-        Finding(
-            kind="slot_kept",
-            title=title % {"limits": _labels([slot.label for slot in slots])},
-            advice=_("These runs are paused, or their history does not fit the code. Resume, mend or cancel them."),
-            count=_capped(slots),
-            runs=[(slot.run_id, slot.workflow) for slot in slots[:SHOWN]],
-            is_urgent=False,
-            since=min(slot.since for slot in slots),
-            workflows=Counter(slot.workflow for slot in slots).most_common(),
-            command=command("show", slots[0].run_id),
-            names=list(dict.fromkeys(slot.limit for slot in slots)),
-        )
-    ]
+    advice = _("These runs are paused, or their history does not fit the code. Resume, mend or cancel them.")
+    return [_of_slots("slot_kept", title, advice, slots, "show", is_urgent=False)] if slots else []
+
+
+def _idle_slots(slots: Sequence[IdleSlot]) -> list[Finding]:
+    title = _("Sleeping runs hold slots of limits that are for their steps alone: %(limits)s")
+    advice = _(
+        "Others wait for these slots, or the runs themselves. Wake the runs: their next pass gives the slots up."
+    )
+    return [_of_slots("slot_idle", title, advice, slots, "wake", is_urgent=True)] if slots else []
+
+
+def _of_slots(kind: str, title: str, advice: str, slots: Sequence[KeptSlot], verb: str, *, is_urgent: bool) -> Finding:
+    return Finding(
+        kind=kind,
+        title=title % {"limits": _labels([slot.label for slot in slots])},
+        advice=advice,
+        count=_capped(slots),
+        runs=[(slot.run_id, slot.workflow) for slot in slots[:SHOWN]],
+        is_urgent=is_urgent,
+        since=min(slot.since for slot in slots),
+        workflows=Counter(slot.workflow for slot in slots).most_common(),
+        command=command(verb, slots[0].run_id),
+        names=list(dict.fromkeys(slot.limit for slot in slots)),
+    )
 
 
 def _labels(labels: Sequence[str]) -> str:

@@ -17,13 +17,14 @@ from django.db.models.functions import Cast, Concat
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import RunState
-from durable.core.slot_records import limit_label
+from durable.core.slot_records import SlotKind, limit_label
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.models import Limit, Run, Slot
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
 __all__ = [
+    "IdleSlot",
     "KeptSlot",
     "LimitCounts",
     "StillLine",
@@ -36,27 +37,13 @@ __all__ = [
 KEPT: Final = timedelta(days=1)
 #: A line is told of whose first run has waited for so long, while no slot of its key was taken.
 STILL: Final = timedelta(hours=1)
+#: A slot is told of that a run has held for so long, and that it should have only while a worker executes it.
+IDLE: Final = timedelta(minutes=1)
 _LIMITS: Final = 100
 _ROWS: Final = 500  # slots of a limit that are looked at
 _PAUSED: Final = "paused"
 _DIVERGED: Final = "diverged"
-#: How the run of a slot stands, and its workflow: looked up for each slot, while for a join PostgreSQL might read all
-#: slots.
-_OF_RUN: Final = (
-    Run.objects.filter(pk=OuterRef("run_id"))
-    .annotate(
-        of_run=Concat(
-            Case(
-                When(state=RunState.PAUSED.value, then=Value(f"{_PAUSED} ")),
-                When(diverged_at__isnull=False, then=Value(f"{_DIVERGED} ")),
-                default=Value(" "),
-            ),
-            Cast("workflow", TextField()),
-            output_field=TextField(),
-        )
-    )
-    .values("of_run")[:1]
-)
+_ASLEEP: Final = "asleep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,48 +94,64 @@ class _Slot:
     key: str
     run_id: str
     workflow: str
-    is_paused: bool
-    is_diverged: bool
+    standing: str
     since: datetime
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What is told of it."""
+        label = limit_label(self.limit, self.key)
+        return {
+            "limit": self.limit,
+            "label": label,
+            "run_id": self.run_id,
+            "workflow": self.workflow,
+            "since": self.since,
+        }
 
-def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> tuple[list[StillLine], list[KeptSlot]]:
-    """Return the lines that do not move, and the slots that runs keep.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSlot(KeptSlot):
+    """A slot that a run has held since `since` for a step or for its passes, while no worker executes it."""
+
+
+def slot_troubles(
+    now: datetime, within: RunQuerySet | None = None
+) -> tuple[list[StillLine], list[KeptSlot], list[IdleSlot]]:
+    """Return the lines that do not move, the slots that runs keep, and those that they have forgotten to give up.
 
     A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. A
-    slot is kept if a paused or diverged run has held it for a day. At most 100 limits are looked at, and of each the
+    slot is kept if a paused or diverged run has held it for a day. It is idle if it is to be held only while a worker
+    executes its run, and the run has slept with it for a minute. At most 100 limits are looked at, and of each the
     500 runs that have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
     """
     limits = {limit.name: limit.number for limit in _limits()}
-    waiting, held = _old_slots(now, within)
-    first, kept = _oldest([waiting, held], limits)
-    return _still(now, first, limits), _kept(kept)
+    waiting, *held = _old_slots(now, within)
+    first, kept, idle = _oldest([waiting, *held], limits, now)
+    return (
+        _still(now, first, limits),
+        [KeptSlot(**slot.told) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
+        [IdleSlot(**slot.told) for slot in idle if slot.standing == _ASLEEP],
+    )
 
 
-def _old_slots(now: datetime, within: RunQuerySet | None) -> tuple[QuerySet[Slot], QuerySet[Slot]]:
-    """Return the slots that runs have waited for, and those that they have held, for as long as is told of."""
+def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]]:
+    """Return the slots that runs have waited for, those that they have held, and those of them that are not held
+    between passes, for as long as is told of.
+    """
     slots = _slots(within)
-    return slots.filter(is_held=False, since__lt=now - STILL), slots.filter(is_held=True, since__lt=now - KEPT)
-
-
-def _kept(slots: Iterable[_Slot]) -> list[KeptSlot]:
+    held = slots.filter(is_held=True)
     return [
-        KeptSlot(
-            limit=slot.limit,
-            label=limit_label(slot.limit, slot.key),
-            run_id=slot.run_id,
-            workflow=slot.workflow,
-            since=slot.since,
-        )
-        for slot in slots
-        if slot.is_paused or slot.is_diverged
+        slots.filter(is_held=False, since__lt=now - STILL),
+        held.filter(since__lt=now - KEPT),
+        held.filter(since__lt=now - IDLE).exclude(kind=SlotKind.OPEN.value),
     ]
 
 
 def _still(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> list[StillLine]:
     first: dict[tuple[str, str], _Slot] = {}
     for slot in slots:
-        if not slot.is_paused:
+        if slot.standing != _PAUSED:
             first.setdefault((slot.limit, slot.key), slot)
     if not first:
         return []
@@ -208,12 +211,29 @@ def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
     return slots.all() if within is None else slots.filter(run__in=within)
 
 
-def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str]) -> list[list[_Slot]]:
+def _of_run(now: datetime) -> QuerySet[Any]:
+    """Return how the run of a slot stands, and its workflow: looked up for each slot, while for a join PostgreSQL might
+    read all slots.
+    """
+    standing = Case(
+        When(state=RunState.PAUSED.value, then=Value(f"{_PAUSED} ")),
+        When(diverged_at__isnull=False, then=Value(f"{_DIVERGED} ")),
+        When(
+            Q(state=RunState.SLEEPING.value) & (Q(wake_at__isnull=True) | Q(wake_at__gt=now)),
+            then=Value(f"{_ASLEEP} "),
+        ),
+        default=Value(" "),
+    )
+    told = Concat(standing, Cast("workflow", TextField()), output_field=TextField())
+    return Run.objects.filter(pk=OuterRef("run_id")).annotate(of_run=told).values("of_run")[:1]
+
+
+def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str], now: datetime) -> list[list[_Slot]]:
     """Return the oldest slots of each source and limit, with what is known of their runs; one statement at most."""
     if not limits:
         return [[] for _ in sources]
     oldest = [
-        slots.annotate(limited_by=F("limit"), of_run=Subquery(_OF_RUN)).filter(limit=name).order_by("since")
+        slots.annotate(limited_by=F("limit"), of_run=Subquery(_of_run(now))).filter(limit=name).order_by("since")
         for slots in sources
         for name in limits
     ]
@@ -231,8 +251,7 @@ def _slot(limit: Any, key: Any, run_id: Any, of_run: str, since: Any) -> _Slot:
         key=unpack(key),
         run_id=unpack(run_id),
         workflow=unpack(workflow),
-        is_paused=standing == _PAUSED,
-        is_diverged=standing == _DIVERGED,
+        standing=standing,
         since=moment_of(since),
     )
 

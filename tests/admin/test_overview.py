@@ -331,6 +331,7 @@ WITHOUT_LIST = {
     "hung_step",
     "redis",
     "slot_free",
+    "slot_idle",
     "line_still",
     "slot_kept",
     "old_snapshot",

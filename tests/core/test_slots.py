@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, CriticalError, Limit, RetryLater, UnknownLimitError, get_run, workflow
+from durable.core.control_flow import PassAborted
 from durable.core.slot_records import SlotKind, SlotWant
+from durable.execution.eviction import Eviction
+from durable.execution.passes import execute_pass
 from durable.testing import Harness
 from tests.core.driving import evicted_pass, threaded_pass
 
@@ -221,6 +224,104 @@ def test_a_losing_branch_leaves_its_line() -> None:
         assert h._store.slots([handle.id]) == []
         h.finish(handle)
         assert h.peek(handle).output == "hello"
+
+
+BRANCHES = pytest.mark.parametrize(
+    "is_atomic", [pytest.param(True, marks=pytest.mark.django_db, id="atomic"), pytest.param(False, id="plain")]
+)
+
+
+@BRANCHES
+def test_a_finished_step_holds_no_slot_while_another_branch_works(is_atomic: bool) -> None:
+    @workflow(name="slots.beside")
+    def beside(ctx: Context) -> Any:
+        return ctx.join(
+            "all",
+            {
+                "limited": lambda b: b.step("render", work, "limited", limit="slots-x", atomic=is_atomic),
+                "other": lambda b: b.step("look", lambda: held(h, b.run_id)),
+            },
+        )
+
+    with Harness(strict=False) as h:
+        h._store._slots.limits["slots-x"] = 1
+        handle = h.start(beside)
+        h.finish(handle)
+        assert h.peek(handle).output == {"limited": "done limited", "other": []}
+
+
+class Refusing:
+    """The store of a harness, which refuses the slots of this location the first time, as a database may."""
+
+    def __init__(self, inner: Any, location: str) -> None:
+        self.inner, self.location, self.refused = inner, location, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def acquire(self, run_id: str, fence: int, location: str, *others: Any) -> Any:
+        if location == self.location and not self.refused:
+            self.refused += 1
+            raise RuntimeError("could not serialize access")
+        return self.inner.acquire(run_id, fence, location, *others)
+
+
+def cut_short(h: Harness, run_id: str, location: str) -> None:
+    """A pass that ends where it asks for the slot of this location, and whose worker hands the run back."""
+    claimed = h._store.claim_run(run_id, now=h.now, lease_until=h.now + timedelta(seconds=30), worker="w")
+    assert claimed is not None
+    with pytest.raises(PassAborted):
+        execute_pass(claimed, store=Refusing(h._store, location), eviction=Eviction(), at=h._runtime)
+    h._store.release([(run_id, claimed.fence)], h.now)
+
+
+@BRANCHES
+def test_a_pass_that_was_cut_short_leaves_no_slot_held(is_atomic: bool) -> None:
+    @workflow(name="slots.cut_short")
+    def both(ctx: Context) -> Any:
+        return ctx.join(
+            "all",
+            {
+                each: partial(lambda each, b: b.step("s", work, each, limit="slots-y", atomic=is_atomic), each)
+                for each in ("one", "two")
+            },
+        )
+
+    with Harness(strict=False) as h:
+        h._store._slots.limits["slots-y"] = 1
+        handle = h.start(both)
+        cut_short(h, handle.id, "all/two/s")
+        assert held(h, handle.id) == []
+        h.settle()
+        assert h.peek(handle).output == {"one": "done one", "two": "done two"}
+        assert CALLS == ["one", "two"]
+
+
+def test_a_slot_that_a_recorded_step_has_kept_is_given_up_by_the_next_pass() -> None:
+    """However it came to be kept: the run goes on, and does not wait for itself."""
+
+    @workflow(name="slots.kept")
+    def both(ctx: Context) -> str:
+        ctx.step("one", work, "one", limit="slots-z")
+        ctx.sleep("night", 60)
+        return ctx.step("two", work, "two", limit="slots-z")
+
+    with Harness() as h:
+        h._store._slots.limits["slots-z"] = 1
+        handle = h.start(both)
+        h.settle()
+        h._store._slot_table.take(handle.id, "one", [SlotWant("slots-z")], h.now)
+        other = h.start(steps_of_z, id="other")
+        h.settle()
+        assert get_run("other").info().summary == "number 1 in line for slots-z (1 of 1 held)"
+        h.finish(handle)
+        assert h.peek(handle).output == "done two"
+        assert h.peek(other).output == "done z"
+
+
+@workflow(name="slots.of_z")
+def steps_of_z(ctx: Context) -> str:
+    return ctx.step("z", work, "z", limit="slots-z")
 
 
 def test_threads_of_branches_take_slots_through_the_thread_of_the_pass() -> None:

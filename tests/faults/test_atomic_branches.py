@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import connection
 
 from durable import AsyncContext, Context, get_run, workflow
+from durable.core import clock
+from durable.core.control_flow import PassAborted
+from durable.models import Limit, Run, Slot
+from durable.store import Store
+from durable.store.orm import OrmStore
 from project.shop.models import Mail
-from tests.faults.passing import pass_once
+from tests.faults.passing import pass_once, production_store
 from tests.support.locks import sessions, until_sessions_wait_for_locks
 from tests.support.waiting import eventually
 
@@ -87,3 +93,52 @@ def test_synchronous_steps_of_async_branches_use_the_orm_at_the_same_time() -> N
     assert is_second_atomic
     assert Mail.objects.count() == 4
     eventually(lambda: sessions() <= before)
+
+
+_has_ended = threading.Event()
+
+
+@workflow(name="faults.limited_branches")
+def limited(ctx: Context) -> Any:
+    def one(c: Context) -> str:
+        found = c.step("s", lambda: "one", limit="faults-branches", atomic=True)
+        _has_ended.set()
+        return found
+
+    def two(c: Context) -> str:
+        assert _has_ended.wait(60)
+        return c.step("s", lambda: "two", limit="faults-branches", atomic=True)
+
+    return ctx.join("both", {"one": one, "two": two})
+
+
+@pytest.fixture
+def refused_slot() -> Iterator[None]:
+    """The database refuses the slot of the second branch once, as it does when it cannot serialize two transactions."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SEQUENCE refusals")
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.location = 'both/two/s' AND "
+            "nextval('refusals') = 1 THEN RAISE EXCEPTION 'refused' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$"
+        )
+        cursor.execute("CREATE TRIGGER refuse BEFORE INSERT ON durable_slot FOR EACH ROW EXECUTE FUNCTION refuse()")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER refuse ON durable_slot")
+        cursor.execute("DROP FUNCTION refuse()")
+        cursor.execute("DROP SEQUENCE refusals")
+
+
+@pytest.mark.usefixtures("refused_slot")
+@pytest.mark.parametrize("store", [None, OrmStore("default")], ids=["chosen", "portable"])
+def test_an_atomic_step_gives_up_its_slot_in_its_own_transaction(store: Store | None) -> None:
+    """The pass is cut short where the other branch asks for the only slot: its next pass need not wait for itself."""
+    _has_ended.clear()
+    Limit.objects.create(name="faults-branches", at_once=1)
+    handle = limited.start()
+    with pytest.raises(PassAborted, match="refused"):
+        pass_once(handle, store=store)
+    assert not Slot.objects.exists()
+    production_store().release([(handle.id, Run.objects.get(pk=handle.id).fence)], clock.now())
+    assert pass_once(handle, store=store).output == {"one": "one", "two": "two"}
+    assert not Slot.objects.exists()

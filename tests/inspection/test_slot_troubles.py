@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, Limit, get_run, runtime, workflow
-from durable.inspection import Finding, collect_findings, worker_overview
+from durable.inspection import Finding, collect_findings, explain, worker_overview
 from durable.inspection.slot_troubles import count_slots, unused_limits
 from durable.metrics.rows import RowsCollector
 from durable.models import Limit as LimitRow
@@ -37,7 +37,7 @@ def begin(*ids: str, tenant: str = "acme 🎉") -> None:
 
 def found(now: datetime) -> dict[str, Finding]:
     told = collect_findings(now, worker_overview())
-    return {each.kind: each for each in told if each.kind in ("slot_free", "slot_kept", "line_still")}
+    return {each.kind: each for each in told if each.kind in ("slot_free", "slot_idle", "slot_kept", "line_still")}
 
 
 def test_a_line_that_moves_or_has_just_begun_is_no_finding() -> None:
@@ -87,6 +87,58 @@ def test_a_slot_that_a_run_keeps_for_a_day_without_going_on(idle: str) -> None:
     assert told.runs == [("a", holding.name)]
     get_run("a").cancel()
     assert "slot_kept" not in found(timezone.now() + LATER)
+
+
+@workflow(name="tests.troubles.two_steps")
+def two_steps(ctx: Context) -> str:
+    ctx.step("one", str, limit="gpu")
+    ctx.queue.next("go on")
+    return ctx.step("two", lambda: "two", limit="gpu")
+
+
+def test_a_slot_that_a_sleeping_run_keeps_for_a_step_and_that_it_gives_up_when_it_is_woken() -> None:
+    """No fault of the present code leaves one: it would be of a version before, or of a hand."""
+    LimitRow.objects.create(name="gpu", at_once=1)
+    for each in ("a", "b"):
+        two_steps.using(id=each).start()
+        passed(runtime.current(), each)
+    now = timezone.now()
+    Slot.objects.create(run_id="a", location="one", limit="gpu", kind="step", is_held=True, since=now)
+    assert found(now) == {}, "it may have been handed to the run a moment ago"
+    told = found(now + timedelta(minutes=2))["slot_idle"]
+    assert told.title.endswith(': "gpu"')
+    assert told.runs == [("a", two_steps.name)]
+    assert told.is_urgent
+    assert told.command == "python manage.py durable wake a"
+    get_run("a").send("go on", None)
+    assert found(now + timedelta(minutes=2)) == {}, "it is due"
+    passed(runtime.current(), "a")  # it waits in line, and is next: the slot that it has given up is its own
+    passed(runtime.current(), "a")
+    assert get_run("a").output == "two"
+    assert not Slot.objects.exists()
+
+
+def test_a_run_that_waits_for_a_slot_of_its_own_says_so_and_what_to_do() -> None:
+    LimitRow.objects.create(name="gpu", at_once=1)
+    for each in ("a", "b"):
+        two_steps.using(id=each).start()
+    Slot.objects.create(run_id="b", location="zero", limit="gpu", kind="step", is_held=True, since=timezone.now())
+    passed(runtime.current(), "a")
+    told = explain(Run.objects.get(id="a"), timezone.now())
+    assert told is not None
+    assert told.headline.startswith("Number 1 in line for limit gpu")
+    Slot.objects.filter(run_id="b").update(run_id="a")
+    told = explain(Run.objects.get(id="a"), timezone.now())
+    assert told is not None
+    assert told.headline.startswith("In line for limit gpu for ")
+    assert told.headline.endswith(", of which it holds a slot itself")
+    assert told.detail == "Wake it: its next pass gives the slot up"
+    assert told.needs_attention
+    assert told.remedies == ("wake", "pause", "cancel")
+    get_run("a").wake()
+    passed(runtime.current(), "a")
+    passed(runtime.current(), "a")
+    assert Slot.objects.count() == 0
 
 
 def test_a_user_who_may_see_some_runs_is_told_of_these_alone() -> None:
