@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core.mistakes import has_stopped
 from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
-from durable.core.summary import SummaryKind
+from durable.core.summary import Summary, SummaryKind
 from durable.inspection import explain_ends, explain_waits
 from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.backlog import backlog_note
@@ -90,11 +90,11 @@ def explain_fully(
     `open_keys` are those of `progress_of`, for a caller that has them: a long history is not searched again. `children`
     are the counts of `count_children`, for a caller that has them. `within` is that of `explain`.
 
-    Five more for a run that is due, for the hold of its queue, the runs and workers before it, and the ranks of its
-    runs; three more where some have one. Two for a paused run, for its children. Three for a run that undid steps in
-    scopes. For a run that an operation has failed one more, and one for each level of joins around the failed step. One
-    more for a run that has ended with children that are left to be cancelled, and two for one to which messages were
-    sent. For a completed run one, and two if it has children.
+    One more for a run in line, for the hold of its queue. Five more for a run that is due, for that, the runs and
+    workers before it, and the ranks of its runs; three more where some have one. Two for a paused run, for its
+    children. Three for a run that undid steps in scopes. For a run that an operation has failed one more, and one for
+    each level of joins around the failed step. One more for a run that has ended with children that are left to be
+    cancelled, and two for one to which messages were sent. For a completed run one, and two if it has children.
     """
     found = _explained_fully(run, now, open_keys, within)
     if run.finished_at is None:
@@ -119,7 +119,8 @@ def _explained_fully(
         return _with_builds(found, run, now) if _is_misfit(run) else found
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     running = activities_of(run, now, within)
-    paused = find_hold(HoldKind.QUEUE, run.queue) if run.wake_at is not None and run.wake_at <= now else None
+    is_due = run.wake_at is not None and run.wake_at <= now
+    paused = find_hold(HoldKind.QUEUE, run.queue) if is_due or Summary.load(run.summary).is_in_line else None
     unread = unreceived[:_MOST_MESSAGES].count()
     entries = open_entries(run.id, open_keys)
     found = explain(run, now, entries, unread, running=running, paused=paused, within=within)

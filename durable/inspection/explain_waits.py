@@ -289,6 +289,21 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
         headline = _("In line for limit %(limit)s for %(span)s, of which it holds a slot itself") % told
         detail = _("Wake it: its next pass gives the slot up")
         return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "pause", "cancel"))
+    if facts.paused is not None:
+        hold = facts.paused
+        told |= {"queue": facts.run.queue, "who": hold.held_by, "held": facts.since(hold.held_at)}
+        if hold.held_by:
+            headline = _(
+                'In line for limit %(limit)s for %(span)s, and its queue "%(queue)s" is paused by %(who)s for %(held)s'
+            )
+        else:
+            headline = _('In line for limit %(limit)s for %(span)s, and its queue "%(queue)s" is paused for %(held)s')
+        headline %= told
+        return Explanation(
+            headline=f"{headline}: {shortened(hold.reason)}" if hold.reason else headline,
+            detail=_("It keeps its place. Free slots go to runs of other queues until the queue is resumed"),
+            remedies=("pause", "cancel"),
+        )
     detail = ""
     if facts.within is not None:  # how many are before it tells of runs out of sight
         headline = _("In line for limit %(limit)s for %(span)s") % told

@@ -75,8 +75,7 @@ class Finding:
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
     bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, slot_kept,
     no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost.
-    `is_urgent`: the runs
-    concerned do not continue until an operator acts.
+    `is_urgent`: the runs concerned do not continue until an operator acts.
     """
 
     kind: str

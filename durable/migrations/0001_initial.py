@@ -1,4 +1,5 @@
 import django.db.models.deletion
+from django.apps import apps
 from django.conf import settings
 from django.db import migrations, models
 
@@ -10,6 +11,8 @@ class Migration(migrations.Migration):
 
     dependencies = [
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+        # names of permissions have more than the 50 characters that its first migration allows
+        *([("auth", "0002_alter_permission_name_max_length")] if apps.is_installed("django.contrib.auth") else []),
     ]
 
     operations = [

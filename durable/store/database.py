@@ -496,10 +496,14 @@ class DatabaseStore(ABC):
         _, is_new = Hold.objects.using(self.alias).get_or_create(
             kind=hold.kind.value, name=hold.name, defaults={**given, "summary": row_rules.held_summary(hold)}
         )
+        if is_new and hold.kind is HoldKind.QUEUE:
+            slots.note_queue(self.alias, hold.name)
         return is_new
 
     def lift(self, kind: HoldKind, name: str) -> bool:
         deleted, _ = Hold.objects.using(self.alias).filter(kind=kind.value, name=name).delete()
+        if deleted and kind is HoldKind.QUEUE:
+            slots.note_queue(self.alias, name)
         return bool(deleted)
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:

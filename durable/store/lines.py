@@ -6,15 +6,15 @@ has a `SlotTable`; nothing here reads or writes a row by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from durable.core.errors import UnknownLimitError
-from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotWant
+from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotRow, SlotWant
 
-__all__ = ["Place", "SlotTable", "acquire", "change", "hand_on"]
+__all__ = ["Place", "SlotTable", "acquire", "change", "hand_on", "put_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SlotTable(Protocol):
         """Return how many slots of the key are held."""
 
     def first(self, limit: str, key: str) -> Place | None:
-        """Return the first place of the line whose run is not paused, None if there is none.
+        """Return the first place of the line whose run is not paused, nor its queue; None if there is none.
 
         A place that another transaction has locked is passed by: its run is ending.
         """
@@ -87,7 +87,10 @@ class SlotTable(Protocol):
         """Delete one slot that the operation holds, and let the sweep hand it on."""
 
     def tell(self, run_id: str, limit: str, key: str, at: datetime) -> str | None:
-        """Make a run due that has a slot by now. Return its queue if it is to be notified."""
+        """Make a run due that has a slot by now. Return its queue if it is to be notified.
+
+        A run whose queue was paused meanwhile, and that no worker executes, is put back to the head of the line.
+        """
 
 
 def acquire(
@@ -117,9 +120,10 @@ def acquire(
         if number >= most:  # an operator who changes the number notes the lines that there are
             most = table.at_once(want.limit, is_final=True) or 0
         first = table.first(want.limit, want.key)
-        if number < most and (first is None or (first.run_id, first.location) == (run_id, location)):
+        is_mine = mine is not None and (mine.limit, mine.key) == (want.limit, want.key)
+        if number < most and (first is None or (mine is not None and is_mine and mine.place <= first.place)):
             continue
-        if mine is None or (mine.limit, mine.key) != (want.limit, want.key):
+        if mine is None or not is_mine:
             last = table.last_place(want.limit, want.key)
             mine = Place(run_id, location, want.limit, want.key, last + 1, tuple(wants))
             table.wait(mine, want.kind, at)
@@ -165,6 +169,22 @@ def _full(table: SlotTable, place: Place) -> SlotWant | None:
             if table.held(want.limit, want.key) >= (table.at_once(want.limit) or 0):
                 return want
     return None
+
+
+def put_back(slots: Iterable[SlotRow], first_place: Callable[[str, str], int]) -> list[tuple[Place, SlotRow]]:
+    """Return the places at the heads of lines for slots that runs give back unused, each with its first slot.
+
+    `first_place` returns the lowest place of a key's line, 1 for an empty one. An operation has one place.
+    """
+    wanted: dict[tuple[str, str], list[SlotRow]] = {}
+    for slot in sorted(slots, key=lambda each: (each.run_id, each.location, each.limit, each.key)):
+        wanted.setdefault((slot.run_id, slot.location), []).append(slot)
+    found = []
+    for (run_id, location), rows in wanted.items():
+        first, wants = rows[0], tuple(SlotWant(each.limit, each.key, each.kind) for each in rows)
+        place = first_place(first.limit, first.key) - 1
+        found.append((Place(run_id, location, first.limit, first.key, place, wants), first))
+    return found
 
 
 def change(table: SlotTable, run_id: str, slots: SlotChange, at: datetime) -> tuple[set[str], bool]:

@@ -428,7 +428,10 @@ class MemoryStore:
 
     def hold(self, hold: Hold) -> bool:
         with self._lock:
-            return self._holds.put(hold)
+            is_new = self._holds.put(hold)
+            if hold.kind is HoldKind.QUEUE:
+                self._slot_table.put_back(hold.name)
+            return is_new
 
     def lift(self, kind: HoldKind, name: str) -> bool:
         with self._lock:
@@ -593,7 +596,7 @@ class MemoryStore:
 
     @property
     def _slot_table(self) -> MemorySlotTable:
-        return MemorySlotTable(self._slots, self._runs)
+        return MemorySlotTable(self._slots, self._runs, self._holds)
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         with self._lock:

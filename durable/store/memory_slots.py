@@ -14,6 +14,7 @@ from durable.core.records import ENDED, RunRecord, RunState
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
 from durable.store import lines, row_rules
 from durable.store.lines import Place
+from durable.store.memory_holds import MemoryHolds
 
 __all__ = ["MemorySlotTable", "MemorySlots", "sweep"]
 
@@ -56,6 +57,7 @@ class MemorySlotTable:
 
     slots: MemorySlots
     runs: dict[str, RunRecord]
+    holds: MemoryHolds
 
     def _is_open(self, run_id: str) -> bool:
         return run_id in self.runs and self.runs[run_id].state not in ENDED
@@ -84,9 +86,24 @@ class MemorySlotTable:
 
     def first(self, limit: str, key: str) -> Place | None:
         for place in self._line(limit, key):
-            if self._is_open(place.run_id) and self.runs[place.run_id].state != RunState.PAUSED:
+            if self._is_open(place.run_id) and not self._is_passed_by(self.runs[place.run_id]):
                 return place
         return None
+
+    def _is_passed_by(self, run: RunRecord) -> bool:
+        return run.state == RunState.PAUSED or self.holds.is_paused(run.queue)
+
+    def put_back(self, queue: str) -> None:
+        """Give back what was handed to runs of a queue that is paused now, and that no worker executes."""
+        idle = {run.id for run in self.runs.values() if run.queue == queue and run.lease_expires_at is None}
+        unused = [row for at, row in self.slots.held.items() if at[0] in idle and row.kind is not SlotKind.OPEN]
+        for each in unused:
+            self.drop(each.run_id, each.location, each.limit, each.key)
+        for place, first in lines.put_back(unused, self._first_place):
+            self.wait(place, first.kind, first.since)
+
+    def _first_place(self, limit: str, key: str) -> int:
+        return min((each.place for each in self._line(limit, key)), default=1)
 
     def before(self, place: Place) -> int:
         ahead = sum(each.place < place.place for each in self._line(place.limit, place.key))

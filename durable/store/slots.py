@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connections
-from django.db.models import F, Max, QuerySet
+from django.db.models import Exists, F, Max, Min, OuterRef, QuerySet, Value
 
-from durable.core.records import ENDED, RunState
+from durable.core.records import ENDED, HoldKind, RunState
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
-from durable.models import Limit, LimitKey, Reservation, Run, Slot, SlotNote
+from durable.models import Hold, Limit, LimitKey, Reservation, Run, Slot, SlotNote
 from durable.models.run import RunQuerySet
 from durable.store import lines, row_rules
 from durable.store.lines import Place
@@ -23,6 +23,7 @@ __all__ = [
     "forget",
     "note_end",
     "note_pause",
+    "note_queue",
     "of_runs",
     "set_limit",
     "settle",
@@ -63,6 +64,7 @@ class DatabaseSlots:
     def first(self, limit: str, key: str) -> Place | None:
         waiting = self._rows.filter(limit=limit, key=key, is_held=False).order_by("place")
         waiting = waiting.exclude(run__state__in=[each.value for each in (*ENDED, RunState.PAUSED)])
+        waiting = waiting.exclude(Exists(_hold_of(OuterRef("run__queue"))))
         found = waiting.first()
         if found is None or not connections[self._alias].features.has_select_for_update_skip_locked:
             return _place(found)
@@ -144,11 +146,45 @@ class DatabaseSlots:
             note_pause(self._alias, run_id)
         if run.state in ENDED or run.state == RunState.PAUSED:
             return None
+        if run.lease_expires_at is None and _hold_of(Value(run.queue)).using(self._alias).exists():
+            self._put_back(run_id)
+            return None
         runs.update(wake_at=at if run.wake_at is None else min(run.wake_at, at))
         if is_overruled and run.lease_expires_at is not None:
             runs.update(change_seq=F("change_seq") + 1)
         is_free = run.lease_expires_at is None or run.lease_expires_at <= at
         return run.queue if is_free else None
+
+    def _put_back(self, run_id: str) -> None:
+        unused = self._rows.filter(run_id=run_id, is_held=True).exclude(kind=SlotKind.OPEN.value)
+        slots = [each.record for each in unused]
+        unused.delete()
+        for place, first in lines.put_back(slots, self._first_place):
+            self.wait(place, first.kind, first.since)
+        _note(self._alias, {(each.limit, each.key) for each in slots})
+
+    def _first_place(self, limit: str, key: str) -> int:
+        line = self._rows.filter(limit=limit, key=key, is_held=False)
+        first: int | None = line.aggregate(first=Min("place"))["first"]
+        return 1 if first is None else first
+
+
+def _hold_of(queue: Any) -> QuerySet[Hold]:
+    """Return the hold of a queue."""
+    return Hold.objects.filter(kind=HoldKind.QUEUE.value, name=queue)
+
+
+def _note(alias: str, keys: Iterable[tuple[str, str]]) -> None:
+    """Let the sweep look at the lines of these keys."""
+    SlotNote.objects.using(alias).bulk_create(
+        (SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(keys)), batch_size=1_000
+    )
+
+
+def note_queue(alias: str, queue: str) -> None:
+    """Let the sweep look at the keys of which runs of a queue hold slots or wait for them: it was paused or resumed."""
+    slots = Slot.objects.using(alias).filter(run__queue=queue).exclude(is_held=True, kind=SlotKind.OPEN.value)
+    _note(alias, set(slots.order_by().values_list("limit", "key").distinct()))
 
 
 def _place(row: Slot | None) -> Place | None:
@@ -171,14 +207,12 @@ def note_end(alias: str, run_id: str) -> None:
 def forget(alias: str, run_id: str, locations: Sequence[str]) -> None:
     """Give up the slots of operations of a run whose records are deleted, and note their keys."""
     slots = DatabaseSlots(alias, Run.objects.using)
-    gone = slots.give_up(run_id, locations=locations)
-    SlotNote.objects.using(alias).bulk_create(SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(gone))
+    _note(alias, slots.give_up(run_id, locations=locations))
 
 
 def note_pause(alias: str, run_id: str) -> None:
     """Give up the slots that a run has while a worker executes it, and that it was given in line; note their keys."""
-    gone = DatabaseSlots(alias, Run.objects.using).leave_all(run_id, keeping=())
-    SlotNote.objects.using(alias).bulk_create(SlotNote(limit=limit, key=key, run_id="") for limit, key in sorted(gone))
+    _note(alias, DatabaseSlots(alias, Run.objects.using).leave_all(run_id, keeping=()))
 
 
 def settle(alias: str, run_id: str, locking: Locking, at: datetime) -> set[str]:
@@ -202,8 +236,18 @@ def sweep(alias: str, locking: Locking, at: datetime, most: int) -> tuple[set[st
         elif (note.limit, note.key) in _moments_of(alias, note.run_id):
             queues |= {slots.tell(note.run_id, note.limit, note.key, at, is_overruled=True)}
     for limit, key in sorted({(each.limit, each.key) for each in notes}):
+        for run_id in _handed_in_vain(alias, limit, key):
+            slots.lock(limit, key)
+            slots.tell(run_id, limit, key, at)
         queues |= lines.hand_on(slots, limit, key, at)
     return {each for each in queues if each is not None}, len(notes)
+
+
+def _handed_in_vain(alias: str, limit: str, key: str) -> list[str]:
+    """Return the runs of paused queues that hold a slot and that no worker executes."""
+    held = Slot.objects.using(alias).filter(limit=limit, key=key, is_held=True).exclude(kind=SlotKind.OPEN.value)
+    idle = held.filter(Exists(_hold_of(OuterRef("run__queue"))), run__lease_expires_at=None)
+    return list(idle.order_by("run_id").values_list("run_id", flat=True).distinct())
 
 
 def _held_by(alias: str, run_id: str) -> set[tuple[str, str]]:
@@ -246,10 +290,7 @@ def declare_limit(alias: str, name: str, at_once: int) -> bool:
 def _note_lines(alias: str, name: str) -> None:
     """Let the sweep look at all lines of a limit."""
     waiting = Slot.objects.using(alias).filter(limit=name, is_held=False).order_by("key")
-    keys = list(waiting.values_list("key", flat=True).distinct())
-    SlotNote.objects.using(alias).bulk_create(
-        (SlotNote(limit=name, key=key, run_id="") for key in keys), batch_size=1_000
-    )
+    _note(alias, [(name, key) for key in waiting.values_list("key", flat=True).distinct()])
 
 
 def of_runs(alias: str, run_ids: Sequence[str]) -> list[SlotRow]:

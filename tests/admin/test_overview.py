@@ -346,7 +346,10 @@ WITHOUT_LIST = {
 def test_every_finding_leads_somewhere() -> None:
     """A finding that neither has a list nor is known to `_ways_on` is a dead end."""
     source = inspect.getsource(findings)
-    kinds = {*re.findall(r'kind="(\w+)"', source), *re.findall(r'_(?:finding|of_ticks|of_lines)\(\s*"(\w+)"', source)}
+    kinds = {
+        *re.findall(r'kind="(\w+)"', source),
+        *re.findall(r'_(?:finding|of_ticks|of_lines|of_slots)\(\s*"(\w+)"', source),
+    }
     assert {"tick_missed", "queue_paused", "wait_overdue", "line_still", "redis"} <= kinds
     documented = re.search(r"Kinds: (.*?)\.", Finding.__doc__ or "", re.S)
     assert documented is not None

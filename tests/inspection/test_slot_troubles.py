@@ -10,11 +10,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, Limit, get_run, runtime, workflow
-from durable.inspection import Finding, collect_findings, explain, worker_overview
+from durable.inspection import Finding, collect_findings, explain, explain_fully, worker_overview
 from durable.inspection.slot_troubles import count_slots, unused_limits
 from durable.metrics.rows import RowsCollector
 from durable.models import Limit as LimitRow
 from durable.models import Run, Slot, SlotNote
+from durable.operations import holds
+from durable.operations.audit import Actor, acting_as
 from tests.support.plans import scans
 from tests.support.stores import passed
 
@@ -139,6 +141,24 @@ def test_a_run_that_waits_for_a_slot_of_its_own_says_so_and_what_to_do() -> None
     passed(runtime.current(), "a")
     passed(runtime.current(), "a")
     assert Slot.objects.count() == 0
+
+
+def test_a_run_that_is_passed_by_because_its_queue_is_paused_says_so() -> None:
+    LimitRow.objects.create(name="gpu", at_once=1)
+    for each in ("a", "b"):
+        two_steps.using(id=each).start()
+    Slot.objects.create(run_id="b", location="zero", limit="gpu", kind="step", is_held=True, since=timezone.now())
+    passed(runtime.current(), "a")
+    with acting_as(Actor("cli", label="ann"), reason="the disk is full"):
+        holds.pause_queue("default")
+    told = explain_fully(Run.objects.get(id="a"), timezone.now())
+    assert told is not None
+    assert told.headline.startswith("In line for limit gpu for ")
+    assert ', and its queue "default" is paused by ann for ' in told.headline
+    assert told.headline.endswith(": the disk is full")
+    assert told.detail.startswith(
+        "It keeps its place. Free slots go to runs of other queues until the queue is resumed"
+    )
 
 
 def test_a_user_who_may_see_some_runs_is_told_of_these_alone() -> None:

@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.core.management import CommandError, call_command
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
@@ -103,6 +104,17 @@ def test_they_can_be_taken_back_and_applied_again(alias: str) -> None:
     store = store_for(alias)
     commit(store, started(store), entries=[an_entry()])
     assert len(store.load("run")) == 1
+
+
+def test_they_need_no_others_to_be_applied_first(
+    postgres_server: EmbeddedPostgres, django_db_setup: None, django_db_blocker: DjangoDbBlocker
+) -> None:
+    """The names of permissions are longer than the first migration of `auth` allows."""
+    config = database_from(postgres_server.create_database("migrations_of_durable"))
+    with django_db_blocker.unblock(), migrated(ALIAS, config, apps=["durable"]):
+        assert differences(ALIAS) == []
+        names = Permission.objects.using(ALIAS).filter(content_type__app_label="durable").values_list("name", flat=True)
+        assert max(map(len, names)) > 50
 
 
 def test_tables_of_before_the_first_release_are_refused_with_what_to_do(alias: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
-from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord, RunState
+from durable.core.records import ENDED, Hold, HoldKind, OutgoingMessage, RunChange, RunRecord, RunState
 from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store.orm import OrmStore
@@ -35,6 +35,7 @@ TABLES = (
     "durable_slotnote",
     "durable_limitkey",
     "durable_limit",
+    "durable_hold",
     "durable_queuemessage",
     "durable_run",
 )
@@ -57,12 +58,16 @@ def cancel(store: LockingStore, run_id: str) -> Callable[[], Any]:
     return lambda: store.change(run_id, lambda run, _entries: RunChange(run=CALLS["cancelled_at_once"](run)))
 
 
-def waiting(store: LockingStore, run_id: str, *wants: SlotWant) -> RunRecord:
+def waiting(store: LockingStore, run_id: str, *wants: SlotWant, queue: str = "q") -> RunRecord:
     """A run that is parked in a line."""
-    run = started(store, run_id)
+    run = started(store, run_id, queue=queue)
     assert not store.acquire(run.id, run.fence, "s", wants or [X], NOW).is_granted
     park(store, run, batch={"slots": SlotChange(awaited=["s"])})
     return the(store, run_id)
+
+
+def is_passed_by(store: LockingStore, run: RunRecord) -> bool:
+    return run.state == RunState.PAUSED or store.held(HoldKind.QUEUE, run.queue) is not None
 
 
 def check(store: LockingStore, *ids: str) -> list[str]:
@@ -74,7 +79,7 @@ def check(store: LockingStore, *ids: str) -> list[str]:
         held = [each.run_id for each in rows if each.limit == want.limit and each.is_held]
         line = [each.run_id for each in rows if each.limit == want.limit and not each.is_held]
         assert len(held) <= 1, "more are held than allowed"
-        assert held or all(the(store, each).state == RunState.PAUSED for each in line), "one is free, and a run waits"
+        assert held or all(is_passed_by(store, the(store, each)) for each in line), "one is free, and a run waits"
     for row in rows:
         run = the(store, row.run_id)
         assert run.state not in ENDED, "a slot outlives its run"
@@ -252,6 +257,47 @@ def test_a_run_is_refused_while_the_limit_is_raised(locking_store: LockingStore,
         both(pools, order, ends, acquire(store, one), lambda: store.set_limit("x", 1))
         if ends[1] == "COMMIT":
             check(store, "a", "b")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("how", [give_up, end])
+def test_the_queue_of_the_next_run_is_paused_while_it_gets_the_slot(
+    locking_store: LockingStore, pools: Pools, order: str, how: Callable[..., Callable[[], Any]]
+) -> None:
+    """The slot goes to the run behind it, of another queue, whichever comes first; and to it when it is resumed."""
+    store = locking_store
+    hold = Hold(kind=HoldKind.QUEUE, name="other", held_at=NOW)
+    for ends in product(ENDS, ENDS):
+        empty(POSTGRES, *TABLES)
+        one = started(store, "a")
+        assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
+        waiting(store, "b", queue="other")
+        waiting(store, "c")
+        both(pools, order, ends, how(store, one), lambda: store.hold(hold))
+        expected = {"ROLLBACK": "a"}.get(ends[0]) or {"ROLLBACK": "b"}.get(ends[1], "c")
+        assert check(store, "a", "b", "c") == [expected]
+        if ends == ("COMMIT", "COMMIT"):
+            store.lift(HoldKind.QUEUE, "other")
+            held = store.claim_run("c", now=NOW, lease_until=NOW + LEASE, worker="w")
+            assert held is not None
+            give_up(store, held)()
+            assert check(store, "b", "c") == ["b"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_queue_is_resumed_while_a_slot_is_given_up_that_its_run_waits_for(
+    locking_store: LockingStore, pools: Pools, order: str
+) -> None:
+    store = locking_store
+    for ends in product(ENDS, ENDS):
+        empty(POSTGRES, *TABLES)
+        one = started(store, "a")
+        assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
+        waiting(store, "b", queue="other")
+        store.hold(Hold(kind=HoldKind.QUEUE, name="other", held_at=NOW))
+        both(pools, order, ends, give_up(store, one), lambda: store.lift(HoldKind.QUEUE, "other"))
+        expected = ["a"] if ends[0] == "ROLLBACK" else ["b"] if ends[1] == "COMMIT" else []
+        assert check(store, "a", "b") == expected
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -1,5 +1,5 @@
 """A model of limits: whatever runs do in whatever order, no more slots are held than allowed, and no slot is free while
-a run that is not paused waits for nothing else.
+a run that is not paused, and whose queue is not, waits for nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.core import transitions
-from durable.core.records import ENDED, RunChange, RunRecord, RunState
+from durable.core.records import ENDED, Hold, HoldKind, RunChange, RunRecord, RunState
 from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store import Store
@@ -23,7 +23,19 @@ RUNS = 4
 WANTS = ["x", "y", "xy"]
 
 _numbers = count()
-ACTS = ["acquire", "give up", "park", "end", "cancel", "pause", "resume", "crash", "sweep"]
+ACTS = [
+    "acquire",
+    "give up",
+    "park",
+    "end",
+    "cancel",
+    "pause",
+    "resume",
+    "pause queue",
+    "resume queue",
+    "crash",
+    "sweep",
+]
 OPERATIONS = st.tuples(st.sampled_from(ACTS), st.integers(0, RUNS - 1), st.sampled_from(WANTS))
 
 
@@ -42,7 +54,9 @@ class Model:
         self.held: dict[str, RunRecord] = {}  # by workers
         self.waiting: set[str] = set()  # parked in a line
         self.wants: dict[str, list[SlotWant]] = {}  # of runs that wait or hold
-        store.create([a_run(each) for each in self.ids])
+        self.queues = {each: f"q{number}-{place % 2}" for place, each in enumerate(self.ids)}
+        self.paused: set[str] = set()
+        store.create([a_run(each, queue=self.queues[each]) for each in self.ids])
 
     def has(self, run_id: str) -> bool:
         """Let a worker have the run, if one can."""
@@ -101,6 +115,16 @@ class Model:
         summary = Summary(SummaryKind.RESUMED)
         self._change(run_id, lambda run: transitions.resumed(run, now=NOW, summary=summary), RunState.PAUSED)
 
+    def pause_queue(self, run_id: str) -> None:
+        queue = self.queues[run_id]
+        assert self.store.hold(Hold(kind=HoldKind.QUEUE, name=queue, held_at=NOW)) == (queue not in self.paused)
+        self.paused.add(queue)
+
+    def resume_queue(self, run_id: str) -> None:
+        queue = self.queues[run_id]
+        assert self.store.lift(HoldKind.QUEUE, queue) == (queue in self.paused)
+        self.paused.discard(queue)
+
     def crash(self, run_id: str) -> None:
         if run_id in self.held:
             held = self.held.pop(run_id)
@@ -111,7 +135,8 @@ class Model:
         rows = self.store.slots(self.ids)
         for place, most in self.allowed.items():
             assert sum(each.is_held for each in rows if (each.limit, each.key) == place) <= (most or 0)
-        self.store.sweep_slots(NOW, 100)
+        for _ in range(2):  # what the first takes back from a paused queue, the second hands on
+            self.store.sweep_slots(NOW, 100)
         rows = self.store.slots(self.ids)
         runs = {each: the(self.store, each) for each in self.ids}
         full = {
@@ -122,11 +147,12 @@ class Model:
         for row in rows:
             run = runs[row.run_id]
             assert run.state not in ENDED, "no slot outlives its run"
+            is_passed_by = run.state == RunState.PAUSED or run.queue in self.paused
             if row.is_held:
+                is_used = run.lease_expires_at is not None
+                assert is_used or not is_passed_by, "nobody may use a slot that is held"
                 continue
-            assert (row.limit, row.key) in full or run.state == RunState.PAUSED, (
-                "a slot is free, and a run waits for it"
-            )
+            assert (row.limit, row.key) in full or is_passed_by, "a slot is free, and a run waits for it"
         for run_id, wants in self.wants.items():
             mine = [each for each in rows if each.run_id == run_id]
             if runs[run_id].state in ENDED:

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import UnknownLimitError
-from durable.core.records import RunChange, RunRecord, RunState
+from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
 from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store import Store, sql_functions
@@ -47,8 +47,8 @@ def claimed(store: Store, run_id: str) -> RunRecord:
     return held
 
 
-def runs(store: Store, ids: str) -> list[RunRecord]:
-    return [started(store, each) for each in ids]
+def runs(store: Store, ids: str, queue: str = "q") -> list[RunRecord]:
+    return [started(store, each, queue=queue) for each in ids]
 
 
 def test_as_many_are_held_as_the_limit_allows(store: Store) -> None:
@@ -198,6 +198,82 @@ def test_a_paused_run_keeps_its_place_and_is_passed_by(store: Store) -> None:
     assert take(store, claimed(store, "b"), want).place == 1
     give_up(store, claimed(store, "c"))
     assert holders(store, *"abc") == ["b"]
+
+
+def paused(store: Store, queue: str) -> None:
+    assert store.hold(Hold(kind=HoldKind.QUEUE, name=queue, held_at=NOW))
+
+
+def test_a_run_of_a_paused_queue_keeps_its_place_and_is_passed_by(store: Store) -> None:
+    one, three = runs(store, "ac")
+    [two] = runs(store, "b", queue="other")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    wait(store, three, want)
+    paused(store, "other")
+    give_up(store, one)
+    assert holders(store, *"abc") == ["c"]
+    wait(store, one, want)
+    assert store.lift(HoldKind.QUEUE, "other")
+    give_up(store, claimed(store, "c"))
+    assert holders(store, *"abc") == ["b"]
+    assert the(store, "b").wake_at == NOW
+
+
+def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_its_queue_is_resumed(store: Store) -> None:
+    [one] = runs(store, "a")
+    [two] = runs(store, "b", queue="other")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    paused(store, "other")
+    give_up(store, one)
+    store.sweep_slots(NOW, 100)
+    assert holders(store, *"ab") == []
+    assert store.lift(HoldKind.QUEUE, "other")
+    queues, _ = store.sweep_slots(NOW, 100)
+    assert queues == {"other"}
+    assert holders(store, *"ab") == ["b"]
+
+
+@pytest.mark.parametrize("limits", ["x", "xy"])
+def test_a_slot_that_a_run_of_a_paused_queue_has_not_used_goes_to_others(store: Store, limits: str) -> None:
+    """It was on its way when the queue was paused. Its run is the first again once the queue is resumed."""
+    one, three = runs(store, "ac")
+    two, four = runs(store, "bd", queue="other")
+    wants = [SlotWant(each, "", SlotKind.STEP, 1) for each in limits]
+    take(store, one, *wants)
+    wait(store, two, *wants)
+    wait(store, three, *wants)
+    wait(store, four, *wants)
+    give_up(store, one)
+    assert set(holders(store, *"abcd")) == {"b"}
+    paused(store, "other")
+    assert the(store, "b").lease_expires_at is None
+    for _ in range(3):
+        store.sweep_slots(NOW, 100)
+    assert set(holders(store, *"abcd")) == {"c"}
+    assert store.lift(HoldKind.QUEUE, "other")
+    store.sweep_slots(NOW, 100)
+    give_up(store, claimed(store, "c"))
+    store.sweep_slots(NOW, 100)
+    assert set(holders(store, *"abcd")) == {"b"}
+    two = claimed(store, "b")
+    assert take(store, two, *wants).is_granted
+    give_up(store, two)
+    assert set(holders(store, *"abcd")) == {"d"}
+
+
+def test_a_pass_under_way_keeps_its_slot_when_its_queue_is_paused(store: Store) -> None:
+    [one] = runs(store, "a", queue="other")
+    [two] = runs(store, "b")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    paused(store, "other")
+    store.sweep_slots(NOW, 100)
+    assert holders(store, *"ab") == ["a"]
 
 
 def test_several_limits_are_taken_together_or_not_at_all(store: Store) -> None:

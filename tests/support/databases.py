@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +16,10 @@ __all__ = ["migrated", "only_with_a_server"]
 
 
 @contextmanager
-def migrated(alias: str, config: dict[str, Any]) -> Iterator[None]:
+def migrated(alias: str, config: dict[str, Any], apps: Sequence[str] = ("auth", "durable")) -> Iterator[None]:
     """Inside, `alias` is a database with durable's tables and those of users. For a caller that may use databases."""
     connections.databases[alias] = connections.configure_settings({"default": {}, alias: config})[alias]
-    for app in ("auth", "durable"):
+    for app in apps:
         call_command("migrate", app, database=alias, verbosity=0)
     yield
     connections[alias].close()

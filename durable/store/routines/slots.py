@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from durable.core.records import RunState
+from durable.core.records import HoldKind, RunState
 from durable.core.slot_records import SlotKind
 from durable.store.routines.definitions import Function
 from durable.store.row_rules import MOST_IN_LINE
 
 __all__ = ["SLOTS"]
+
+#: The run `r` may be given a slot: it goes on, it is not paused, and workers take runs of its queue.
+_MAY_BE_NEXT: Final = f"""r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = '{HoldKind.QUEUE}' AND h.name = r.queue)"""
 
 SLOTS: Final = (
     # Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if another transaction has it
@@ -42,8 +46,9 @@ BEGIN
   END LOOP;
 END $$
 """),
-    # Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. Returns the
-    # queue to notify, NULL for none.
+    # Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. A run whose
+    # queue was paused meanwhile, and that no worker executes, is put back to the head of the line. Returns the queue to
+    # notify, NULL for none.
     Function.of(f"""
 CREATE FUNCTION durable_tell_of_slot_1(of_run text, of_limit text, of_key text, at timestamptz) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -65,13 +70,27 @@ BEGIN
   IF r.finished_at IS NOT NULL OR r.state = '{RunState.PAUSED}' THEN
     RETURN NULL;
   END IF;
+  IF r.lease_expires_at IS NULL
+    AND EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = '{HoldKind.QUEUE}' AND h.name = r.queue) THEN
+    WITH gone AS (DELETE FROM durable_slot WHERE run_id = of_run AND is_held AND kind <> '{SlotKind.OPEN}'
+      RETURNING location, "limit", key, kind, since),
+    noted AS (INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, '' FROM gone)
+    INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
+    SELECT DISTINCT ON (g.location) of_run, g.location, g."limit", g.key, g.kind, false,
+      (SELECT COALESCE(min(s.place), 1) - 1 FROM durable_slot AS s
+        WHERE s."limit" = g."limit" AND s.key = g.key AND NOT s.is_held), g.since,
+      (SELECT json_agg(json_build_array(w."limit", w.key, w.kind) ORDER BY w."limit", w.key)::text
+        FROM gone AS w WHERE w.location = g.location)
+    FROM gone AS g ORDER BY g.location, g."limit", g.key;
+    RETURN NULL;
+  END IF;
   UPDATE durable_run SET wake_at = LEAST(wake_at, at) WHERE id = of_run;
   RETURN CASE WHEN r.lease_expires_at IS NULL OR r.lease_expires_at <= at THEN r.queue END;
 END $$
 """),
     # Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if another
-    # transaction has the key locked. A run that is paused keeps its place and is passed by. Returns the queues to
-    # notify.
+    # transaction has the key locked. A run that is paused, or whose queue is, keeps its place and is passed by. Returns
+    # the queues to notify.
     Function.of(f"""
 CREATE FUNCTION durable_hand_on_1(of_limit text, of_key text, at timestamptz, may_wait boolean) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -97,14 +116,14 @@ BEGIN
   WHILE number < most LOOP
     SELECT s.id, s.run_id, s.location, s.wants INTO head FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
     WHERE s."limit" = of_limit AND s.key = of_key AND NOT s.is_held
-      AND r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL
+      AND {_MAY_BE_NEXT}
     ORDER BY s.place LIMIT 1 FOR UPDATE OF s SKIP LOCKED;
     IF NOT FOUND THEN
       -- a place that somebody has locked is that of a run which is ending: if it goes on nevertheless, it is next
       INSERT INTO durable_slotnote ("limit", key, run_id) SELECT of_limit, of_key, '' WHERE EXISTS (
         SELECT 1 FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
         WHERE s."limit" = of_limit AND s.key = of_key AND NOT s.is_held
-          AND r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL);
+          AND {_MAY_BE_NEXT});
       EXIT line;
     END IF;
     full_one := NULL;
@@ -249,7 +268,7 @@ BEGIN
     IF number >= most OR EXISTS (
       SELECT 1 FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
       WHERE s."limit" = w."limit" AND s.key = w.key AND NOT s.is_held AND (mine.id IS NULL OR s.id <> mine.id)
-        AND r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL
+        AND {_MAY_BE_NEXT}
         AND (mine.id IS NULL OR (mine."limit", mine.key) <> (w."limit", w.key) OR s.place < mine.place)
     ) THEN
       IF mine.id IS NULL OR (mine."limit", mine.key) <> (w."limit", w.key) THEN
@@ -311,13 +330,14 @@ BEGIN
   RETURN CASE WHEN queues <> '{{}}' THEN array_to_json(array_remove(queues, NULL))::text END;
 END $$
 """),
-    # Do what is noted, at most so much of it. Returns the queues to notify, as JSON, and how much was done.
-    Function.of("""
+    # Do what is noted, at most so much of it; and take slots back that were handed to runs of a queue which was paused
+    # meanwhile. Returns the queues to notify, as JSON, and how much was done.
+    Function.of(f"""
 CREATE FUNCTION durable_sweep_slots_1(at timestamptz, most integer, OUT queues_to_notify text, OUT number integer)
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   k record;
-  queues text[] := '{}';
+  queues text[] := '{{}}';
 BEGIN
   number := 0;
   FOR k IN SELECT id, "limit", key, run_id FROM durable_slotnote ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED LOOP
@@ -335,11 +355,19 @@ BEGIN
         SELECT id FROM durable_run WHERE id = k.run_id AND lease_expires_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
     END IF;
     IF EXISTS (SELECT 1 FROM durable_limitkey WHERE "limit" = k."limit" AND key = k.key) THEN
+      IF EXISTS (SELECT 1 FROM durable_hold WHERE kind = '{HoldKind.QUEUE}')
+        AND durable_lock_limit_1(k."limit", k.key, false) THEN
+        PERFORM durable_tell_of_slot_1(held.run_id, k."limit", k.key, at) FROM (
+          SELECT DISTINCT s.run_id FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
+          JOIN durable_hold AS h ON h.kind = '{HoldKind.QUEUE}' AND h.name = r.queue
+          WHERE s."limit" = k."limit" AND s.key = k.key AND s.is_held AND s.kind <> '{SlotKind.OPEN}'
+            AND r.lease_expires_at IS NULL) AS held;
+      END IF;
       queues := queues || durable_hand_on_1(k."limit", k.key, at, false);
     END IF;
     number := number + 1;
   END LOOP;
-  IF queues <> '{}' THEN
+  IF queues <> '{{}}' THEN
     queues_to_notify := array_to_json(array_remove(queues, NULL))::text;
   END IF;
 END $$
