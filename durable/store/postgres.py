@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import IntegrityError, InternalError, connections, transaction
+from django.db import Error, IntegrityError, InternalError, connections, transaction
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
@@ -35,6 +36,7 @@ from durable.core.records import (
     SavedDetails,
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
+from durable.models import Run, SlotNote
 from durable.models.fields import pack, unpack
 from durable.store import groups, keys, libpq, patience, rates, row_rules, sessions, sql, sql_functions, tags
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
@@ -231,9 +233,13 @@ class PostgresStore(DatabaseStore):
 
     def commit(self, batch: Batch) -> Committed:
         if batch.run is None or batch.run.get("state") != RunState.COMPLETED:
-            return self._written(batch)
-        with self._refusing_to_leave_messages():
-            return self._written(batch)
+            committed = self._written(batch)
+        else:
+            with self._refusing_to_leave_messages():
+                committed = self._written(batch)
+        if _NOTED not in committed.queues_to_notify:
+            return committed
+        return replace(committed, queues_to_notify=self._told(committed.queues_to_notify, batch.now))
 
     def _written(self, batch: Batch) -> Committed:
         has_groups = bool(batch.groups or batch.awaited_groups)
@@ -263,7 +269,7 @@ class PostgresStore(DatabaseStore):
             raise LeaseLost
         if undefined is not None:
             raise UnknownLimitError(unpack(undefined))
-        to_notify = _queues(queues)
+        to_notify = self._told(_queues(queues), now)
         if line is None:
             return Admission(is_granted=True, queues_to_notify=to_notify)
         limit, key, place, held, at_once = json.loads(line)
@@ -309,7 +315,25 @@ class PostgresStore(DatabaseStore):
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
         queues, number = sql_functions.SWEEP_SLOTS(self.alias, [text(now), str(most)])
-        return _queues(queues), int(number or 0)
+        return _queues(queues) - {_NOTED}, int(number or 0)
+
+    def _told(self, queues: frozenset[str], now: datetime) -> frozenset[str]:
+        """Return the queues to notify, after telling runs of their slots whose rows were locked when they got them.
+
+        Mostly the commit that parks the run has the lock: it ends at once. What is not told here, the ticker tells.
+        """
+        if _NOTED not in queues:
+            return queues
+        queues -= {_NOTED}
+        if connections[self.alias].in_atomic_block:
+            return queues  # the notes are not committed
+        noted = SlotNote.objects.using(self.alias).exclude(run_id="").values("run_id")
+        runs = Run.objects.using(self.alias).filter(id__in=noted).order_by("id").select_for_update(no_key=True)
+        # whatever happens here, the commit that left the note has happened
+        with suppress(patience.RowsLocked, Error), patience.impatient(self.alias):
+            list(runs.values_list("id"))
+            queues |= self.sweep_slots(now, _TOLD_AT_ONCE)[0]
+        return queues
 
     def _committed(self, batch: Batch) -> Committed:
         if _only_entries(batch):
@@ -469,6 +493,9 @@ class PostgresStore(DatabaseStore):
 
 
 _NOTHING_ASKED: Final = Committed()
+#: Among the queues to notify: a run whose row was locked has a slot now, and a note says so.
+_NOTED: Final = ""
+_TOLD_AT_ONCE: Final = 100  # notes
 #: What a commit is refused with, by the constraint that a function names in its error.
 _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
     "durable_child_id_is_free": ChildIdTaken,

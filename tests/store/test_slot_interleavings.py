@@ -6,24 +6,28 @@ more slots than allowed, leave one free while a run waits for it, lose a wake-up
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
 from durable.core.records import ENDED, Hold, HoldKind, OutgoingMessage, RunChange, RunRecord, RunState
 from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
+from durable.store import patience
 from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.emptying import empty
 from tests.store.making import LEASE, NOW, commit, park, started, the
+from tests.support.locks import until_sessions_wait_for_locks
 from tests.support.transitions import CALLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
@@ -218,6 +222,32 @@ def test_a_slot_is_handed_on_while_somebody_has_the_row_of_the_next_run(
         message = OutgoingMessage(id="m", to="b", queue="q", body="1", sent_at=NOW)
         both(pools, order, ends, end(store, one), partial(store.send, [message]))
         assert check(store, "a", "b") == (["b"] if ends[0] == "COMMIT" else ["a"])
+
+
+def test_a_run_that_parks_while_it_is_given_the_slot_is_told_by_the_commit_that_gives_it(
+    postgres_store: PostgresStore, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That commit cannot write the run's row, and leaves a note; no ticker is needed where the other one then ends."""
+    store, patient = postgres_store, patience.set_patience
+    monkeypatch.setattr(patience, "set_patience", lambda alias: patient(alias, 60.0))
+    one, two = started(store, "a"), started(store, "b")
+    assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
+    assert not store.acquire(two.id, two.fence, "s", [X], NOW).is_granted
+    has_parked = threading.Event()
+
+    def parks() -> None:
+        with transaction.atomic(using=POSTGRES):
+            park(store, two, batch={"slots": SlotChange(awaited=["s"])})
+            has_parked.set()
+            until_sessions_wait_for_locks(POSTGRES)
+
+    other = pools[0].submit(parks)
+    assert has_parked.wait(120)
+    answer = commit(store, one, slots=SlotChange(released=["s"]))
+    other.result(120)
+    assert answer.queues_to_notify == {"q"}
+    assert the(store, "b").wake_at == NOW
+    assert [each.run_id for each in store.slots(["a", "b"]) if each.is_held] == ["b"]
 
 
 @pytest.mark.parametrize("order", ORDERS)

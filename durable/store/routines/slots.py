@@ -48,7 +48,7 @@ END $$
 """),
     # Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. A run whose
     # queue was paused meanwhile, and that no worker executes, is put back to the head of the line. Returns the queue to
-    # notify, NULL for none.
+    # notify, NULL for none, and '' where it has left a note.
     Function.of(f"""
 CREATE FUNCTION durable_tell_of_slot_1(of_run text, of_limit text, of_key text, at timestamptz) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -59,7 +59,7 @@ BEGIN
   FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, of_run);
-    RETURN NULL;
+    RETURN '';
   END IF;
   IF r.state = '{RunState.PAUSED}' THEN
     -- it was paused when the slot was on its way to it: others are to have what it does not use
