@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["END", "LONGEST", "Cell", "Want", "begin_anew", "rescale", "reserve", "units_before"]
+__all__ = ["END", "LONGEST", "Cell", "Want", "begin_anew", "given_until", "rescale", "reserve", "units_before"]
 
 #: The time that the units of one attempt may take: 366 days.
 LONGEST: Final = 366 * 86_400 * 1_000_000_000
@@ -34,7 +34,8 @@ class Cell:
 class Want:
     """An attempt: its units, and its reservation if it has one. It may begin up to `patience` after `at`.
 
-    Nothing of the key begins before `closed_until`. Without `may_begin` it takes a reservation alone.
+    Nothing of the key begins before `closed_until`. Without `may_begin` it takes a reservation alone. `last` is the
+    moment of the last of all reservations of the key that wait, None if none does.
     """
 
     units: int
@@ -43,19 +44,21 @@ class Want:
     closed_until: int = 0
     reservation: int | None = None
     may_begin: bool = True
+    last: int | None = None
 
 
 def reserve(cell: Cell, spacing: int, burst: int, want: Want) -> tuple[bool, int]:
     """Return whether the attempt begins now, and its moment; change the cell.
 
-    An attempt without a reservation is given the moment behind all others. One that is due begins if what has begun
-    until now leaves room for it; otherwise it is put off behind the others that were. So attempts that come due late,
-    together, do not begin together.
+    An attempt without a reservation is given the moment behind all others that wait. One that is due begins if what has
+    begun until now leaves room for it; otherwise it is put off behind the others that were. So attempts that come due
+    late, together, do not begin together.
     """
     start = max(want.at, want.closed_until)
     latest, cost, room = want.at + want.patience, want.units * spacing, burst * spacing
     larger = max(0, cost - room)
     if want.reservation is None:
+        _give_back(cell, room, start, want.last)
         cell.reserved = min(END, max(cell.reserved, cell.put_off, start) + cost)
         moment = max(start, cell.reserved - room)
     else:
@@ -72,6 +75,18 @@ def reserve(cell: Cell, spacing: int, burst: int, want: Want) -> tuple[bool, int
         return True, begins_at
     cell.put_off = min(END, max(cell.put_off, cell.begun, start - larger) + cost)
     return False, max(start, cell.put_off - room)
+
+
+def given_until(cell: Cell, room: int, last: int | None) -> int:
+    """Return up to when moments are given to attempts that wait for them or have begun; 0 for none ever."""
+    return min(max(cell.reserved, cell.put_off), max(cell.begun, 0 if last is None else last + room))
+
+
+def _give_back(cell: Cell, room: int, start: int, last: int | None) -> None:
+    """Forget the reservations behind the last one that waits: their runs have ended."""
+    if max(cell.reserved, cell.put_off) > max(start, cell.begun):
+        taken = max(cell.begun, 0 if last is None else last + room)
+        cell.reserved, cell.put_off = min(cell.reserved, taken), min(cell.put_off, taken)
 
 
 def units_before(moment: int, at: int, closed_until: int, spacing: int) -> int:

@@ -86,6 +86,7 @@ class MemoryRates:
             closed_until=closed,
             reservation=None if ticket is None else nanoseconds(ticket.at),
             may_begin=may_begin,
+            last=self._last(want.limit, want.key),
         )
         begins, moment = gcra.reserve(self._cell(want.limit, want.key), rate.spacing, rate.burst, wanted)
         answer = Reservation(
@@ -153,7 +154,9 @@ class MemoryRates:
             {key for of, key in [*self.cells, *self.closings, *self.refused] if of == limit and key in keys}
         ):
             cell, closing = self.cells.get((limit, key), Cell()), self.closings.get((limit, key))
-            newest = max(cell.reserved, cell.put_off)
+            rate = self.rate(limit)
+            room = rate.burst * rate.spacing if rate is not None else 0
+            newest = gcra.given_until(cell, room, self._last(limit, key))
             is_open = closing is None or closing.until <= at
             reserved = from_nanoseconds(newest) if newest else None
             closed = None if is_open else closing
@@ -169,6 +172,10 @@ class MemoryRates:
             )
             found.append(row)
         return found
+
+    def _last(self, limit: str, key: str) -> int | None:
+        waiting = [each.at for each in self.tickets.values() if (each.want.limit, each.want.key) == (limit, key)]
+        return nanoseconds(max(waiting)) if waiting else None
 
     def _cell(self, limit: str, key: str) -> Cell:
         return self.cells.setdefault((limit, key), Cell())
@@ -192,11 +199,16 @@ class MemoryRates:
                 for place, ticket in self.tickets.items()
                 if (ticket.want.limit, ticket.want.key) == (of, each) and ticket.at > at
             ]
+            moment: int | None = None
             for _, (run_id, location), ticket in sorted(waiting, key=lambda one: one[0]):
                 if (run := runs.get(run_id)) is None or run.state in ENDED:
                     continue
                 wanted = Want(
-                    units=ticket.want.units, at=nanoseconds(at), closed_until=self._closed(of, each), may_begin=False
+                    units=ticket.want.units,
+                    at=nanoseconds(at),
+                    closed_until=self._closed(of, each),
+                    may_begin=False,
+                    last=moment,
                 )
                 _, moment = gcra.reserve(cell, rate.spacing, rate.burst, wanted)
                 new = from_nanoseconds(moment)

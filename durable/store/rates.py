@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import connections
-from django.db.models import F
+from django.db.models import F, OuterRef, Subquery
 
 from durable.core import gcra
 from durable.core.errors import RateUnitsError, UnknownLimitError
@@ -57,6 +58,7 @@ def reserve(
             closed_until=closed,
             reservation=None if ticket is None else nanoseconds(ticket.at),
             may_begin=may_begin,
+            last=_last(alias, want.limit, want.key) if ticket is None else None,
         ),
     )
     if begins and may_begin:
@@ -73,7 +75,7 @@ def reserve(
 
 
 def forget(alias: str, run_id: str) -> None:
-    """Delete the reservations of a run that has ended. What they took of the rate is not given back."""
+    """Delete the reservations of a run that has ended. The next attempt that asks has those behind which none waits."""
     Reservation.objects.using(alias).filter(run_id=run_id).delete()
 
 
@@ -122,12 +124,15 @@ def open_again(alias: str, limit: str, key: str, at: datetime) -> tuple[LimitClo
 
 def keys_of(alias: str, limit: str, keys: Sequence[str], at: datetime) -> list[RateKeyRow]:
     """Return what is taken of these keys of a limit (`Store.rate_keys`)."""
-    rows = RateKey.objects.using(alias).filter(limit=limit, key__in=keys).order_by("key")
+    last = Reservation.objects.filter(limit=OuterRef("limit"), key=OuterRef("key")).order_by("-at").values("at")[:1]
+    rows = RateKey.objects.using(alias).filter(limit=limit, key__in=keys).order_by("key").annotate(last=Subquery(last))
+    rate = RateLimit.objects.using(alias).filter(name=limit).first()
+    room = rate.now.burst * rate.now.spacing if rate is not None else 0
     return [
         RateKeyRow(
             limit=row.limit,
             key=row.key,
-            reserved_until=from_nanoseconds(newest) if (newest := max(row.reserved, row.put_off)) else None,
+            reserved_until=from_nanoseconds(until) if (until := _given_until(row, room)) else None,
             closing=row.closing(at),
             recent=row.recent,
             refused=row.refused,
@@ -135,6 +140,12 @@ def keys_of(alias: str, limit: str, keys: Sequence[str], at: datetime) -> list[R
         )
         for row in rows
     ]
+
+
+def _given_until(row: Any, room: int) -> int:
+    """Return up to when moments of a key are given. The row has the moment of the last attempt that waits."""
+    last = None if row.last is None else nanoseconds(row.last)
+    return gcra.given_until(Cell(row.reserved, row.begun, row.put_off), room, last)
 
 
 def note_refused(alias: str, limit: str, key: str, start: RefusedStart) -> None:
@@ -180,6 +191,13 @@ def _closed(alias: str, limit: str, key: str) -> int:
     )
 
 
+def _last(alias: str, limit: str, key: str) -> int | None:
+    """Return the moment of the last attempt that waits for a key, None for none."""
+    waiting = Reservation.objects.using(alias).filter(limit=limit, key=key).order_by("-at")
+    found = waiting.values_list("at", flat=True).first()
+    return None if found is None else nanoseconds(found)
+
+
 def _put(alias: str, row: RateKey, cell: Cell) -> None:
     values = {"reserved": cell.reserved, "begun": cell.begun, "put_off": cell.put_off, "recent": row.recent}
     RateKey.objects.using(alias).filter(pk=row.pk).update(**values)
@@ -202,8 +220,9 @@ def _retimed(alias: str, limit: str, key: str | None, at: datetime, spacing_befo
             gcra.rescale(cell, now, spacing_before, rate.spacing)
         gcra.begin_anew(cell)
         waiting = Reservation.objects.using(alias).filter(limit=limit, key=row.key, at__gt=at).order_by("id")
+        moment: int | None = None
         for ticket in waiting[:_RETIMED]:
-            wanted = Want(units=ticket.units, at=now, closed_until=closed, may_begin=False)
+            wanted = Want(units=ticket.units, at=now, closed_until=closed, may_begin=False, last=moment)
             _, moment = gcra.reserve(cell, rate.spacing, rate.burst, wanted)
             queues |= _move(alias, ticket, from_nanoseconds(moment), at)
         _put(alias, row, cell)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from durable.core import gcra
 from durable.core.gcra import Cell, Want
 from durable.core.rates import LimitClosing, Rate, RateWant, nanoseconds
-from durable.store import Store
+from durable.store import Store, rates
+from durable.store.database import DatabaseStore
+from durable.store.memory import MemoryStore
 from tests.store.making import LEASE, NOW, a_run
 from tests.store.windows import check
 
@@ -33,7 +35,10 @@ ASKS = st.tuples(
 )
 CLOSES = st.tuples(st.just("close"), st.integers(1, 20), st.sampled_from([0, 0.5]), st.just(1), st.just(False))
 BACKWARDS = st.tuples(st.just("ask"), st.integers(0, RUNS - 1), st.just(-30), st.just(1), st.just(True))
-ACTS = st.lists(st.one_of(ASKS, ASKS, ASKS, CLOSES, BACKWARDS), max_size=40)
+CANCELS = st.tuples(
+    st.just("cancel"), st.integers(0, RUNS - 1), st.sampled_from([0, 0.3]), st.sampled_from([1, 2]), st.just(False)
+)
+ACTS = st.lists(st.one_of(ASKS, ASKS, ASKS, CANCELS, CLOSES, BACKWARDS), max_size=40)
 RATES = st.sampled_from(["1/s", "3/s", "7/min", "1/7 s"])
 
 
@@ -50,9 +55,19 @@ def test_no_window_has_more_than_the_rate_and_the_burst(
         if act == "close":
             closed = at + number * SECOND
             continue
+        last = max(waiting.values(), default=None)
+        if act == "cancel":
+            waiting.pop((number, units), None)
+            continue
         reservation = waiting.pop((number, units), None)
         wanted = Want(
-            units=units, at=at, patience=patience, closed_until=closed, reservation=reservation, may_begin=may_begin
+            units=units,
+            at=at,
+            patience=patience,
+            closed_until=closed,
+            reservation=reservation,
+            may_begin=may_begin,
+            last=last,
         )
         begins, moment = gcra.reserve(cell, spacing, burst, wanted)
         if begins and may_begin:
@@ -62,6 +77,15 @@ def test_no_window_has_more_than_the_rate_and_the_burst(
         else:
             waiting[number, units] = moment
     check(begun, spacing, max([burst, *(units for _, units in begun)]))
+
+
+def forgotten(store: Store, run_id: str) -> None:
+    """Delete the reservations of a run, as its end does."""
+    if isinstance(store, MemoryStore):
+        store._rates.forget(run_id)
+    else:
+        assert isinstance(store, DatabaseStore)
+        rates.forget(store.alias, run_id)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -86,6 +110,11 @@ def test_every_store_computes_what_the_algorithm_says(
         run = held[of]
         assert run is not None
         want = RateWant(limit, "k", units, given_rate)
+        last = max((moment for _, moment in waiting.values()), default=None)
+        if act == "cancel":  # without the end of the run, which has others to make in this test
+            forgotten(store, run.id)
+            waiting.pop(of, None)
+            continue
         answer = store.reserve(run.id, run.fence, "s", want, at, may_begin=may_begin, patience=0.1)
         before = waiting.pop(of, None)
         wanted = Want(
@@ -95,6 +124,7 @@ def test_every_store_computes_what_the_algorithm_says(
             closed_until=closed,
             reservation=before[1] if before is not None and before[0] == units else None,
             may_begin=may_begin,
+            last=last,
         )
         begins, moment = gcra.reserve(cell, given_rate.spacing, burst, wanted)
         stored = -(-moment // 1_000) * 1_000  # moments of rows have microseconds

@@ -194,9 +194,24 @@ def test_a_run_that_ends_leaves_no_reservation(store: Store) -> None:
     reserve(store, one)
     assert reserve(store, two).at == at(1)
     commit(store, two, run=transitions.completed(two, now=NOW, output="1"))
-    assert reserve(store, three).at == at(2), "what it had reserved is lost"
     [row] = store.rate_keys("api", [""], NOW)
-    assert row.reserved_until == at(3)
+    assert row.reserved_until == at(1), "only what has begun"
+    assert reserve(store, three).at == at(1), "nobody waits behind it"
+    [row] = store.rate_keys("api", [""], NOW)
+    assert row.reserved_until == at(2)
+
+
+def test_the_moments_of_ended_runs_are_given_again_where_nobody_waits_behind_them(store: Store) -> None:
+    """Those between others stay reserved: nobody is moved because somebody else has ended."""
+    many = runs(store, "abcdefgh")
+    assert [reserve(store, each).at for each in many] == [at(number) for number in range(8)]
+    for each in (many[2], *many[4:]):
+        commit(store, each, run=transitions.completed(each, now=NOW, output="1"))
+    late = started(store, "late")
+    assert reserve(store, late).at == at(4), "behind the one that waits until 3"
+    assert reserve(store, many[1], 1).begins
+    assert reserve(store, many[3], 3).begins
+    assert reserve(store, late, 4).begins
 
 
 def test_what_is_refused(store: Store) -> None:

@@ -37,6 +37,7 @@ DECLARE
   latest bigint := now_at + patience;
   due bigint;
   first bigint;
+  taken bigint;
   bucket bigint;
   ring bigint[];
   passed integer;
@@ -80,6 +81,14 @@ BEGIN
   IF FOUND THEN
     due := ticket.reserved_at;
   ELSE
+    IF GREATEST(cell.reserved, cell.put_off) > GREATEST(starts, cell.begun) THEN
+      -- moments behind the last attempt that waits are of runs that have ended: they are given again
+      SELECT (extract(epoch FROM r.at) * 1000000)::bigint * 1000 + room INTO taken FROM durable_reservation AS r
+      WHERE r."limit" = of_limit AND r.key = of_key ORDER BY r.at DESC LIMIT 1;
+      taken := GREATEST(cell.begun, taken);
+      cell.reserved := LEAST(cell.reserved, taken);
+      cell.put_off := LEAST(cell.put_off, taken);
+    END IF;
     cell.reserved := LEAST({END}, GREATEST(cell.reserved, cell.put_off, starts) + cost);
     due := GREATEST(starts, cell.reserved - room);
   END IF;
