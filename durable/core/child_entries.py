@@ -63,11 +63,14 @@ def started_children(entry: EntryRecord) -> list[str]:
 def dropped_with(entry: EntryRecord) -> list[str]:
     """Return what is dropped when the entry is taken back: the child that it has started, or the place of a loop.
 
+    A start that is made anew still has the child before, which may go on, and hold the key, until it is undone.
     The entries of a loop's older iterations are gone: their children are those that were started below its place.
     A place ends with "/", which no id contains.
     """
     if entry.kind == EntryKind.LOOP and entry.data.get("pruned"):
         return [f"{entry.location}/"]
+    if entry.kind == EntryKind.CHILD and ANEW in entry.data and entry.data["action"] != RESULT:
+        return [entry.data["child"]]
     return started_children(entry)
 
 

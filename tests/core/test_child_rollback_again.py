@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pytest_django import Settings
 
 from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, workflow
+from durable.core.records import RunState
 from durable.testing import Harness, SimulatedCrash
 from tests.support.stores import STORES, in_force, settle
 
@@ -513,3 +515,28 @@ def test_rows_are_undone_and_started_anew_too(store: str, settings: Settings) ->
         settle()
         assert run.result(timeout=1) == "charge a"
         assert DONE == ["charge a", "undo charge a", "charge a"]
+
+
+@each_mistaken
+@pytest.mark.parametrize("state", ["running", "completed"])
+def test_a_replay_in_place_of_a_start_that_is_made_anew_drops_the_child_before(parent: Any, state: str) -> None:
+    """What it has done is not undone, and the plan says so; if it still goes on, it is cancelled."""
+    with Harness() as h:
+        run = stopped_by_a_mistake(h, parent)
+        child = child_of(run)
+        run.recover()
+        others: dict[str, Any] = (
+            {"wake_at": h.now, "finished_at": None} if state == "running" else {"output": '"a"', "request_reason": ""}
+        )
+        h._store._runs[child.id] = replace(h._store._runs[child.id], state=RunState(state), summary="", **others)
+        place = next(each.location for each in run.history() if each.kind == "child")
+        plan = run.plan_replay(place)
+        assert plan.not_compensated == (place,)
+        assert [each for each in plan.notes if "are not run" in each]
+        assert (child.id in plan.children) == (state == "running")
+        run.replay(place, in_place=True, plan_hash=plan.hash)
+        h.settle()
+        h.advance("1 minute")
+        assert h.finish(run).state == "completed"
+        assert child.state == ("completed" if state == "completed" else "cancelled")
+        assert child_of(run, 1).state == "completed"
