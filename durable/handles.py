@@ -71,8 +71,12 @@ class Handle(Generic[R_co]):
 
     @property
     def wake_at(self) -> datetime | None:
-        """The time at which the run continues without a message or an operator; None if there is none. Aware."""
-        return operations.record(self.id).wake_at
+        """The time at which the run continues without a message or an operator. Aware.
+
+        None if there is none, and while a worker has the run.
+        """
+        found = operations.record(self.id)
+        return None if found.lease_expires_at is not None else found.wake_at
 
     @property
     def waiting_for(self) -> list[str] | None:

@@ -311,10 +311,10 @@ def _doing(words: Words, doing: Sequence[Doing]) -> str:
 def _waiting(words: Words, doing: Sequence[Doing], queues: Sequence[str] | None, until: str | None) -> str:
     does = _doing(words, doing)
     moment = "" if until is None else f"{datetime.fromisoformat(until):%Y-%m-%d %H:%M:%S} UTC"
-    if queues is None and does:
-        return words.gettext("{does}; goes on at {moment}").format(does=does, moment=moment) if moment else does
-    waits = _waits(words, queues, moment)
-    return "; ".join(filter(None, (does, waits)))
+    if not does:
+        return _waits(words, queues, moment)
+    does = "; ".join(filter(None, (does, _waits(words, queues, ""))))  # the moment may be that of either
+    return words.gettext("{does}; goes on at {moment}").format(does=does, moment=moment) if moment else does
 
 
 def _waits(words: Words, queues: Sequence[str] | None, moment: str) -> str:

@@ -214,7 +214,8 @@ def _waiting(facts: Facts, overdue: Explanation | None) -> Explanation:
         headline = _("%(waits)s; a message or the deadline has come; no worker has taken it yet")
         return Explanation(headline=headline % {"waits": waits})
     if run.wake_at is not None:
-        headline = _("%(waits)s until %(when)s") % {"waits": waits, "when": until(run.wake_at, now)}
+        told = _("%(waits)s; goes on %(when)s") if beside else _("%(waits)s until %(when)s")
+        headline = told % {"waits": waits, "when": until(run.wake_at, now)}  # the moment may be that of either
     else:
         headline = _("%(waits)s, without a deadline") % {"waits": waits}
     if facts.unreceived:

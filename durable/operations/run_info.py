@@ -29,7 +29,7 @@ class RunInfo:
       says how many of its children the workers have still to cancel.
     - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's
       code has stopped the run, so nothing was undone, and recover() continues the run after the code is fixed.
-    - `wake_at`: when the run continues by itself; None if it does not.
+    - `wake_at`: when the run continues by itself; None if it does not, and while a worker has it.
     - `waiting_for`: the message queues that the run waits for, [] for any; None if it waits for no message.
     - `created_at`, `started_at`, `finished_at`: aware times; the last two are None until they happen.
     - `parent_id`: the run whose step started it. `replay_of_id`: the run that it repeats. None if there is none.
@@ -75,7 +75,7 @@ class RunInfo:
             state=str(row.state),
             summary=str(row.summary) if summary is None else summary,
             error=row.error,
-            wake_at=row.wake_at,
+            wake_at=None if row.lease_expires_at is not None else row.wake_at,
             waiting_for=awaited_queues(row.state, row.waiting_for),
             created_at=row.created_at,
             started_at=row.started_at,

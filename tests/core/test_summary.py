@@ -111,7 +111,7 @@ class TestEachKind:
         (Park(T, doing=[BACKOFF]), f'step "charge" failed (GatewayTimeout), attempt 1 of 3; goes on at {AT}'),
         (
             Park(T, frozenset({"a"}), [asleep("s"), BACKOFF]),
-            f'asleep in "s"; step "charge" failed (GatewayTimeout), attempt 1 of 3; waiting for a message in a or {AT}',
+            f'asleep in "s"; step "charge" failed (GatewayTimeout), attempt 1 of 3; waiting for a message in a; goes on at {AT}',
         ),
         (
             Park(T, doing=[compensating("sold out")]),
@@ -187,3 +187,11 @@ def test_a_summary_tells_nothing_of_other_runs_for_a_reader_who_may_not_see_them
     ended = Summary(SummaryKind.PARENT_ENDED, parent="other-1", state="failed")
     assert "other-1" not in ended.without_others
     assert Summary(SummaryKind.PAUSED).without_others == "paused"
+
+
+def test_the_moment_of_a_race_is_not_told_as_the_end_of_one_of_its_waits() -> None:
+    """It may be that of the step's next attempt: the wait has no end then."""
+    found = Summary(SummaryKind.WAITING, doing=[BACKOFF], queues=["cancel"], until=T.isoformat())
+    assert found == (
+        f'step "charge" failed (GatewayTimeout), attempt 1 of 3; waiting for a message in cancel; goes on at {AT}'
+    )

@@ -28,6 +28,7 @@ from durable import (
 from durable.models import Run
 from durable.shortcuts import aget_run_or_404, get_run_or_404
 from durable.testing import Harness
+from tests.support.stores import STORES, in_force
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -210,3 +211,15 @@ class TestRows:
         assert ids(orders.due()) == {"open"}
         with pytest.raises(ValueError, match="'asleep' is not a valid RunState"):
             orders.in_state("asleep")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", ["memory", *STORES])
+def test_a_run_that_a_worker_has_goes_on_at_no_moment(name: str) -> None:
+    with Harness() if name == "memory" else in_force(name):
+        run = order.using(id="held", delay="1 hour").start(1)
+        assert run.wake_at == run.info().wake_at is not None
+        at = runtime.current()
+        now = at.now() + timedelta(hours=2)
+        assert at.store.claim_run("held", now=now, lease_until=now + timedelta(minutes=1), worker="w") is not None
+        assert (run.info().state, run.info().wake_at, run.wake_at) == ("running", None, None)
