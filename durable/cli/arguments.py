@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn, TextIO
 
+from django.core.management.base import CommandError
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 
+from durable.cli.exit_codes import Exit
 from durable.cli.output import FORMATS, Output
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
@@ -37,6 +39,7 @@ __all__ = [
     "read_all",
 ]
 
+_LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
 
 
@@ -108,11 +111,18 @@ def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
     """Yield each id once, in order; "-" is replaced by the lines of standard input, as they arrive."""
     seen: set[str] = set()
     for each in ids:
-        found: Iterable[str] = (line.rstrip("\r\n") for line in stdin or sys.stdin) if each == "-" else (each,)
+        found: Iterable[str] = _lines(stdin or sys.stdin) if each == "-" else (each,)
         for run_id in found:
             if run_id.strip() and run_id not in seen:
                 seen.add(run_id)
                 yield run_id
+
+
+def _lines(stdin: TextIO) -> Iterator[str]:
+    while line := stdin.readline(_LONGEST):
+        if len(line) == _LONGEST:
+            raise CommandError("a line of standard input is too long for the id of a run", returncode=Exit.USAGE)
+        yield line.rstrip("\r\n")
 
 
 def is_at_terminal() -> bool:

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from textwrap import indent
 from typing import Any, Final, Literal, Protocol
 
 from durable.core.printable import safe
@@ -103,6 +104,10 @@ class Output:
     def text(self, text: object) -> None:
         """Print text of several lines."""
         self.stdout.write(safe(text, lines=True))
+
+    def indented(self, text: object) -> None:
+        """Print text of several lines that somebody else has written: none of them looks like a line of durable's."""
+        self.text(indent(str(text), "  ", lambda _line: True))
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """Print names and values, one to a line; empty values are left out."""

@@ -172,10 +172,11 @@ def _print_payloads(output: Output, run: Run) -> None:
         if text is not None:
             output.line()
             output.line(f"{field}:")
-            output.text(pretty(payload(run.workflow, field, text, Place(run.id, field))))
+            output.indented(pretty(payload(run.workflow, field, text, Place(run.id, field))))
     if traceback := redacted_traceback(run.workflow, run.error):
         output.line()
-        output.text(traceback.rstrip())
+        output.line("error:")
+        output.indented(traceback.rstrip())
 
 
 def _print_history(output: Output, run: Run, page: TreePage) -> None:
@@ -204,7 +205,7 @@ def _print_saved(output: Output, run: Run, page: TreePage) -> None:
     for location, value in _saved(run, page).items():
         output.line()
         output.line(f"saved by {location}:")
-        output.text(pretty(value))
+        output.indented(pretty(value))
 
 
 def _row(workflow: str, node: TreeNode) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from durable.codec import Codec
 from durable.core.records import EntryRecord, Message, RunRecord
@@ -18,6 +18,8 @@ from durable.replay_check import RecordedRun
 
 __all__ = ["StoredHistory", "read_files", "read_histories"]
 
+#: Characters of a line: many times the largest value that can be recorded.
+LONGEST: Final = 256 * 2**20
 _AGAIN: Final = "export the run again with `manage.py durable export --history`"
 
 
@@ -53,10 +55,22 @@ def read_files(paths: Iterable[str | Path]) -> Iterator[StoredHistory]:
     """Yield the histories of the files in their order. Raises HistoryFileError as `read_histories` does."""
     for path in paths:
         try:
-            with Path(path).open(encoding="utf-8") as lines:
-                yield from read_histories(lines, str(path))
+            with Path(path).open(encoding="utf-8") as file:
+                yield from read_histories(_lines(file, str(path)), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise HistoryFileError(f"{path} cannot be read: {error}") from error
+
+
+def _lines(file: IO[str], name: str) -> Iterator[str]:
+    """Yield the lines of a file, none of them longer than memory can be expected to hold."""
+    number = 0
+    while line := file.readline(LONGEST + 1):
+        number += 1
+        if len(line) > LONGEST:
+            raise HistoryFileError(
+                f"{name}, line {number}: longer than {LONGEST:,} characters, this is no file of histories"
+            )
+        yield line
 
 
 def read_histories(lines: Iterable[str], name: str = "the file") -> Iterator[StoredHistory]:

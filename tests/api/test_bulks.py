@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
 
 from durable import get_run
+from durable.api.serializers.bulks import BulkPlanForm
+from durable.api.serializers.fields import Items
 from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, Run
 from durable.operations.bulk import BULK_OPTIONS
@@ -109,6 +113,22 @@ def test_mistakes_are_reported_where_they_are(api: Api, order: dict[str, Any], a
     document = problem(api.post("/bulks", order), 400, "invalid-request")
     assert document["errors"][0]["at"].replace(".", "/").strip("/").startswith(at)
     assert not OperatorAction.objects.exists()
+
+
+def test_too_many_items_are_refused_before_they_are_looked_at() -> None:
+    looked: list[Any] = []
+
+    class Noting(serializers.Field[Any, Any, Any, Any]):
+        def to_internal_value(self, data: Any) -> Any:
+            looked.append(data)
+            return data
+
+    field = Items(child=Noting(), max_length=3)
+    assert field.run_validation([1, 2, 3]) == looked == [1, 2, 3]
+    with pytest.raises(ValidationError, match="no more than 3 elements"):
+        field.run_validation([4] * 4)
+    assert looked == [1, 2, 3]
+    assert isinstance(BulkPlanForm().fields["ids"], Items)
 
 
 def test_another_number_than_expected_does_nothing(api: Api) -> None:

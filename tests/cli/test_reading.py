@@ -139,6 +139,14 @@ class TestShow:
         assert "no money" in done.out
         assert "Traceback" not in done.out
 
+    def test_no_text_of_a_run_looks_like_a_line_of_the_command(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, "a\nstate    completed\noutput:\n  42", id="one")
+        done = shell("show", "one", "--payloads")
+        lines = done.out.splitlines()
+        own = lines[lines.index("input:") : next(n for n, each in enumerate(lines) if each.startswith("LOCATION"))]
+        assert {each for each in own if not each.startswith(" ")} == {"input:", "error:", ""}
+        assert "  state    completed" in own, "as a line of the error's text"
+
     def test_with_payloads(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, "not a cent", id="one")
         done = shell("show", "one", "--payloads")

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.serializers.actions import Delay
-from durable.api.serializers.fields import Flag, Form, Id, Moment, Number, TagWords, Text
+from durable.api.serializers.fields import Flag, Form, Id, Items, Moment, Number, TagWords, Text
 from durable.core.ids import MAX_REASON
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
@@ -29,7 +29,7 @@ _MOST_IDS = 500
 class BulkFilterForm(Form):
     """The runs of a bulk; every given condition has to hold."""
 
-    state = serializers.ListField(
+    state = Items(
         child=serializers.ChoiceField(choices=[each.value for each in RunState]), required=False, max_length=20
     )
     workflow = Text(required=False, max_length=200)
@@ -77,7 +77,7 @@ class BulkPlanForm(Form):
     """A verb for many runs: those with the `ids`, those that match the `filter`, or the failed children of a run."""
 
     verb = serializers.ChoiceField(choices=BULK_VERBS)
-    ids = serializers.ListField(child=Id(), required=False, min_length=1, max_length=_MOST_IDS)
+    ids = Items(child=Id(), required=False, min_length=1, max_length=_MOST_IDS)
     filter = BulkFilterForm(required=False)
     children_of = Id(
         required=False, help_text="Of recover: the failed children of this run, and then the run if it has failed too."

@@ -24,6 +24,7 @@ __all__ = [
     "Flag",
     "Form",
     "Id",
+    "Items",
     "JSONArray",
     "JSONObject",
     "Moment",
@@ -150,7 +151,17 @@ class JSONObject(serializers.Field[dict[str, Any], Any, Any, Any]):
         return data
 
 
-class Words(serializers.ListField):
+class Items(serializers.ListField):
+    """A JSON array whose length is looked at before its items are."""
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        """Return the items. Raises ValidationError for too many of them, and for one that is not valid."""
+        if isinstance(data, list) and self.max_length is not None and len(data) > self.max_length:
+            self.fail("max_length", max_length=self.max_length)
+        return list(super().to_internal_value(data))
+
+
+class Words(Items):
     """Several words, in a query string as `?state=failed&state=paused`."""
 
 
