@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from durable import runtime
+from durable.core.entry_shapes import check_shape
 from durable.core.history_copy import moved_entry, moved_message
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
@@ -24,9 +25,14 @@ def moved_history(history: StoredHistory, prefix: str = "") -> tuple[RunRecord, 
     """Return the run, its entries and its messages for this project, the ids of the run and its messages with `prefix`.
 
     Times and random numbers of a run under another id stay those of its original. Raises PayloadError for a value that
-    cannot be written for this project.
+    cannot be written for this project, and ValueError for an entry that durable does not write so.
     """
     at, old = runtime.current(), history.run
+    for each in history.entries:
+        try:
+            check_shape(each)
+        except ValueError as error:
+            raise ValueError(f'the entry "{each.location}" is of another shape: {error}') from error
     new_id = f"{prefix}{old.id}"
 
     def copied(text: str, place: Place, new: Place) -> str:

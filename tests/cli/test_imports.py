@@ -17,7 +17,7 @@ from django.test.utils import override_settings
 from django.urls import reverse
 from django.utils import timezone
 
-from durable import Context, CriticalError, get_run, runtime, workflow
+from durable import Break, Context, Continue, CriticalError, get_run, runtime, workflow
 from durable.core import registry
 from durable.models import Child, Entry, OperatorAction, QueueMessage, Run, RunKey, RunLimit
 from tests.cli.conftest import Shell, Stage
@@ -281,3 +281,61 @@ def test_without_the_code_no_handler_is_imported(shell: Shell, stage: Stage, pai
     assert done.err.count("was left out") == 2
     assert not any("rollback" in each.data for each in Entry.objects.filter(run="paid"))
     workflow(name="imports.paying")(paying)
+
+
+def forking(ctx: Context, what: str) -> str:
+    ctx.rollback_checkpoint("from here")
+    ctx.step("pay", len, what, rollback=refund)
+    ctx.get_version("v", 2)
+    ctx.join("both", {"left": lambda c: c.step("l", len, what), "right": lambda c: c.queue.next("right")})
+    ctx.loop("rounds", lambda c, n: Break(n) if n else Continue(n + 1), state=0)
+    ctx.queue.send("note", what)
+    return str(ctx.sleep("wait", "1 day"))
+
+
+SHAPES = [
+    ("pay", "rollback", {"handler": 5}),
+    ("pay", "rollback", "none"),
+    ("both", "branches", None),
+    ("both", "branches", {"left": "completed"}),
+    ("both", "branches", {"left": {"status": []}}),
+    ("both/right/right", "names", "right"),
+    ("both/right/right", "received", [{"id": 1}]),
+    ("both/right/right", "received", {}),
+    ("rounds", "iteration", "many"),
+    ("rounds", "state", {"n": 1}),
+    ("v", "resolved", None),
+    ("wait", "deadline", "soon"),
+    ("wait", "state", 5),
+]
+
+
+@pytest.fixture
+def forked(shell: Shell, stage: Stage) -> Iterator[list[dict[str, Any]]]:
+    found = workflow(name="imports.forking")(forking)
+    stage.start(found, "abc", id="forked")
+    get_run("forked").send("right", 1)
+    stage.settle("forked")
+    lines = [json.loads(each) for each in shell("export", "forked", "--history").out.splitlines()]
+    Run.objects.all().delete()
+    yield lines
+    registry.registry.unregister(found)
+
+
+@pytest.mark.parametrize(("location", "name", "value"), SHAPES)
+def test_data_of_another_shape_is_refused(
+    shell: Shell, forked: list[dict[str, Any]], tmp_path: Path, location: str, name: str, value: Any
+) -> None:
+    """No page reads it: the histories, the tree and the plan of a replay expect what durable writes."""
+    path = tmp_path / "forked.jsonl"
+    path.write_text("\n".join(map(json.dumps, forked)))
+    assert shell("import", str(path), "--dry-run").status == 0
+    [entry] = [each["entry"] for each in forked if each.get("entry", {}).get("location") == location]
+    assert name in entry["data"] or name == "received"
+    entry["data"][name] = value
+    path.write_text("\n".join(map(json.dumps, forked)))
+    done = shell("import", str(path))
+    assert done.status != 0
+    assert f'the entry "{location}" is of another shape: its data has another "{name}"' in done.err
+    del entry["data"][name]
+    assert not Run.objects.exists()

@@ -222,7 +222,7 @@ def edit(
     window = said.get("window") if window is None else window
     args = said.get("args") if args is None else args
     kwargs = said.get("kwargs") if kwargs is None else kwargs
-    _check_queue(changed.get("queue", ""))
+    _check_queue(changed.get("queue") or "")
     if window is not None or no_window:
         changed["window"] = None if no_window else window
     with _changing("edit_schedule", name) as change:
