@@ -290,7 +290,8 @@ def forking(ctx: Context, what: str) -> str:
     ctx.join("both", {"left": lambda c: c.step("l", len, what), "right": lambda c: c.queue.next("right")})
     ctx.loop("rounds", lambda c, n: Break(n) if n else Continue(n + 1), state=0)
     ctx.queue.send("note", what)
-    return str(ctx.sleep("wait", "1 day"))
+    ctx.sleep("wait", "1 day")
+    return what
 
 
 SHAPES = [
