@@ -36,6 +36,7 @@ from durable.models import (
     Slot,
     StepSave,
 )
+from durable.models.causes import names_of
 from durable.renames.batches import TRY_EVERY, check_atomic, counted, runs_of
 from durable.renames.checking import RenameRefused, check_names, check_runs, recorded_names
 from durable.renames.places import Renaming
@@ -272,7 +273,8 @@ class _Rewriting:
     def _rewrite_failures(self, run_ids: Sequence[str]) -> None:
         """Move the failures at the operation to the cause under the new name."""
         failures = Failure.objects.using(self.alias).filter(run__in=run_ids)
-        causes = Cause.objects.using(self.alias).filter(pk__in=failures.values("cause")).exclude(place="")
+        causes_here = Cause.objects.using(self.alias)
+        causes = causes_here.filter(pk__in=failures.values("cause")).exclude(place="")
         for cause in causes:
             place = self.renaming.of_place(cause.place)
             if place == cause.place:
@@ -284,17 +286,21 @@ class _Rewriting:
                     continue
             record = cause.record
             same = type(record)(place=place, error_type=record.error_type, pattern=record.pattern)
-            new, _ = Cause.objects.using(self.alias).get_or_create(
-                fingerprint=same.fingerprint,
-                defaults={
-                    "place": place,
-                    "error_type": cause.error_type,
-                    "pattern": cause.pattern,
-                    "first_seen_at": cause.first_seen_at,
-                    "muted_at": cause.muted_at,
-                    "muted_by": cause.muted_by,
-                },
-            )
+            names = names_of(same)
+            known = {each.fingerprint: each for each in causes_here.filter(fingerprint__in=names)}
+            new = next((known[each] for each in names if each in known), None)
+            if new is None:
+                new, _ = causes_here.get_or_create(
+                    fingerprint=names[0],
+                    defaults={
+                        "place": place,
+                        "error_type": cause.error_type,
+                        "pattern": cause.pattern,
+                        "first_seen_at": cause.first_seen_at,
+                        "muted_at": cause.muted_at,
+                        "muted_by": cause.muted_by,
+                    },
+                )
             moved.update(cause=new)
 
     def _has_failed_here(self, run_id: str) -> bool:
