@@ -11,6 +11,7 @@ from django.db import connection
 
 from durable import AsyncContext, Context, CriticalError, MapError, RollbackContext, get_run, runtime, workflow
 from durable.core.errors import RollbackCheckpointError
+from durable.core.records import RunRecord
 from durable.testing import Harness
 from tests.support.stores import STORES, in_force, settle
 
@@ -322,9 +323,12 @@ def test_the_parent_is_woken_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -
         h.settle()
         claims: list[str] = []
         taken = h._store._taken
-        monkeypatch.setattr(
-            h._store, "_taken", lambda run_id, *given: (claims.append(run_id), taken(run_id, *given))[1]
-        )
+
+        def counted(run_id: str, *given: Any) -> RunRecord:
+            claims.append(run_id)
+            return taken(run_id, *given)
+
+        monkeypatch.setattr(h._store, "_taken", counted)
         h.finish(run)
         assert not charges_left()
         assert 0 < claims.count("p") <= 8

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from django.db import IntegrityError
@@ -12,26 +10,19 @@ from django.db import IntegrityError
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import ErrorInfo
 from durable.core.records import (
-    AttemptRecord,
     Batch,
-    ChildRecord,
-    ChildStart,
     EntryRecord,
     EntryStatus,
     MessageState,
     Request,
     RunChange,
-    RunRecord,
     RunState,
 )
-from durable.core.transitions import completed, failed
 from durable.store import Store
 from tests.store.making import (
     NOW,
-    a_failure,
     a_full_entry,
     a_message,
-    a_run,
     an_attempt,
     an_entry,
     at,
@@ -41,6 +32,7 @@ from tests.store.making import (
     started,
     the,
 )
+from tests.store.shapes import SHAPES, everything
 
 
 def by_location(entries: list[EntryRecord]) -> dict[str, EntryRecord]:
@@ -257,29 +249,6 @@ def test_a_stale_fence_writes_no_part_of_a_commit(store: Store, fence: int) -> N
     assert everything(store) == before
 
 
-ERROR = ErrorInfo("ValueError", "declined")
-#: Parts of commits for which PostgreSQL has functions of their own.
-SHAPES: dict[str, Callable[[RunRecord], dict[str, Any]]] = {
-    "one entry": lambda _: {"entries": [an_entry("new")]},
-    "two entries": lambda _: {"entries": [an_entry("new"), an_entry("old", output="changed")]},
-    "an attempt": lambda _: {"entries": [an_entry("old")], "attempts": [an_attempt("old")]},
-    "completion": lambda run: {"run": completed(run, now=NOW, output="1")},
-    "completion with an entry": lambda run: {"entries": [an_entry()], "run": completed(run, now=NOW, output="1")},
-    "failure": lambda run: {"run": failed(run, now=NOW, error=ERROR), "failure": a_failure()},
-    "start of a child": lambda _: {"entries": [an_entry("new")], "starts": [a_child()]},
-    "completion of a child": lambda run: {"run": completed(run, now=NOW, output="1"), "parent_id": "other"},
-    "failure of a child": lambda run: {
-        "run": failed(run, now=NOW, error=ERROR),
-        "failure": a_failure(),
-        "parent_id": "other",
-    },
-}
-
-
-def a_child() -> ChildStart:
-    return ChildStart(a_run("child"), ChildRecord(run_id="child", parent_id="run", location="new", position=1))
-
-
 @pytest.mark.parametrize("fence", [-1, 1])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_shape_of_a_commit_checks_the_fence(store: Store, shape: str, fence: int) -> None:
@@ -354,11 +323,3 @@ def test_a_run_ends_and_may_be_recovered(store: Store, state: RunState) -> None:
     )
     assert run == the(store)
     assert store.claim_run("run", now=NOW, lease_until=at(30), worker="w") is not None
-
-
-def everything(store: Store) -> list[object]:
-    found: list[object] = []
-    for run_id in ("run", "other"):
-        attempts: list[AttemptRecord] = store.attempts(run_id)
-        found += [the(store, run_id), store.history(run_id), attempts, store.messages(run_id)]
-    return found

@@ -50,7 +50,7 @@ from tests.store.making import (
     started,
     the,
 )
-from tests.store.test_commit import SHAPES, everything
+from tests.store.shapes import SHAPES, everything
 
 # -- claims
 

@@ -7,8 +7,8 @@ from project.settings import *  # noqa: F403 - all of them, and these
 from project.settings import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.flows"]
-DURABLE: dict[str, Any] = {
+DURABLE: dict[str, Any] = {  # type: ignore[no-redef]  # replaced as a whole
     "LEASE": 2,
     "SWEEP_INTERVAL": float(os.environ.get("FLOWS_SWEEP", "1")),
     "OTHER_JOBS": ["tests.support.flows.workflows."],
-}  # type: ignore[no-redef]  # replaced as a whole
+}
