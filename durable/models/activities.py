@@ -13,6 +13,7 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from durable.core.records import ActivityKind
 from durable.models.fields import NameField, SafeTextField, choices
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["Activity", "ActivityQuerySet"]
@@ -31,7 +32,7 @@ class ActivityQuerySet(models.QuerySet["Activity"]):
         return self.filter(~Exists(held.order_by()))
 
 
-class Activity(models.Model):
+class Activity(Row):
     """An attempt that runs now (`durable.core.records.Activity`), and what operators have asked about it.
 
     It is current as long as `fence` is that of its run and the run has a live lease. A killed worker leaves its rows;

@@ -6,11 +6,12 @@ from django.db import models
 from django.db.models import Q
 
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 
 __all__ = ["AlertState"]
 
 
-class AlertState(models.Model):
+class AlertState(Row):
     """A condition that alerts were sent for; `ended_at` is None as long as it holds.
 
     `key` names the condition, and `number` counts how often it has begun. The row changes in the transaction that

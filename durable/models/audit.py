@@ -8,11 +8,12 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 
 __all__ = ["OperatorAction"]
 
 
-class OperatorAction(models.Model):
+class OperatorAction(Row):
     """One action of an operator; denied actions are included.
 
     The row outlives the run, whose id it has as text, and the user, whose name stays in `actor_label`. The columns are

@@ -17,6 +17,7 @@ from django.utils.crypto import salted_hmac
 from durable.core.records import Cause as CauseRecord
 from durable.core.records import FailureRecord
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["Cause", "CauseBuild", "Failure", "names_of"]
@@ -37,7 +38,7 @@ def names_of(cause: CauseRecord) -> list[str]:
     return list(dict.fromkeys(each[:16] for each in [*found, hashlib.sha256(text).hexdigest()]))
 
 
-class Cause(models.Model):
+class Cause(Row):
     """The cause that failures of one kind have in common (`durable.core.records.Cause`).
 
     `first_seen_at` is when the first of them happened. A muted cause is not shown among what needs attention.
@@ -60,7 +61,7 @@ class Cause(models.Model):
         return CauseRecord(place=self.place, error_type=self.error_type, pattern=self.pattern)
 
 
-class Failure(models.Model):
+class Failure(Row):
     """The newest failure of a run. `is_open`: the run is still failed because of it.
 
     `parent` is that of a child (`durable.models.Child`), None for a root, and for a child whose parent was deleted.
@@ -133,7 +134,7 @@ class Failure(models.Model):
         )
 
 
-class CauseBuild(models.Model):
+class CauseBuild(Row):
     """A build (`durable.models.workers.Build`) whose workers have seen the cause, and when one first did."""
 
     cause = models.ForeignKey(Cause, on_delete=models.CASCADE, related_name="builds", db_index=False)

@@ -11,12 +11,13 @@ from django.db.models import Q
 from durable.core.ids import MAX_ID
 from durable.core.records import ChildRecord, WhenParentEnds
 from durable.models.fields import NameField, choices
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["Cascade", "Child", "ChildReader"]
 
 
-class Child(models.Model):
+class Child(Row):
     """A run that the code of its parent has started (`durable.core.records.ChildRecord`).
 
     The commit of the parent that records the start inserts the row and the child's run together. `is_dropped`: the
@@ -68,7 +69,7 @@ class Child(models.Model):
         )
 
 
-class ChildReader(models.Model):
+class ChildReader(Row):
     """A replay that may read or compensate a child of its original: the child is kept as long as it may.
 
     A replay as a new run makes the rows, for the ended children that its history has started and not read, and for
@@ -87,7 +88,7 @@ class ChildReader(models.Model):
         return f"{self.run_id} may read {self.child_id}"
 
 
-class Cascade(models.Model):
+class Cascade(Row):
     """A parent whose end, or whose drop of children, has not cancelled all of them yet: the sweep goes on.
 
     The row goes when none is left.

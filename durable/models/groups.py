@@ -12,12 +12,13 @@ from django.db.models import Q
 from durable.core.ids import MAX_ID
 from durable.core.records import GroupSpec, OnFailure, WhenParentEnds
 from durable.models.fields import MomentField, NameField, choices
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["ChildGroup", "GroupTally", "Turn"]
 
 
-class ChildGroup(models.Model):
+class ChildGroup(Row):
     """The children of one operation of a run (`durable.core.records.GroupRecord`), as the parent has decided.
 
     Written under the lock of the parent's row. `position` is that of the first child; the others follow. `is_over`: the
@@ -57,7 +58,7 @@ class ChildGroup(models.Model):
         return GroupSpec(**{name: getattr(self, name) for name in GroupSpec.__slots__})
 
 
-class GroupTally(models.Model):
+class GroupTally(Row):
     """The numbers of a group's children, by what they do. Written under its own lock, by the end of each child.
 
     `created` are those that have been made so far; each of them is in exactly one of the other counts. `waiting` are
@@ -85,7 +86,7 @@ class GroupTally(models.Model):
         return self.group_id
 
 
-class Turn(models.Model):
+class Turn(Row):
     """A child that waits for its turn in its group: as many as may run at once do. The row goes with the wait.
 
     `due_at` is the moment before which it does not begin anyway.

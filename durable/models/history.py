@@ -11,6 +11,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.records import EntryKind, EntryStatus
 from durable.models.fields import ErrorField, JSONTextField, MomentField, NameField, SafeTextField, choices
 from durable.models.metadata_lookup import KeyIn, join_by_lookup
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["Attempt", "Entry", "EntryMetadata", "EntryMetadataQuerySet", "EntryQuerySet"]
@@ -36,7 +37,7 @@ class EntryQuerySet(models.QuerySet["Entry"]):
         return self.filter(pk__in=metadata.filter(condition).order_by().values("pk"))
 
 
-class Entry(models.Model):
+class Entry(Row):
     """The record of one operation of a run: its location, its kind and its result.
 
     `ordinal` is the order of creation within the run. `output` and `arguments` are codec text, `data` the engine's own.
@@ -76,7 +77,7 @@ class EntryMetadataQuerySet(models.QuerySet["EntryMetadata"]):
         return self.filter(KeyIn("entry", keys))
 
 
-class EntryMetadata(models.Model):
+class EntryMetadata(Row):
     """The progress of an entry: its attempts, its times, its error, and its compensation.
 
     `finished_ordinal` is the order of completion within the run; steps are compensated in reverse order of it.
@@ -110,7 +111,7 @@ class EntryMetadata(models.Model):
         return self.status
 
 
-class Attempt(models.Model):
+class Attempt(Row):
     """A failed attempt of a step.
 
     It is deleted with the step's entry; the step's newest error is also in its metadata.

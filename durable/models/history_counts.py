@@ -6,12 +6,13 @@ from django.db import models
 from django.db.models import Q
 
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["HistoryCount"]
 
 
-class HistoryCount(models.Model):
+class HistoryCount(Row):
     """The counts of one long history, so that no page has to count it (`durable.inspection.stored_counts`).
 
     `noted_at` is when a worker last ended a pass of the run, None once its history is counted. `counts`, JSON text,

@@ -11,12 +11,13 @@ from django.db.models import Q
 from durable.core.records import Hold as HoldRecord
 from durable.core.records import HoldKind
 from durable.models.fields import MomentField, NameField, SafeTextField, SummaryField, choices
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["HeldStart", "Hold"]
 
 
-class Hold(models.Model):
+class Hold(Row):
     """A paused queue, or a workflow whose new starts are held (`durable.core.records.Hold`).
 
     A start of a held workflow locks the row until it commits, so that a release misses no run. `summary` is what such a
@@ -53,7 +54,7 @@ class Hold(models.Model):
         )
 
 
-class HeldStart(models.Model):
+class HeldStart(Row):
     """A run that was started while its workflow was held, and paused for it. `due_at` is when it was to begin."""
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="held_start")

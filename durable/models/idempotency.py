@@ -5,11 +5,12 @@ from __future__ import annotations
 from django.db import models
 
 from durable.models.fields import JSONTextField, NameField, SafeTextField
+from durable.models.rows import Row
 
 __all__ = ["IdempotencyKey"]
 
 
-class IdempotencyKey(models.Model):
+class IdempotencyKey(Row):
     """A key that a client gave to a request, the request's fingerprint, and the answer.
 
     The row is written in the transaction of the requested change, so that neither exists without the other. It holds no

@@ -7,12 +7,13 @@ from django.db.models import Q
 
 from durable.core.records import MessageState
 from durable.models.fields import NameField, QueueField, SafeTextField, choices
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["QueueMessage"]
 
 
-class QueueMessage(models.Model):
+class QueueMessage(Row):
     """One message in a run's inbox.
 
     `order` is the order of the senders' commits: it is assigned while the run's row is locked. A message is `pending`,

@@ -11,12 +11,13 @@ from django.db.models import Q
 from durable.core.ids import MAX_ID
 from durable.core.records import KeyRecord
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["KeyedSend", "RunKey"]
 
 
-class RunKey(models.Model):
+class RunKey(Row):
     """The key with which a run was started (`durable.core.records.KeyRecord`).
 
     The end of the run closes the row in the same commit, a recovery opens it again. Two starts meet at the unique
@@ -60,7 +61,7 @@ class RunKey(models.Model):
         )
 
 
-class KeyedSend(models.Model):
+class KeyedSend(Row):
     """A message of `start_or_send`, and the input of the run that it would have started (`core.records.KeyedSend`).
 
     If the run completes without receiving the message, another run gets it, with this input.

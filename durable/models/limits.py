@@ -6,12 +6,13 @@ from django.db import models
 
 from durable.core.limits import RunLimits
 from durable.models.fields import MomentField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["RunLimit"]
 
 
-class RunLimit(models.Model):
+class RunLimit(Row):
     """The limits of one run (`durable.core.limits.RunLimits`); lengths of time are in seconds."""
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="limit")

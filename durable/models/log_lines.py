@@ -8,12 +8,13 @@ from __future__ import annotations
 from django.db import models
 
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["LogLine"]
 
 
-class LogLine(models.Model):
+class LogLine(Row):
     """One record of a run's log: `level` is Python's number, `location` that of the step, or of the scope of the code.
 
     `text` is the message, and the traceback below it if there is one.

@@ -10,11 +10,12 @@ from django.db import models
 
 from durable.core.moved_names import Move
 from durable.models.fields import NameField
+from durable.models.rows import Row
 
 __all__ = ["MovedName", "recorded_moves"]
 
 
-class MovedName(models.Model):
+class MovedName(Row):
     """A class or function that has two names, "module:qualname": `old` and `new`.
 
     The rows count in the order of their ids. None is deleted while there are runs, because their records have both

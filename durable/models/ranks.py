@@ -10,12 +10,13 @@ from django.db import models
 from durable.core.ids import MAX_ID
 from durable.core.ranks import Ranking, ShareTag
 from durable.models.fields import MomentField, NameField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["Lane", "RunRank", "Share"]
 
 
-class RunRank(models.Model):
+class RunRank(Row):
     """The rank that the start of a run has given (`durable.core.ranks.Ranking`)."""
 
     # no constraint in the database: the row is inserted in the transaction that has inserted the run
@@ -36,7 +37,7 @@ class RunRank(models.Model):
         return Ranking(priority=self.priority, head_start=self.head_start, share=self.share, weight=self.weight)
 
 
-class Lane(models.Model):
+class Lane(Row):
     """A head start that runs of a queue have had. A claim looks at the first due runs of each."""
 
     queue = NameField[str, str](max_length=MAX_ID)
@@ -49,7 +50,7 @@ class Lane(models.Model):
         return f"{self.queue} {self.head_start}"
 
 
-class Share(models.Model):
+class Share(Row):
     """The position of a share of a queue (`durable.core.ranks.ShareTag`); the share "" is the queue itself."""
 
     queue = NameField[str, str](max_length=MAX_ID)

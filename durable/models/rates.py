@@ -12,12 +12,13 @@ from django.db import models
 from durable.core.ids import MAX_ID
 from durable.core.rates import LimitClosing, Rate, RefusedStart
 from durable.models.fields import MomentField, NameField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["RateKey", "RateLimit", "Reservation"]
 
 
-class RateLimit(models.Model):
+class RateLimit(Row):
     """A limit's rate: a unit every `spacing` nanoseconds, for each of its keys, and `burst` at once after a pause.
 
     Code and settings define it, and the first attempt that wants units inserts it. The columns of the override are what
@@ -53,7 +54,7 @@ class RateLimit(models.Model):
         return self.override or self.code_says
 
 
-class RateKey(models.Model):
+class RateKey(Row):
     """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
 
     `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`).
@@ -104,7 +105,7 @@ class RateKey(models.Model):
         return RefusedStart(at=self.refused_at, workflow=self.refused_workflow, run_id=self.refused_run)
 
 
-class Reservation(models.Model):
+class Reservation(Row):
     """The moment of an attempt that waits for it: of the step at `location`, "" for a pass of the workflow.
 
     The row goes when the attempt begins, and with the end of the run.

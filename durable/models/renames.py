@@ -13,11 +13,12 @@ from django.db.models import CharField, Value
 from durable.core.aliases import Alias, AliasKind
 from durable.core.renames import Rename, put_in_force, put_queues_in_force
 from durable.models.fields import NameField, choices
+from durable.models.rows import Row
 
 __all__ = ["RenamedName", "RenamedStep", "know_names", "learn_names", "learn_queues", "names_in_force"]
 
 
-class RenamedStep(models.Model):
+class RenamedStep(Row):
     """An operation of a workflow that has two names: `old` and `new` are locations, "~" stands for any iteration.
 
     The rows of a workflow count in the order of their ids. None is deleted, because idempotency keys are made of the
@@ -36,7 +37,7 @@ class RenamedStep(models.Model):
         return f"{self.workflow}: {self.old} is {self.new}"
 
 
-class RenamedName(models.Model):
+class RenamedName(Row):
     """A workflow or a queue that has two names: `old` and `new`.
 
     The rows count in the order of their ids. None is deleted: keys of runs are kept under the oldest name of a

@@ -8,11 +8,12 @@ from __future__ import annotations
 from django.db import models
 
 from durable.models.fields import JSONTextField, NameField
+from durable.models.rows import Row
 
 __all__ = ["Rollup", "RollupProgress"]
 
 
-class Rollup(models.Model):
+class Rollup(Row):
     """The number of runs that ended from `begins` on, for `width` seconds, and their durations.
 
     `workflow` is "" in the row of all workflows. `durations` has the number of runs for each class of durations
@@ -37,7 +38,7 @@ class Rollup(models.Model):
         return f"{self.workflow or 'all'} {self.begins}"
 
 
-class RollupProgress(models.Model):
+class RollupProgress(Row):
     """The one row that says up to when the ended runs are counted.
 
     `asked_at` and `asked_xid` are the moment and the transaction of the last look: once every transaction before that

@@ -31,6 +31,7 @@ from durable.models.fields import (
     SummaryField,
     choices,
 )
+from durable.models.rows import Row
 from durable.tag_hashes import sought
 
 __all__ = ["TAG_KEY", "Run", "RunQuerySet"]
@@ -227,7 +228,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(id__in=ids).order_by("-created_at", "id")
 
 
-class Run(models.Model):
+class Run(Row):
     """One execution of a workflow, identified by an id that the caller may choose.
 
     The row has the run's state and says which worker may change it. The run is due when `wake_at` has come and there is

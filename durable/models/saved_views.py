@@ -6,11 +6,12 @@ from django.db import models
 from django.db.models import Q
 
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 
 __all__ = ["SavedView"]
 
 
-class SavedView(models.Model):
+class SavedView(Row):
     """A view of its owner, which all users see if it is shared. `query` is that of the list's address, without "?".
 
     The owner is known by the key of the user, who may be stored in another database.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from django.db import models
 
 from durable.models.fields import NameField, SafeTextField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["StepSave"]
 
 
-class StepSave(models.Model):
+class StepSave(Row):
     """The newest save of the attempts of one step (`durable.core.records.SavedDetails`); `details` is codec text.
 
     The commit of the completed step deletes it.

@@ -15,6 +15,7 @@ from django.db.models import Q
 
 from durable.core.duration import Duration
 from durable.models.fields import JSONTextField, NameField, SafeTextField
+from durable.models.rows import Row
 from durable.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, RuleLike, Rules, read_rules
 
 __all__ = ["Schedule", "Tick"]
@@ -68,7 +69,7 @@ class ScheduleManager(models.Manager["Schedule"]):
         return created
 
 
-class Schedule(models.Model):
+class Schedule(Row):
     """When which workflow is started: `Schedule.objects.create(name=..., workflow=..., rule=every("6 hours"))`.
 
     `rule` is `cron(...)`, `every(...)`, a list of them or their text; as an attribute it is the text. `args` and
@@ -202,7 +203,7 @@ class Schedule(models.Model):
         return bool(self.override_rule)
 
 
-class Tick(models.Model):
+class Tick(Row):
     """The outcome of one moment of a schedule. `number` counts the ticks of a schedule from 1; the newest 200 are kept.
 
     `run_id` is "" if there is no run; the run may have been pruned. `kind` is "tick", "catch_up", "run_now" or

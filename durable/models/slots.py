@@ -10,12 +10,13 @@ from django.db import models
 from durable.core.ids import MAX_ID
 from durable.core.slot_records import SlotKind, SlotRow
 from durable.models.fields import JSONTextField, NameField, choices
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["Limit", "LimitKey", "Slot", "SlotNote"]
 
 
-class Limit(models.Model):
+class Limit(Row):
     """A limit: at most `at_once` slots are held for each of its keys.
 
     Code and settings define it, and the first run that wants a slot inserts it. `override` is what an operator has set
@@ -35,7 +36,7 @@ class Limit(models.Model):
         return self.at_once if self.override is None else self.override
 
 
-class LimitKey(models.Model):
+class LimitKey(Row):
     """A key of a limit. A transaction that takes, gives up or hands on a slot of the key has this row locked."""
 
     limit = NameField[str, str](max_length=MAX_ID)
@@ -48,7 +49,7 @@ class LimitKey(models.Model):
         return f"{self.limit}/{self.key}"
 
 
-class Slot(models.Model):
+class Slot(Row):
     """A slot that a run holds or waits for, for the operation at `location`, "" for the workflow itself.
 
     The row goes with the commit that ends the run, parks it, or records the step. Waiting rows of a key are a line in
@@ -92,7 +93,7 @@ class Slot(models.Model):
         )
 
 
-class SlotNote(models.Model):
+class SlotNote(Row):
     """Work for the sweep, if the process that noted it cannot do it: look at the line of a key, and wake the run.
 
     The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction

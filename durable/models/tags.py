@@ -14,6 +14,7 @@ from django.db import models
 
 from durable.core.ids import MAX_ID
 from durable.models.fields import NameField, TagValueField
+from durable.models.rows import Row
 from durable.models.run import Run
 
 __all__ = ["RunTag"]
@@ -21,7 +22,7 @@ __all__ = ["RunTag"]
 _PACKED: Final = 1_000  # characters: of 200, each of which may be written with five
 
 
-class RunTag(models.Model):
+class RunTag(Row):
     """A tag of a run: the text of its value (`durable.core.tags.tag_text`), or its HMAC (`durable.tag_hashes`).
 
     `created_at` is that of the run, so that the newest runs of a tag are one range of the index. `start_value` is what

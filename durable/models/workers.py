@@ -9,11 +9,12 @@ from __future__ import annotations
 from django.db import models
 
 from durable.models.fields import JSONTextField, NameField, SafeTextField
+from durable.models.rows import Row
 
 __all__ = ["Build", "WorkerProcess"]
 
 
-class WorkerProcess(models.Model):
+class WorkerProcess(Row):
     """One worker process, from its start to its end.
 
     `name` is what the runs that it holds have as their worker. `slots` is how many runs it executes at once. With
@@ -49,7 +50,7 @@ class WorkerProcess(models.Model):
         return self.name
 
 
-class Build(models.Model):
+class Build(Row):
     """A build of the project's code (`DURABLE["BUILD"]`), and when a worker first ran it."""
 
     name = NameField[str, str](max_length=200, unique=True)

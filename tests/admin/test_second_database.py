@@ -1,21 +1,28 @@
-"""Durable's tables on a second database.
+"""A project with two databases.
 
-The admin looks there and nowhere else. Users and sessions stay where they were.
+With durable's tables on the second one, the admin looks there and nowhere else. Users and sessions stay where they
+were. With a router that reads from a replica, durable's own pages, answers and commands read where it writes.
 """
 
 from collections.abc import Callable, Iterator
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.apps import apps
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
 from django.db import connections
 from django.test import Client, override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
 from durable.models import OperatorAction, Run
+from durable.models.rows import Row
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, Stage, staged
+from tests.admin.every_page import addresses, fill
 from tests.admin.pages import hidden, url
 from tests.support.databases import migrated
 
@@ -25,7 +32,7 @@ ALIAS = "admin_elsewhere"
 
 
 def stray(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-    assert "durable_" not in sql, f"a statement strayed to the default database: {sql}"
+    assert "durable_" not in sql, f"a statement strayed to another database: {sql}"
     return execute(sql, params, many, context)
 
 
@@ -73,3 +80,81 @@ def test_each_page_and_a_verb(elsewhere: tuple[Stage, Client], make_user: Any) -
     assert Run.objects.using(ALIAS).get(pk="run").state == "cancelled"
     [action] = OperatorAction.objects.using(ALIAS).all()
     assert (action.actor_label, action.actor_id) == ("ada", None)  # no such user there; the name is kept
+
+
+class StaleReplica:
+    """A router of a project whose reads go to a replica. This one has durable's tables and none of the rows."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return ALIAS if model._meta.app_label == "durable" else "default"
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+    def allow_relation(self, one: Any, other: Any, **hints: Any) -> bool:
+        return True
+
+
+@pytest.fixture
+def beside_a_replica(
+    stage: Stage,
+    client: Client,
+    make_user: Callable[..., User],
+    django_db_blocker: DjangoDbBlocker,
+    postgres_server: EmbeddedPostgres,
+) -> Iterator[dict[str, list[str]]]:
+    """The addresses of the admin's pages, for a client that may do everything."""
+    found = Permission.objects.filter(content_type__app_label="durable")
+    user = make_user(*found.values_list("codename", flat=True))
+    fill(stage, user)
+    client.force_login(user)
+    pages = addresses()
+    config = database_from(postgres_server.create_database(ALIAS))
+    with (
+        django_db_blocker.unblock(),
+        migrated(ALIAS, config),
+        override_settings(DATABASE_ROUTERS=[StaleReplica()]),
+        connections[ALIAS].execute_wrapper(stray),
+    ):
+        yield pages
+    flows.SWITCH["broken"] = False
+
+
+#: Those of `fill` that failed, wait, have branches, children, messages or corrected steps, or are being executed.
+SOME_RUNS = ("run-4", "run-6", "run-9", "run-12", "run-19", "run-26")
+
+
+def test_pages_are_read_where_rows_are_written(beside_a_replica: dict[str, list[str]], client: Client) -> None:
+    asked = [each for group in beside_a_replica.values() for each in group]
+    asked = [each for each in asked if "run-" not in each or any(f"{run}/" in each for run in SOME_RUNS)]
+    asked += [url(name, run) for run in SOME_RUNS for name in ("export", "live")]
+    asked += [url("raw", "run-6") + f"?of={of}" for of in ("input", "output")] + [url("names", "workflow")]
+    assert {address: code for address in asked if (code := status_of(client, address)) >= 500} == {}
+    cancel = url("act", "run-6", "cancel")
+    assert client.post(cancel, hidden(client.get(cancel))).status_code == 302
+    assert Run.objects.using("default").get(pk="run-6").state == "cancelled"
+
+
+def test_answers_and_commands_read_where_rows_are_written(
+    beside_a_replica: dict[str, list[str]], client: Client
+) -> None:
+    lists = ("runs", "counts", "causes", "queues", "workers", "workflows", "limits", "rates", "schedules")
+    of_runs = ("", "/entries", "/logs", "/timeline", "/tree", "/running", "/children", "/messages")
+    for each in [*lists, "operator-actions", *(f"runs/{run}{part}" for run in SOME_RUNS for part in of_runs)]:
+        assert status_of(client, f"/api/{each}") == 200, each
+    for run in SOME_RUNS:
+        call_command("durable", "show", run, stdout=StringIO())
+        call_command("durable", "export", run, stdout=StringIO())
+    histories = StringIO()
+    call_command("durable", "export", "--history", *SOME_RUNS, stdout=histories)
+    assert histories.getvalue().count("durable_history") == len(SOME_RUNS)
+
+
+def test_every_table_has_the_base_that_reads_left_out_columns_where_the_row_is() -> None:
+    assert [each for each in apps.get_app_config("durable").get_models() if not issubclass(each, Row)] == []
+
+
+def status_of(client: Client, address: str) -> int:
+    response = client.get(address)
+    b"".join(response)  # an export is read while it is sent
+    return response.status_code
