@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from django.db import transaction
 
@@ -101,24 +101,30 @@ class Presence:
             self._written = state
 
     def _write(self, state: str) -> None:
-        clocks.look(conf.DATABASE)
-        learn_queues(conf.DATABASE)
+        """Write the row, and only then read: on SQLite a transaction that has read cannot wait for the write lock."""
+        clocks.look(conf.DATABASE)  # reads nothing on SQLite
         rows = WorkerProcess.objects.using(conf.DATABASE)
         seen = {"state": state, "memory": _resident_bytes(), "last_seen_at": clock.now(), **self._throughput()}
-        if self._written and rows.filter(name=self._name).update(**seen):
-            return
-        rows.update_or_create(  # at the start, and after the row was pruned because the database was away for long
+        if not (self._written and rows.filter(name=self._name).update(**seen)):
+            self._write_whole(seen)
+        learn_queues(conf.DATABASE)
+
+    def _write_whole(self, seen: dict[str, Any]) -> None:
+        """Write a whole row: at the start, and after it was pruned because the database was away for long."""
+        row = WorkerProcess(
             name=self._name,
-            defaults={
-                **seen,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "queues": self._queues,
-                "serves_all": self._serves_all,
-                "slots": self._slots,
-                "build": conf.build,
-                "started_at": self._started_at,
-            },
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=self._queues,
+            serves_all=self._serves_all,
+            slots=self._slots,
+            build=conf.build,
+            started_at=self._started_at,
+            **seen,
+        )
+        others = [each.name for each in WorkerProcess._meta.concrete_fields if each.name not in ("id", "name")]
+        WorkerProcess.objects.using(conf.DATABASE).bulk_create(
+            [row], update_conflicts=True, unique_fields=["name"], update_fields=others
         )
         if conf.build:
             build = Build(name=conf.build, first_seen_at=self._started_at)

@@ -91,6 +91,8 @@ class Play:
             return
         path = named["path"]
         module = self.module(path.removesuffix(".py").replace("/", "."))
+        if path.endswith("settings.py"):
+            vars(module).setdefault("DATABASES", {"default": {}})  # the project's own, which a page adds to
         exec(code, vars(module))
         if path.rpartition("/")[2].startswith("test"):
             self._run_tests(module)

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
@@ -96,6 +99,36 @@ class TestInThisProcess:
             made.sign()
             assert rows.get().queues == ["default"]
         assert not rows.exists()
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_sign_waits_for_its_turn_on_a_sqlite_that_begins_without_the_lock(
+        self, is_first: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Another connection commits before the sign writes, as other workers do at any moment."""
+        if connection.vendor != "sqlite":
+            pytest.skip("only SQLite has one lock for all writers")
+        other = sqlite3.connect(str(connection.settings_dict["NAME"]), isolation_level=None)
+
+        def commit_first(execute: Callable[..., Any], *statement: Any) -> Any:
+            if statement[0].split()[0] in ("INSERT", "UPDATE") and not beaten:
+                beaten.append(statement[0])
+                other.execute("INSERT INTO durable_build (name, first_seen_at) VALUES ('7f3a', '2026')")
+            return execute(*statement)
+
+        beaten: list[str] = []
+        connection.ensure_connection()  # which sets the mode
+        monkeypatch.setattr(connections["default"], "transaction_mode", "DEFERRED")
+        with closing(other), Presence(queues=["a"], slots=1, stop=ShutdownFlag(), passes=lambda: 0) as made:
+            if is_first:
+                WorkerProcess.objects.all().delete()
+            monkeypatch.setattr(made, "_next_at", 0.0)
+            WorkerProcess.objects.update(last_seen_at=timezone.now() - timedelta(minutes=9))
+            with connection.execute_wrapper(commit_first):
+                made.sign()
+            row = WorkerProcess.objects.get()
+            assert row.last_seen_at > timezone.now() - timedelta(minutes=8)
+        assert beaten
+        assert "cannot write its row" not in caplog.text
 
     def test_the_row_counts_the_passes(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(presence, "SIGN_EVERY", 0.0)
