@@ -43,9 +43,9 @@ def serve(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues, *, lo
 def _serve_with_redis(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues, logging_level: str) -> None:
     """Have an RQ worker serve the queues. Its loop ends by itself only when Redis is in trouble."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    worker = _rq_worker(loop, queues)
-    due.on_report = worker.leave
     try:
+        worker = _rq_worker(loop, queues)  # which sends its name to Redis
+        due.on_report = worker.leave
         worker.work(logging_level=logging_level)
         lost = worker.lost
     except (RedisError, OSError) as error:

@@ -115,3 +115,20 @@ def test_work_goes_on_while_redis_is_away_and_says_so_once(
     told = [line for line in program.lines if "Redis" in line]
     assert len(told) == 4, told
     assert not [line for line in program.lines if "ERROR" in line or "Traceback" in line or "retrying" in line]
+
+
+def test_a_worker_that_starts_while_redis_is_away_executes_runs(
+    store: Store, run: Run, own_redis: EmbeddedRedis
+) -> None:
+    own_redis.stop("kill")
+    program = run(1)
+    [pid] = program.pids()
+    try:
+        goes_on(store, "meanwhile")
+    finally:
+        own_redis.start()
+    program.wait_for("Redis answers again", 2)
+    goes_on(store, "after")
+    assert program.pids() == [pid]
+    assert program.end() == 0
+    assert not [line for line in program.lines if "Traceback" in line]
