@@ -60,6 +60,12 @@ def test_every_text_is_translated(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_a_catalogue_names_its_language(language: str) -> None:
+    [named] = [each.string for each in messages(language) if each.context == "code of the language of these texts"]
+    assert named == language.lower().replace("_", "-")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_translations_have_the_places_of_their_texts(language: str) -> None:
     wrong = [
         (files.texts_of(each)[-1], told)

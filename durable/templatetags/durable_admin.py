@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote as url_quote
 
 from django import template
+from django.conf import settings
 from django.db import connections, transaction
 from django.http import HttpRequest
 from django.template.loader import render_to_string
@@ -17,7 +18,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.translation import gettext
+from django.utils.translation import get_language, gettext, pgettext
 from django.utils.translation import gettext_lazy as _
 
 from durable.admin.moments import moment
@@ -106,6 +107,20 @@ def browser_words() -> dict[str, str]:
     """The texts that the page's modules write, in the language of the page, and the zone of pages without a cookie."""
     others = {"copy_of": gettext("Copy %(text)s") % {"text": "%s"}, "zone": timezone.get_default_timezone_name()}
     return {**humanize.browser_words(), **others}
+
+
+@register.simple_tag
+def language_of_texts() -> SafeString:
+    """Attributes for what durable writes on a page: the language and direction of its texts, "" if they are the page's.
+
+    Without a catalogue for the language of the page, the texts are in another one, mostly English. In a page that is
+    written from right to left, their full stops and brackets would stand at the wrong ends.
+    """
+    language, of_page = pgettext("code of the language of these texts", "en"), get_language() or "en"
+    if f"{of_page}-".startswith(f"{language}-"):
+        return SafeString()
+    direction = "rtl" if language.partition("-")[0] in settings.LANGUAGES_BIDI else "ltr"
+    return format_html(' lang="{}" dir="{}"', language, direction)
 
 
 @register.simple_tag
@@ -232,7 +247,7 @@ def cut(name: str) -> SafeString | str:
     """An id or a name in two parts: where it is too long for its place, the first one is cut, so that its end stays."""
     if len(name) <= _UNCUT:
         return name
-    return format_html('<span class="durable-cut"><span>{}</span><span>{}</span></span>', name[:-_END], name[-_END:])
+    return format_html('<bdi class="durable-cut"><span>{}</span><span>{}</span></bdi>', name[:-_END], name[-_END:])
 
 
 def _with_shape(name: str, word: str) -> SafeString:
@@ -446,7 +461,7 @@ def durable_card(context: dict[str, Any]) -> SafeString | str:
     except Exception:
         logger.exception("durable's part of the admin's index cannot be shown")
         said = gettext("cannot show here what needs a person; the log says why.")
-        return format_html('<p class="durable-entry"><strong>Durable</strong> {}</p>', said)
+        return format_html('<p class="durable-entry"{}><strong>Durable</strong> {}</p>', language_of_texts(), said)
 
 
 def _entry(request: HttpRequest) -> Entry:

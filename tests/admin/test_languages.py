@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
 from django.contrib.auth.models import Permission
 
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.every_page import OF_DJANGO, REASON, WITHOUT_A_PAGE, addresses, fill, words_of_data
+from tests.admin.pages import hidden, url
 from tests.support.addresses import names_of_admin
 from tests.support.browsing import complaints_of
 from tests.support.languages import outside_brackets, texts_in_brackets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from django.contrib.auth.models import User
     from django.test import Client
     from playwright.sync_api import Browser
+    from pytest_django import Settings
     from pytest_django.live_server_helper import LiveServer
 
 
@@ -51,6 +57,61 @@ def test_every_text_of_the_pages_is_marked_for_translation(client: Client, pages
                 if words:
                     unmarked[address] = words
     assert unmarked == {}, "\n".join(f"{address}: {sorted(words)}" for address, words in unmarked.items())
+
+
+#: Pages of the project's admin, and parts of pages.
+OF_THE_PROJECT = frozenset({"index", "overview"})
+CONTENT = re.compile(r'<div id="durable-page"([^>]*)>')
+OF_ENGLISH = ' lang="en" dir="ltr"'
+
+
+@pytest.mark.parametrize(
+    ("language", "attributes"), [("he", OF_ENGLISH), ("fr", OF_ENGLISH), ("de", ""), ("en-gb", "")]
+)
+def test_texts_that_no_catalogue_has_are_shown_as_english(
+    client: Client, pages: dict[str, list[str]], language: str, attributes: str
+) -> None:
+    one_of_each = {name: group[0] for name, group in pages.items() if name not in OF_THE_PROJECT}
+    found = {}
+    for name, address in one_of_each.items():
+        html = client.get(address, headers={"accept-language": language}).content.decode()
+        found[name] = CONTENT.findall(html)
+    assert found == {name: [attributes] for name in one_of_each}
+
+
+def test_what_stands_around_the_content_is_shown_as_english_too(client: Client, pages: dict[str, list[str]]) -> None:
+    hebrew = {"accept-language": "he"}
+    index = client.get(pages["index"][0], headers=hebrew).content.decode()
+    assert f'<p class="durable-entry"{OF_ENGLISH}>' in index
+    assert f'<ul class="durable-incidents"{OF_ENGLISH}' in index
+    assert '<html lang="he" dir="rtl">' in index
+    pausing = url("queue_hold", "high", "pause")
+    asked = client.get(pausing, headers=hebrew)
+    assert f'<div class="breadcrumbs"{OF_ENGLISH}>' in asked.content.decode()
+    done = client.post(pausing, hidden(asked), headers=hebrew, follow=True).content.decode()
+    assert re.search(rf'<div{OF_ENGLISH}>\s*<ul class="messagelist">', done)
+
+
+def test_a_language_of_the_project_is_that_of_its_catalogue(
+    client: Client, pages: dict[str, list[str]], settings: Settings, tmp_path: Path
+) -> None:
+    catalogue = tmp_path / "he" / "LC_MESSAGES"
+    catalogue.mkdir(parents=True)
+    own = Catalog(locale="he")
+    own.add("en", "he", context="code of the language of these texts")
+    with (catalogue / "django.mo").open("wb") as file:
+        write_mo(file, own)
+    settings.LOCALE_PATHS = [tmp_path]
+    html = client.get(pages["queues"][0], headers={"accept-language": "he"}).content.decode()
+    assert CONTENT.findall(html) == [""]
+
+
+def test_without_a_catalogue_of_its_own_a_language_has_the_texts_of_the_projects(
+    client: Client, pages: dict[str, list[str]], settings: Settings
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    html = client.get(pages["queues"][0], headers={"accept-language": "he"}).content.decode()
+    assert CONTENT.findall(html) == [' lang="de" dir="ltr"']
 
 
 @pytest.mark.browser
