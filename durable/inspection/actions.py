@@ -83,7 +83,7 @@ def search_actions(wanted: ActionCriteria, *, window: int = WINDOW) -> QuerySet[
 def _user(name: str) -> Any:
     """Return the key of the user with this name; None if there is none, or if users are in another database."""
     model = get_user_model()
-    if router.db_for_read(model) != conf.DATABASE:
+    if router.db_for_write(model) != conf.DATABASE:  # they may be read from a replica
         return None
     users = model._default_manager.using(conf.DATABASE).filter(**{model.USERNAME_FIELD: name})
     return users.values_list("pk", flat=True).first()

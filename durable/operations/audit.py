@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from django.core.exceptions import PermissionDenied
-from django.db import connections
+from django.db import connections, router
 from django.db.models import Model
 
 from durable import runtime
@@ -222,10 +222,16 @@ class Actor:
 
     @property
     def user_key(self) -> Any:
-        """The user's key, for a reference from the log; None if the log's database has no row of the user."""
-        if not isinstance(self.user, Model) or self.user._state.db not in (None, conf.DATABASE):
+        """The user's key, for a reference from the log; None if the log's database has no row of the user.
+
+        A user may have been read from a replica of that database: then the router has users written there.
+        """
+        if not isinstance(self.user, Model):
             return None
-        return self.user.pk
+        is_there = self.user._state.db in (None, conf.DATABASE)
+        if is_there or router.db_for_write(self.user.__class__, instance=self.user) == conf.DATABASE:
+            return self.user.pk
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

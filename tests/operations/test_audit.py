@@ -12,6 +12,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
+from django.db.models import Model
 
 from durable import (
     Actor,
@@ -31,6 +32,7 @@ from durable import (
     workflow,
 )
 from durable.core.records import ActionRecord, RunChange
+from durable.inspection.actions import ActionCriteria, search_actions
 from durable.models import OperatorAction, Run
 from durable.operations import audit
 from durable.runtime import Runtime
@@ -419,6 +421,27 @@ def test_a_user_of_another_database_is_named_and_not_referred_to(at: Runtime) ->
         run.pause()
     [row] = OperatorAction.objects.all()
     assert (row.actor, row.actor_label) == (None, "root (token 3)")
+
+
+class ReplicaOfUsers:
+    """A router that has users read from a replica of the database in which they are written."""
+
+    def db_for_read(self, model: type[Model], **hints: object) -> str | None:
+        return "replica" if model is User else None
+
+    def db_for_write(self, model: type[Model], **hints: object) -> str | None:
+        return "default" if model is User else None
+
+
+def test_a_user_read_from_a_replica_is_referred_to_and_found(at: Runtime, settings: Any) -> None:
+    run = order.using(id="o").start(1)
+    root = User.objects.create_superuser("root")
+    settings.DATABASE_ROUTERS = [ReplicaOfUsers()]
+    root._state.db = "replica"
+    with acting_as(Actor("api", root, label="token 3")):
+        run.pause()
+    [row] = search_actions(ActionCriteria(person="root"))
+    assert (row.actor_id, row.actor_label) == (root.pk, "root (token 3)")
 
 
 def test_the_log_outlives_the_user(at: Runtime, operator: User) -> None:
