@@ -119,6 +119,8 @@ def check_shape(entry: EntryRecord) -> None:
     known = {**_OPTIONAL, **needed}
     if entry.kind == EntryKind.STEP:
         known["rollback"] = _POLICY
+    elif entry.kind == EntryKind.TAG:
+        del known["tags"]  # `durable.core.tag_entries` says what is wrong with them
     for name, value in data.items():
         if name in known and not known[name](value):
             raise ValueError(f'its data has another "{name}" than durable writes')

@@ -278,7 +278,7 @@ def odd(ctx: Context) -> Any:
     raise CriticalError("\ud800 at last")
 
 
-@workflow(name="tests.refused")
+@workflow(name="tests.handled_then_refused")
 def refused(ctx: Context) -> None:
     """A failure that the code handles, and an error that it then raises itself."""
 

@@ -302,7 +302,7 @@ def test_an_operator_holds_and_releases_new_starts(log_in: Callable[..., Client]
     assert "The run will be accepted and wait" in text_of(client.get(url("workflow_start", "tests.described")))
     post(client, arguments="[1]", run_id="a")
     assert "new starts of" in text_of(client.get(url("change", "a")))
-    assert "held" in text_of(client.get(url("workflows")))
+    assert "held" in text_of(client.get(url("workflows"), {"after": "tests.desc"}))
     form = hidden(client.get(url("workflow_hold", "tests.described", "release")))
     text_of(client.post(url("workflow_hold", "tests.described", "release"), form, follow=True))
     assert find_hold(HoldKind.WORKFLOW, "tests.described") is None
