@@ -16,6 +16,7 @@ from durable.admin import access, list_columns, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of, with_offsets
 from durable.admin.verbs import BULK, VERBS, Verb
+from durable.conf import conf
 from durable.core import registry
 from durable.core.records import Hold, RunState
 from durable.inspection import (
@@ -238,7 +239,10 @@ def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder, wi
     """Return what to say of durable's own runs that match and are not listed; "" if there are none."""
     if not wanted.leaves_alerts_out:
         return ""
-    number = _number_left_out(wanted, replace(wanted, hides_alerts=False), found, order, within)
+    wider = replace(wanted, hides_alerts=False)
+    # Runs that are due next are read by queue: the count is a second look at all queues, for which bulks are too few.
+    is_counted = bool(conf.ALERTS) or order is not RunOrder.NEXT
+    number = _number_left_out(wanted, wider, found, order, within) if is_counted else None
     if number is None:
         return _("Alerts and bulks are not listed.")
     text = ngettext(

@@ -104,7 +104,7 @@ def collect_findings(
     failed = failed_runs(within) if failed is None else failed
     paused, held = all_holds()
     lines, kept, idle = slot_troubles(now, within)
-    stale, diverging = _stale_and_diverging(runs, now)
+    stale, diverging, unreceived = _stale_diverging_and_unreceived(runs, now)
     unserved = _unserved(workers)
     told = {*paused, *(queue.name for queue in unserved)}
     served = [queue.name for queue in workers.queues if queue.has_runs and queue.name not in told]
@@ -123,7 +123,7 @@ def collect_findings(
         *_kept_slots(kept),
         *_diverging(diverging),
         *_failed(failed),
-        *_messages_left(runs, now),
+        *_messages_left(unreceived),
         *_snapshots(),
     ]
 
@@ -295,22 +295,27 @@ def _overdue(runs: RunQuerySet, now: datetime, queues: Sequence[str]) -> list[Fi
     return findings
 
 
-def _stale_and_diverging(runs: RunQuerySet, now: datetime) -> tuple[list[_Row], list[tuple[_Row, str]]]:
-    """Return the runs whose workers are gone, and those that have diverged with the beginnings of their summaries.
+def _stale_diverging_and_unreceived(
+    runs: RunQuerySet, now: datetime
+) -> tuple[list[_Row], list[tuple[_Row, str]], list[_Row]]:
+    """Return the runs whose workers are gone, those that have diverged with the beginnings of their summaries, and
+    those that have completed and left messages.
 
-    Two indexes with few runs, and one statement.
+    Three indexes with few runs or a cap, and one statement.
     """
     stale = runs.filter(lease_expires_at__lt=now - _GONE).order_by("lease_expires_at")
     diverging = runs.open().filter(diverged_at__isnull=False).order_by("diverged_at")
     sources = [
         stale.annotate(moment=F("lease_expires_at"), beginning=Value("")),
         diverging.annotate(moment=F("diverged_at"), beginning=Substr("summary", 1, KIND_LENGTH)),
+        completed_with_messages(runs, now, CAP).annotate(moment=F("finished_at"), beginning=Value("")),
     ]
     found = [
         [(_row(*row), str(unpack(beginning))) for *row, beginning in rows]
         for rows in sample_rows(sources, ["id", "workflow", "moment", "beginning"], CAP + 1)
     ]
-    return [row for row, _beginning in found[0]], found[1]
+    stale_rows, diverging_rows, unreceived_rows = found
+    return [row for row, _beginning in stale_rows], diverging_rows, [row for row, _beginning in unreceived_rows]
 
 
 def _leases(rows: Sequence[_Row]) -> list[Finding]:
@@ -587,8 +592,7 @@ def _failed(failed: Sequence[FailedRun]) -> list[Finding]:
     return found
 
 
-def _messages_left(runs: RunQuerySet, now: datetime) -> list[Finding]:
-    rows = [_row(*row) for row in completed_with_messages(runs, now, CAP)]
+def _messages_left(rows: Sequence[_Row]) -> list[Finding]:
     if not rows:
         return []
     title = _("Completed runs that never received what start_or_send has sent to them")

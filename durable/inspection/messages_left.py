@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.db.models import Exists, OuterRef
 from django.utils.translation import gettext as _
@@ -44,14 +44,13 @@ def messages_left_note(run: Run, within: RunQuerySet | None = None) -> str:
     return ". ".join(notes)
 
 
-def completed_with_messages(runs: RunQuerySet, now: datetime, most: int) -> list[tuple[Any, ...]]:
-    """Return id, workflow and end of runs that have completed in the last day and left what was sent to their keys.
+def completed_with_messages(runs: RunQuerySet, now: datetime, most: int) -> RunQuerySet:
+    """Return the runs that have completed in the last day and left what was sent to their keys.
 
-    The newest first; among the newest `most` of those that ended. One statement.
+    The newest first; among the newest `most` of those that ended.
     """
     recent = runs.filter(finished_at__gte=now - timedelta(days=1)).order_by("-finished_at").values("pk")[:most]
     left = QueueMessage.objects.using(conf.DATABASE).filter(run=OuterRef("pk"), state=_PENDING)
     keyed = left.filter(Exists(KeyedSend.objects.using(conf.DATABASE).filter(pk=OuterRef("pk"))))
     ended = Run.objects.using(conf.DATABASE).filter(pk__in=recent, state=RunState.COMPLETED.value, message_count__gt=0)
-    found = ended.filter(Exists(keyed)).order_by("-finished_at")
-    return list(found.values_list("id", "workflow", "finished_at"))
+    return ended.filter(Exists(keyed)).order_by("-finished_at")

@@ -16,6 +16,7 @@ from durable.inspection.capped_counts import Count, moment_of, sample_rows
 from durable.inspection.error_text import shown_with
 from durable.inspection.of_each import Key, OfEach
 from durable.inspection.pagination import FAILURE_KEY, KEY_OF_FAILURE, Cursor, RunOrder
+from durable.inspection.run_conditions import NO_ALERT
 from durable.inspection.visibility import has_own_index
 from durable.inspection.visible_window import end_of_window
 from durable.models import Failure, Run
@@ -163,7 +164,8 @@ class Lane:
         `window` is the number of examined runs, `WINDOW` unless it is given, or half of it where texts are compared.
         """
         usual = max(1, WINDOW // 2) if self.plan.compares_texts else WINDOW
-        is_sieve = bool(self.plan.rest) or self.within is not None  # a page may have to read any number of runs
+        # A page may have to read any number of runs, but for those of durable's own: there are few beside a project's.
+        is_sieve = self.plan.rest not in (Q(), NO_ALERT) or self.within is not None
         end = self._window_end(window or usual) if is_sieve and not self.plan.is_short else None
         runs = self._runs.filter(self.plan.rest)
         return (runs if end is None else runs.filter(end.up_to(self._key))), end

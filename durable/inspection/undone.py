@@ -49,7 +49,7 @@ def is_undone(run: Run) -> bool:
 
 def is_diverging(run: Run) -> bool:
     """Return whether the run waits for code that fits its history, or that is free of a mistake."""
-    return run.diverged_at is not None and run.state in (RunState.SLEEPING, RunState.ROLLING_BACK)
+    return run.state in (RunState.SLEEPING, RunState.ROLLING_BACK) and run.diverged_at is not None
 
 
 def state_word(run: Run) -> str:

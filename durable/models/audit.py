@@ -57,6 +57,10 @@ class OperatorAction(Row):
             models.Index(fields=["created_at", "id"], condition=Q(bulk_id=""), name="durable_action_top"),
             # the rows of a bulk, by their outcome
             models.Index(fields=["bulk_id", "outcome", "id"], condition=~Q(bulk_id=""), name="durable_action_of_bulk"),
+            # the runs of a worker that has died
+            models.Index(
+                fields=["actor_label", "created_at"], condition=Q(action="worker_died"), name="durable_action_of_death"
+            ),
         ]
         constraints = [
             models.CheckConstraint(
