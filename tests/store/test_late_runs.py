@@ -167,7 +167,7 @@ def test_workers_whose_clocks_differ_find_what_either_hands_back(store: Store) -
     park(store, taken, state=RunState.PENDING, wake_at=at(180))  # by its clock
     assert right.claim() == [], "not due yet, by this one's"
     assert ahead.claim() == ["next-1"]
-    store.release([("next-1", taken.fence + 1)], at(180))
+    store.release([("next-1", the(store, "next-1").fence)], at(180))
     right.sweep(at(200))
     assert right.claim(at(200)) == ["next-1"]
 
