@@ -16,7 +16,7 @@ from durable.core.ranks import Ranking
 from durable.core.records import RunRecord
 from durable.store import Store
 from durable.store.memory import MemoryStore
-from tests.store.making import NOW, a_new_run, finished, park
+from tests.store.making import NOW, a_new_run, finished, park, the
 
 HELD = timedelta(days=1)
 RANKINGS = [
@@ -65,8 +65,9 @@ class Model:
         elif what == "pass":
             self.seconds += seconds
         elif self.held:
-            run = self.held.pop(number % len(self.held))
+            run_id = self.held.pop(number % len(self.held)).id
             for store in (self.store, self.reference):
+                run = the(store, run_id)  # each store draws fences of its own
                 if what == "park":
                     park(store, run, wake_at=now + timedelta(seconds=seconds))
                 elif what == "release":
