@@ -116,11 +116,7 @@ def _text(name: str, value: TagValue) -> str:
     if isinstance(value, int | float | Decimal):
         return _number(name, value)
     if isinstance(value, datetime):
-        what = f'the value of the tag "{name}"'
-        try:
-            at = check_moment(value, what).astimezone(UTC)
-        except OverflowError:
-            raise ValueError(f"{what} is not between the years 1 and 9999 in UTC") from None
+        at = check_moment(value, f'the value of the tag "{name}"').astimezone(UTC)
         return at.replace(tzinfo=None).isoformat() + "Z"
     if isinstance(value, date):
         return value.isoformat()
