@@ -151,14 +151,14 @@ def test_a_crash_of_everything_that_limits_have(h: Harness) -> None:
     assert h.crash_everywhere(passes, "acme", check=lambda: sorted(set(CALLS))) >= 3
 
 
-def test_a_cancelled_waiter_has_lost_its_moment(h: Harness) -> None:
+def test_the_moment_of_a_cancelled_last_waiter_is_given_again(h: Harness) -> None:
     for name in ("a", "b"):
         h.start(steps, name, id=name)
     h.settle()
     get_run("b").cancel()
     h.start(steps, "c", id="c")
     h.settle()
-    assert h.peek(get_run("c")).wake_at == NOW + timedelta(seconds=2)
+    assert h.peek(get_run("c")).wake_at == NOW + timedelta(seconds=1)
 
 
 def test_attempts_count_and_a_closing_is_for_everybody(h: Harness) -> None:

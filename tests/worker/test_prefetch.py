@@ -126,7 +126,6 @@ def test_a_database_that_stumbles_over_it_costs_no_run(store: Any, monkeypatch: 
 @pytest.mark.parametrize(
     ("table", "column", "value"),
     [
-        ("durable_entrymetadata", "completed_at", "infinity"),
         ("durable_entrymetadata", "error", "[]"),
         ("durable_entry", "data", "{"),
     ],
