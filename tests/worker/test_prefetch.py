@@ -123,6 +123,18 @@ def test_a_database_that_stumbles_over_it_costs_no_run(store: Any, monkeypatch: 
 
 
 @pytest.mark.postgres
+def test_a_history_with_a_moment_beyond_the_calendar_is_loaded_as_others(store: Any) -> None:
+    odd, *others = new_runs(store, 3)
+    passes_once(store, record_and_park(1))
+    with connection.cursor() as cursor:
+        of_run = "(SELECT run_id FROM durable_entry WHERE id = entry_id)"
+        cursor.execute(f"UPDATE durable_entrymetadata SET completed_at = 'infinity' WHERE {of_run} = %s", [odd])
+    loads = Loads()
+    pass_all(store, Passes(loads))
+    assert loads.found == {each: {f"{each}-0"} for each in (odd, *others)}
+
+
+@pytest.mark.postgres
 @pytest.mark.parametrize(
     ("table", "column", "value"),
     [
