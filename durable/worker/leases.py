@@ -183,6 +183,7 @@ class LeaseManager:
                 self._activities.clear()
         finally:
             close_connections()
+        self._overruns.finish()
 
     def _wait(self) -> str:
         try:

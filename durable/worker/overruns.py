@@ -86,6 +86,11 @@ class Overruns:
             logger.exception("the leases of the runs whose steps go on cannot be ended")
         self._end(STATUS)
 
+    def finish(self) -> None:
+        """End the process if it was to end, and has handed over all its runs before the next look."""
+        if self._since is not None:
+            self._end(STATUS)
+
     def _tell(self, step: StepInfo, seconds: float) -> None:
         is_past_timeout = 0 < step.timeout <= seconds
         limit, length = ("timeout", step.timeout) if is_past_timeout else ("heartbeat", step.heartbeat)

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from durable.core.effects import StepInfo
 from durable.core.records import RunRecord
+from durable.drivers.loop_threads import LeftBehind
 from durable.execution.eviction import Eviction
 from durable.models import Run
 from durable.notifier import notify
@@ -54,6 +55,32 @@ def test_a_run_beside_it_whose_step_goes_on_too_is_no_suspect(monkeypatch: pytes
     later = timezone.now() + timedelta(seconds=1)
     found = store.claim(queues=["default"], now=later, lease_until=later, worker="next", limit=9)
     assert {each.id: each.crashes for each in found} == {guilty.id: 1, beside.id: 0, unbegun.id: 0}
+
+
+@pytest.mark.redis
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_hands_over_before_the_next_look_ends_for_what_a_step_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last pass ends at once when it is evicted, and its parent is to see why the process has ended."""
+    left = LeftBehind(run_id="r", location="leave", what="the task sleep", since=time.monotonic() - 3600)
+    monkeypatch.setattr(overruns, "left_behind", lambda: [left])
+    store, stop = store_for("default"), ShutdownFlag()
+    ended: list[int] = []
+    now = timezone.now()
+    [run_id] = new_runs(store, 1)
+    record = store.claim_run(run_id, now=now, lease_until=now + timedelta(hours=1), worker="us")
+    assert record is not None
+    manager = lease_manager(store, stop)
+    manager._overruns = overruns.Overruns(stop.request, end=ended.append)
+    eviction = Eviction()
+    manager.add([record], time.monotonic())
+    assert manager.pass_started(record, eviction)
+    with manager:
+        eventually(lambda: eviction.requested)
+        assert ended == []
+        manager.pass_ended(record)
+    assert set(ended) == {overruns.STATUS}
 
 
 def step_of(record: RunRecord, seconds: float) -> Any:
