@@ -11,28 +11,32 @@ import inspect
 import io
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from durable.codec import Codec
+from durable.codec import Codec, JsonCodec
+from durable.codec.binding import decode_at
 from durable.core import registry
 from durable.core.bodies import run_body
 from durable.core.control_flow import ControlFlow
 from durable.core.current import running_workflow
-from durable.core.divergences import Divergence, DivergenceKind
+from durable.core.divergences import Divergence, DivergenceKind, OperationAt
 from durable.core.effects import Operation
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OutsideStepError, PayloadError
 from durable.core.fences import raised
 from durable.core.limits import History
-from durable.core.location import escape
+from durable.core.location import escape, join
 from durable.core.mistakes import is_mistake
+from durable.core.places import Place
 from durable.core.recorded_names import resolve_used
 from durable.core.records import ENDED, EntryKind, EntryRecord, Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.scope import Scope
+from durable.core.steps import step, try_step
 from durable.core.versions import get_version
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
@@ -48,6 +52,8 @@ from durable.runtime import Runtime
 
 __all__ = ["RecordedRun", "replayed"]
 
+_CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
+_STEPS: Final = frozenset({step.__code__, try_step.__code__})
 _SHOWN: Final = 2  # operations of the history that a finding names
 
 
@@ -93,6 +99,8 @@ class _Replay:
         )
         self.operations = 0
         self.outcome = Outcome()
+        #: The step that the code has come to last: its scope, name and arguments.
+        self._step: tuple[str, Any, tuple[Any, ...]] | None = None
 
     def verdict(self, *, with_decision: bool) -> Verdict:
         finding = self._finding()
@@ -109,6 +117,7 @@ class _Replay:
     def forget(self) -> None:
         """Give up the history: one at a time is to be in memory."""
         self.history.clear()
+        self._step = None
         if self.outcome.journal is not None:
             self.outcome.journal.forget()
         if self.outcome.error is not None:
@@ -205,7 +214,12 @@ class _Replay:
         """Count an operation before it begins, and refuse a version that the code does not have."""
         self.operations += 1
         frame = getattr(operation, "gi_frame", None)
-        if frame is not None and frame.f_code is get_version.__code__:
+        if frame is None:
+            return
+        if frame.f_code in _STEPS:
+            given = frame.f_locals
+            self._step = (scope.cursor.location, given["name"], given["args"])
+        elif frame.f_code is get_version.__code__:
             given = frame.f_locals
             name, latest = given["name"], given["latest"]
             node = scope.cursor.node.child(scope.cursor.key(escape(name)))
@@ -253,10 +267,35 @@ class _Replay:
             if is_refused_write(found.raised):
                 return self._effect(f"a write ({found.raised})", "put it into a step")
             return self._raised(found.recorded[0].location, ErrorInfo.of(found.raised), _listed(found))
-        mend, lines = mend_of(found, definition.function, is_async=definition.is_async)
+        mend, lines = mend_of(
+            found,
+            definition.function,
+            workflow=self.run.workflow,
+            is_async=definition.is_async,
+            takes_the_same=lambda recorded: self._takes_the_same(recorded, found.code),
+        )
         history, code = _sides(found)
         where = found.code.location if found.code is not None else found.recorded[0].location
         return self._made(FindingKind(found.kind), where, history, code, mend, lines)
+
+    def _takes_the_same(self, recorded: OperationAt, code: OperationAt | None) -> bool:
+        """Return True unless the recorded operation is a step whose arguments differ from those of the code's step."""
+        if recorded.kind != EntryKind.STEP:
+            return True
+        journal = self.outcome.journal
+        entry = None if journal is None else journal.entry_at(recorded.location)
+        if entry is None or code is None or self._step is None:
+            return False
+        scope, name, args = self._step
+        if join(scope, escape(name)) != code.location:
+            return False
+        if entry.arguments is None or not args:
+            return entry.arguments is None and not args
+        try:
+            before = decode_at(self.codec, entry.arguments, Place(self.run.id, "arguments", entry.location))
+            return _CODEC.encode(list(before)) == _CODEC.encode(list(args))
+        except (PayloadError, TypeError):  # TypeError: the record has no list
+            return False
 
     def _of_exception(self, error: Exception, definition: WorkflowDefinition) -> Finding | None:
         """Return the finding for what the workflow's code has raised, unless that is how the run ends, or may go on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from enum import Enum
 from typing import Any
@@ -12,11 +13,15 @@ from cryptography.fernet import Fernet
 
 from durable import AsyncContext, Break, Context, Continue, CriticalError, RollbackContext
 from durable.crypto import FernetCodec
+from durable.migrations import RenameStep
 from durable.models import Entry, QueueMessage, Run
 from durable.replay_check import RecordedRun, check_history
 from durable.replay_check.findings import FindingKind
 from tests.cli import workflows as others
+from tests.renames.conftest import apply, no_names_left
 from tests.replay_check.conftest import Deploys
+
+__all__ = ["no_names_left"]
 
 CALLED: list[str] = []
 
@@ -222,6 +227,251 @@ class TestAnOpenRun:
 
         deploys.deploy(with_argument)
         assert deploys.goes_on()
+
+
+def apply_rename(mend: str) -> None:
+    """Apply the migration's operation that the advice has."""
+    (operation,) = re.findall(r"`(RenameStep\(.+?\))`", mend)
+    apply(eval(operation, {"RenameStep": RenameStep}))
+
+
+def price(order: int) -> int:
+    return 12 * order
+
+
+class TestChangesInPairs:
+    """The advice, followed to the letter, fits the open runs, and binds what the code reads after it."""
+
+    def before(self, ctx: Context, order: int = 7) -> str:
+        cost = ctx.step("price", price, order)
+        payment = ctx.step("charge", work, f"{cost} EUR")
+        ctx.sleep("wait", "1 day")
+        return payment
+
+    @pytest.fixture(autouse=True)
+    def _waiting(self, deploys: Deploys) -> None:
+        deploys.deploy(lambda ctx: self.before(ctx))
+        deploys.start()
+
+    def test_a_removed_step_before_a_renamed_one(self, deploys: Deploys) -> None:
+        def after(ctx: Context) -> str:
+            payment = ctx.step("pay", work, "84 EUR")
+            ctx.sleep("wait", "1 day")
+            return payment
+
+        deploys.deploy(after)
+        found = deploys.finding()
+        assert (found.kind, found.location) == (FindingKind.ADDED, "pay")
+        assert found.add == (
+            'ctx.removed("price", "step")',
+            'if ctx.get_version("change of charge", 2) == 1:',
+            '    ctx.step("charge", ...)',
+            "else:",
+            '    ctx.step("pay", ...)',
+        )
+        assert 'RenameStep("gate.order", "charge", "pay")' in found.mend
+        assert "durable.migrations" in found.mend
+
+        def kept(ctx: Context) -> str:
+            ctx.removed("price", "step")
+            if ctx.get_version("change of charge", 2) == 1:
+                payment = ctx.step("charge", work, "84 EUR")
+            else:
+                payment = ctx.step("pay", work, "84 EUR")
+            ctx.sleep("wait", "1 day")
+            return payment
+
+        def renamed(ctx: Context) -> str:
+            ctx.removed("price", "step")
+            return after(ctx)
+
+        deploys.deploy(kept)
+        assert deploys.goes_on()
+        deploys.deploy(renamed)
+        apply_rename(found.mend)
+        assert deploys.goes_on()
+
+    def test_an_ended_run_has_the_same_advice(self, deploys: Deploys) -> None:
+        def before(ctx: Context) -> str:
+            cost = ctx.step("price", price, 7)
+            return ctx.step("charge", work, f"{cost} EUR")
+
+        def after(ctx: Context) -> str:
+            return ctx.step("pay", work, "84 EUR")
+
+        def renamed(ctx: Context) -> str:
+            ctx.removed("price", "step")
+            return after(ctx)
+
+        deploys.deploy(before)
+        deploys.start(id="ended")
+        deploys.deploy(after)
+        found = deploys.finding("ended")
+        assert found.add[0] == 'ctx.removed("price", "step")'
+        apply_rename(found.mend)
+        deploys.deploy(renamed)
+        verdict = deploys.verdict("ended", with_decision=True)
+        assert (verdict.finding, verdict.decision, verdict.is_whole) == (None, None, True)
+
+    def test_a_renamed_step_before_a_removed_one(self, deploys: Deploys) -> None:
+        def after(ctx: Context) -> None:
+            ctx.step("quote", price, 7)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(after)
+        found = deploys.finding()
+        assert found.add[:2] == ('if ctx.get_version("change of price", 2) == 1:', '    ctx.step("price", ...)')
+        assert 'RenameStep("gate.order", "price", "quote")' in found.mend
+        apply_rename(found.mend)
+        assert deploys.finding().add == ('ctx.removed("charge", "step")',)
+
+    def test_steps_of_which_none_is_the_new_one_for_certain(self, deploys: Deploys) -> None:
+        def after(ctx: Context) -> None:
+            ctx.step("pay", work, "99 EUR")
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(after)
+        found = deploys.finding()
+        assert found.add == (
+            'if ctx.get_version("change of price", 2) == 1:',
+            '    ctx.step("price", ...)',
+            '    ctx.step("charge", ...)',
+            "else:",
+            '    ctx.step("pay", ...)',
+        )
+        assert 'ctx.step("price", ...); ctx.step("charge", ...) else: ctx.step("pay", ...)`' in found.mend
+        assert "RenameStep" not in found.mend
+
+        def kept(ctx: Context) -> str:
+            if ctx.get_version("change of price", 2) == 1:
+                cost = ctx.step("price", price, 7)
+                payment = ctx.step("charge", work, f"{cost} EUR")
+            else:
+                payment = ctx.step("pay", work, "99 EUR")
+            ctx.sleep("wait", "1 day")
+            return payment
+
+        deploys.deploy(kept)
+        assert deploys.goes_on()
+
+    def test_several_steps_with_the_arguments_of_the_new_one(self, deploys: Deploys) -> None:
+        def alike(ctx: Context) -> None:
+            ctx.step("reserve", price, 7)
+            ctx.step("charge", price, 7)
+            ctx.sleep("wait", "1 day")
+
+        def after(ctx: Context) -> None:
+            ctx.step("pay", price, 7)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(alike)
+        deploys.start(id="alike")
+        deploys.deploy(after)
+        found = deploys.finding("alike")
+        assert found.add[1:3] == ('    ctx.step("reserve", ...)', '    ctx.step("charge", ...)')
+        assert 'if one of them is step "pay" under another name' in found.mend
+
+    def test_an_inserted_step_before_a_removed_one(self, deploys: Deploys) -> None:
+        def after(ctx: Context) -> None:
+            ctx.step("check", work)
+            ctx.step("price", price, 7)
+            ctx.sleep("wait", "1 day")
+
+        def inserted(ctx: Context) -> None:
+            if ctx.get_version("with check", 2) >= 2:
+                ctx.step("check", work)
+            ctx.step("price", price, 7)
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(after)
+        assert deploys.finding().add[0] == 'if ctx.get_version("with check", 2) >= 2:'
+        deploys.deploy(inserted)
+        assert deploys.finding().add == ('ctx.removed("charge", "step")',)
+
+    def test_steps_in_the_other_order(self, deploys: Deploys) -> None:
+        def after(ctx: Context) -> None:
+            ctx.step("price", price, 7)
+            ctx.sleep("wait", "1 day")
+            ctx.step("charge", work, "84 EUR")
+
+        deploys.deploy(after)
+        found = deploys.finding()
+        assert found.add == (
+            'if ctx.get_version("order of charge", 2) == 1:',
+            '    ctx.step("charge", ...)',
+            '    ctx.sleep("wait", ...)',
+            "else:",
+            '    ctx.sleep("wait", ...)',
+            '    ctx.step("charge", ...)',
+        )
+
+        def kept(ctx: Context) -> None:
+            ctx.step("price", price, 7)
+            if ctx.get_version("order of charge", 2) == 1:
+                ctx.step("charge", work, "84 EUR")
+                ctx.sleep("wait", "1 day")
+            else:
+                ctx.sleep("wait", "1 day")
+                ctx.step("charge", work, "84 EUR")
+
+        deploys.deploy(kept)
+        assert deploys.goes_on()
+
+    @pytest.mark.parametrize("rename", ["sleep", "block", "loop"])
+    def test_other_operations_under_another_name(self, deploys: Deploys, rename: str) -> None:
+        def made(ctx: Context, name: str) -> None:
+            def body(ctx: Context) -> None:
+                ctx.step("charge", work)
+                ctx.sleep("wait", "1 day")
+
+            match rename:
+                case "sleep":
+                    ctx.sleep(name, "1 day")
+                case "block":
+                    ctx.try_block(name, body)
+                case _:
+                    ctx.loop(name, body)
+
+        deploys.deploy(lambda ctx: made(ctx, "old"))
+        deploys.start(id="other")
+        deploys.deploy(lambda ctx: made(ctx, "new"))
+        mend = deploys.finding("other").mend
+        assert 'RenameStep("gate.order", "old", "new")' in mend
+        apply_rename(mend)
+        assert deploys.goes_on("other")
+
+    def test_a_step_in_a_loop_under_another_name(self, deploys: Deploys) -> None:
+        def polls(ctx: Context, name: str) -> None:
+            def body(ctx: Context) -> None:
+                ctx.step(name, price, 7)
+                ctx.sleep("wait", "1 day")
+
+            ctx.loop("polling", body)
+
+        deploys.deploy(lambda ctx: polls(ctx, "poll"))
+        deploys.start(id="polls")
+        deploys.deploy(lambda ctx: polls(ctx, "look"))
+        mend = deploys.finding("polls").mend
+        assert 'RenameStep("gate.order", "polling/~/poll", "polling/~/look")' in mend
+        apply_rename(mend)
+        assert deploys.goes_on("polls")
+
+    def test_values_that_are_encrypted_are_compared(self, deploys: Deploys) -> None:
+        def after(ctx: Context) -> None:
+            ctx.step("pay", work, "84 EUR")
+            ctx.sleep("wait", "1 day")
+
+        deploys.deploy(after)
+        codec = FernetCodec(keys=[Fernet.generate_key().decode()])
+        run, history = deploys.at.store.get("order-1"), deploys.at.store.load("order-1")
+        assert run is not None
+        run.input = codec.encode({"args": [], "kwargs": {}})
+        for each in history:
+            each.arguments = codec.encode({"price": (7,), "charge": ("84 EUR",), "wait": ()}[each.location])
+            each.output = each.output and codec.encode(None)
+        found = check_history(RecordedRun(run=run, entries=history, codec=codec)).finding
+        assert found is not None
+        assert 'RenameStep("gate.order", "charge", "pay")' in found.mend
 
 
 class TestVersions:
