@@ -45,6 +45,7 @@ LONGEST: Final = (
     "tests/admin/test_browser_addresses.py",
     "tests/admin/test_browser_places.py",
     "tests/shop/test_demo.py",
+    "tests/foreign/test_intern.py",
     "tests/admin/test_languages.py",
     "tests/operations/test_replay_preview.py",
     "tests/core/test_map_recovery.py",

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.urls import reverse
 from django.utils import timezone
 
 from durable.models import Activity, Cause, Limit, OperatorAction, Run, SavedView, Schedule
@@ -15,7 +14,7 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.worker_rows import a_worker
 
-__all__ = ["PAGES", "VIEW", "Address", "a_hung_step", "make_site", "path_of"]
+__all__ = ["ALL", "NOBODY", "PAGES", "VIEW", "Address", "a_hung_step", "make_site"]
 
 WORKER = "host:4711:abc"
 VIEW = frozenset({"view_run"})
@@ -82,6 +81,21 @@ PAGES: Mapping[str, Address] = {
     "act": Address(("run", "recover"), get=_also("operate_run")),
 }
 
+ALL: Mapping[str, Address] = {
+    **{f"admin:durable_run_{name}": each for name, each in PAGES.items()},
+    "admin:durable_operatoraction_changelist": Address(),
+    "admin:durable_operatoraction_change": Address(("{action}",)),
+    "admin:durable_operatoraction_history": Address(("{action}",)),
+}
+#: What would edit the log.
+NOBODY: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("get", "admin:durable_operatoraction_add"): (),
+    ("post", "admin:durable_operatoraction_add"): (),
+    ("get", "admin:durable_operatoraction_delete"): ("{action}",),
+    ("post", "admin:durable_operatoraction_delete"): ("{action}",),
+    ("post", "admin:durable_operatoraction_change"): ("{action}",),
+}
+
 
 def make_site(stage: Stage) -> dict[str, str]:
     """A failed run and its cause, a bulk, a saved view and an action; what stands for the braces of the paths."""
@@ -104,11 +118,6 @@ def make_site(stage: Stage) -> dict[str, str]:
     Schedule.objects.create(name="nightly", workflow="tests.switched", rule="30 2 * * *")
     cause, action = Cause.objects.get(), OperatorAction.objects.get(bulk_id="many")
     return {"{cause}": cause.fingerprint, "{view}": str(view.pk), "{action}": str(action.pk)}
-
-
-def path_of(name: str, address: Address, site: Mapping[str, str]) -> str:
-    """The path of an address of this site."""
-    return reverse(name, args=[site.get(each, each) for each in address.keys]) + address.query
 
 
 def a_hung_step(stage: Stage) -> None:

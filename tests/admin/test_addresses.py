@@ -5,7 +5,7 @@ Who may ask it, and that the program that measures pages asks it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,27 +18,13 @@ from django.utils import timezone
 from durable.admin.run_admin import RunAdmin
 from durable.models import Cause, OperatorAction, Run, SavedView
 from tests.admin import flows
-from tests.admin.addresses import PAGES, Address, make_site, path_of
+from tests.admin.addresses import ALL, NOBODY, make_site
 from tests.admin.conftest import Stage
-from tests.support.addresses import names_of_admin
+from tests.support.addresses import names_of_admin, path_of
 from tests.tools.scale.requests import every_request
 
 pytestmark = pytest.mark.django_db
 
-ALL: Mapping[str, Address] = {
-    **{f"admin:durable_run_{name}": each for name, each in PAGES.items()},
-    "admin:durable_operatoraction_changelist": Address(),
-    "admin:durable_operatoraction_change": Address(("{action}",)),
-    "admin:durable_operatoraction_history": Address(("{action}",)),
-}
-#: What would edit the log.
-NOBODY: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("get", "admin:durable_operatoraction_add"): (),
-    ("post", "admin:durable_operatoraction_add"): (),
-    ("get", "admin:durable_operatoraction_delete"): ("{action}",),
-    ("post", "admin:durable_operatoraction_delete"): ("{action}",),
-    ("post", "admin:durable_operatoraction_change"): ("{action}",),
-}
 #: Django's own: what they show of durable needs the permission to view runs (`test_pages`).
 EVERY_STAFF_USER = {"admin:index", "admin:app_list"}
 

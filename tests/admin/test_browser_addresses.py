@@ -9,9 +9,10 @@ from django.contrib.auth.models import User
 
 from durable.admin.run_parts import PART_NAMES
 from tests.admin import flows
-from tests.admin.addresses import PAGES, a_hung_step, make_site, path_of
+from tests.admin.addresses import PAGES, a_hung_step, make_site
 from tests.admin.conftest import MakeUser, Stage
 from tests.admin.pages import url
+from tests.support.addresses import path_of
 from tests.support.barriers import RULES, barriers
 
 if TYPE_CHECKING:

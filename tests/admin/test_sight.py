@@ -33,10 +33,11 @@ from durable.models import Cause, Child, Failure, Hold, OperatorAction, Run, Sav
 from durable.operations import bulk
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
-from tests.admin.addresses import PAGES, path_of
+from tests.admin.addresses import PAGES
 from tests.admin.conftest import Stage
 from tests.admin.every_page import addresses, fill
 from tests.admin.pages import text_of, url
+from tests.support.addresses import path_of
 
 pytestmark = pytest.mark.django_db
 

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-__all__ = ["names_of_admin", "names_of_interface"]
+__all__ = ["Asked", "names_of_admin", "names_of_interface", "path_of"]
 
 #: Pages of Django's own that durable adds to.
 _AROUND = {"admin:index", "admin:app_list"}
+
+
+class Asked(Protocol):
+    """An address as a test asks it."""
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        """The parts of its path; one in braces stands for what a site has made."""
+
+    @property
+    def query(self) -> str:
+        """What follows the path."""
+
+
+def path_of(name: str, address: Asked, site: Mapping[str, str]) -> str:
+    """The path of an address of this site."""
+    return reverse(name, args=[site.get(each, each) for each in address.keys]) + address.query
 
 
 def names_of_admin() -> set[str]:
@@ -25,6 +43,6 @@ def names_of_interface() -> set[str]:
 def _names(resolver: URLResolver, space: str = "") -> Iterator[str]:
     for pattern in resolver.url_patterns:
         if isinstance(pattern, URLResolver):
-            yield from _names(pattern, f"{space}{pattern.namespace}:" if pattern.namespace else space)
+            yield from _names(pattern, f"{space}{pattern.app_name}:" if pattern.app_name else space)
         elif isinstance(pattern, URLPattern) and pattern.name:
             yield f"{space}{pattern.name}"
