@@ -394,7 +394,7 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
             key = as_key(finding.names[0])
             address = url("schedule", key) if len(finding.names) == 1 else url("schedules")
             return address, _verbs_on_schedule(finding, lambda verb: url("schedule_act", key, verb))
-        case "slot_free" | "slot_idle" | "line_still" | "slot_kept":
+        case "slot_free" | "slot_idle" | "line_still" | "line_long" | "slot_kept":
             wakes = [Verb(title=_("Wake"), url=url("act", as_key(finding.runs[0][0]), "wake"))]
             where = url("limit", as_key(finding.names[0])) if len(finding.names) == 1 else url("limits")
             return where, wakes if finding.kind == "slot_idle" else []

@@ -33,7 +33,7 @@ from durable.inspection.misfits import replay_check
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
 from durable.inspection.shell_command import command, worker_command
-from durable.inspection.slot_troubles import IdleSlot, KeptSlot, StillLine, slot_troubles
+from durable.inspection.slot_troubles import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
 from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
 from durable.inspection.workflow_names import each_once
@@ -73,8 +73,8 @@ class Finding:
     is about, and `period` has the first and the last of the moments of the first schedule.
 
     Kinds: exhausted, failed, crashed, diverged, mistake, rollback_failed, wait_overdue, unclaimed, stale_lease,
-    bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, slot_kept,
-    no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost.
+    bulk_stopped, hung_step, schedule_late, tick_refused, tick_missed, slot_free, slot_idle, line_still, line_long,
+    slot_kept, no_worker, unknown_queue, queue_paused, starts_held, messages_left, redis, old_snapshot, commits_lost.
     `is_urgent`: the runs concerned do not continue until an operator acts.
     """
 
@@ -103,7 +103,7 @@ def collect_findings(
     runs = Run.objects.using(conf.DATABASE) if within is None else within
     failed = failed_runs(within) if failed is None else failed
     paused, held = all_holds()
-    lines, kept, idle = slot_troubles(now, within)
+    slots = slot_troubles(now, within)
     stale, diverging, unreceived = _stale_diverging_and_unreceived(runs, now)
     unserved = _unserved(workers)
     told = {*paused, *(queue.name for queue in unserved)}
@@ -118,9 +118,10 @@ def collect_findings(
         *_stopped_bulks(runs),
         *_hung(now, within),
         *(_schedules(now) if within is None else []),
-        *_lines(lines),
-        *_idle_slots(idle),
-        *_kept_slots(kept),
+        *_lines(slots.still),
+        *_idle_slots(slots.idle),
+        *_kept_slots(slots.kept),
+        *_long_lines(slots.long),
         *_diverging(diverging),
         *_failed(failed),
         *_messages_left(unreceived),
@@ -385,6 +386,18 @@ def _lines(lines: Sequence[StillLine]) -> list[Finding]:
         )
         found.append(_of_lines("line_still", title, advice, full, command("limits", full[0].limit), is_urgent=False))
     return found
+
+
+def _long_lines(lines: Sequence[LongLine]) -> list[Finding]:
+    if not lines:
+        return []
+    title = _("Many runs wait in line for limits whose slots are all taken: %(limits)s")
+    advice = _(
+        "The lines move: a run goes on as soon as a slot is given up. If they grow, raise the limit, or start less. The page "
+        "of the limit says who holds the slots."
+    )
+    found = _of_lines("line_long", title, advice, lines, command("limits", lines[0].limit), is_urgent=False)
+    return [replace(found, count=added((line.waiting for line in lines), CAP))]
 
 
 def _of_lines(kind: str, title: str, advice: str, lines: Sequence[StillLine], how: str, *, is_urgent: bool) -> Finding:

@@ -1,10 +1,11 @@
-"""Troubles of limits: slots that runs keep without going on, and lines that do not move.
+"""Troubles of limits: slots that runs keep without going on, and lines that do not move or are long.
 
 Each look is bounded, along an index of slots by limit and age.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,6 +28,8 @@ __all__ = [
     "IdleSlot",
     "KeptSlot",
     "LimitCounts",
+    "LongLine",
+    "SlotTroubles",
     "StillLine",
     "count_slots",
     "slot_troubles",
@@ -37,6 +40,9 @@ __all__ = [
 KEPT: Final = timedelta(days=1)
 #: A line is told of whose first run has waited for so long, while no slot of its key was taken.
 STILL: Final = timedelta(hours=1)
+#: A line of a full limit is told of in which so many runs wait, the first of them for so long.
+LONG: Final = 20
+WAITED: Final = timedelta(minutes=1)
 #: A slot is told of that a run has held for so long, and that it should have only while a worker executes it.
 IDLE: Final = timedelta(minutes=1)
 _LIMITS: Final = 100
@@ -79,6 +85,13 @@ class StillLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LongLine(StillLine):
+    """A line that moves, but is long: `waiting` runs wait for slots that are all held."""
+
+    waiting: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCounts:
     """The numbers of a limit's held slots and waiting runs, and since when the first of these waits; None for none."""
 
@@ -115,23 +128,35 @@ class IdleSlot(KeptSlot):
     """A slot that a run has held since `since` for a step or for its passes, while no worker executes it."""
 
 
-def slot_troubles(
-    now: datetime, within: RunQuerySet | None = None
-) -> tuple[list[StillLine], list[KeptSlot], list[IdleSlot]]:
-    """Return the lines that do not move, the slots that runs keep, and those that they have forgotten to give up.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTroubles:
+    """The lines that do not move, those that are long, the slots that runs keep, and those that they have forgotten to
+    give up.
+    """
 
-    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. A
-    slot is kept if a paused or diverged run has held it for a day. It is idle if it is to be held only while a worker
+    still: list[StillLine]
+    long: list[LongLine]
+    kept: list[KeptSlot]
+    idle: list[IdleSlot]
+
+
+def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroubles:
+    """Return what is wrong with the limits at `now`, of the runs `within`.
+
+    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. It
+    is long if 20 such runs wait, the first of them for a minute, while all slots of its key are held. A slot is kept if a paused or diverged run has held it for a day. It is idle if it is to be held only while a worker
     executes its run, and the run has slept with it for a minute. At most 100 limits are looked at, and of each the
     500 runs that have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
     """
     limits = {limit.name: limit.number for limit in _limits()}
     waiting, *held = _old_slots(now, within)
-    first, kept, idle = _oldest([waiting, *held], limits, now)
-    return (
-        _still(now, first, limits),
-        [KeptSlot(**slot.told) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
-        [IdleSlot(**slot.told) for slot in idle if slot.standing == _ASLEEP],
+    waiting_slots, kept, idle = _oldest([waiting, *held], limits, now)
+    still, long = _lines(now, waiting_slots, limits)
+    return SlotTroubles(
+        still=still,
+        long=long,
+        kept=[KeptSlot(**slot.told) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
+        idle=[IdleSlot(**slot.told) for slot in idle if slot.standing == _ASLEEP],
     )
 
 
@@ -142,33 +167,35 @@ def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]
     slots = _slots(within)
     held = slots.filter(is_held=True)
     return [
-        slots.filter(is_held=False, since__lt=now - STILL),
+        slots.filter(is_held=False, since__lt=now - WAITED),
         held.filter(since__lt=now - KEPT),
         held.filter(since__lt=now - IDLE).exclude(kind=SlotKind.OPEN.value),
     ]
 
 
-def _still(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> list[StillLine]:
-    first: dict[tuple[str, str], _Slot] = {}
+def _lines(
+    now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]
+) -> tuple[list[StillLine], list[LongLine]]:
+    """Return the lines that do not move and those that are long, of the oldest waiting slots of each limit."""
+    waiting: dict[tuple[str, str], list[_Slot]] = {}
+    looked_at: Counter[str] = Counter()
     for slot in slots:
+        looked_at[slot.limit] += 1
         if slot.standing != _PAUSED:
-            first.setdefault((slot.limit, slot.key), slot)
-    if not first:
-        return []
-    held = _newest_held(first)
-    return [
-        StillLine(
-            limit=limit,
-            label=limit_label(limit, key),
-            run_id=slot.run_id,
-            workflow=slot.workflow,
-            since=slot.since,
-            held=held.get((limit, key), (0, slot.since))[0],
-            at_once=limits[limit],
-        )
-        for (limit, key), slot in first.items()
-        if held.get((limit, key), (0, slot.since))[1] < now - STILL
-    ]
+            waiting.setdefault((slot.limit, slot.key), []).append(slot)
+    told = {key: line for key, line in waiting.items() if line[0].since < now - STILL or len(line) >= LONG}
+    still, long = [], []
+    held = _newest_held(told) if told else {}
+    for (limit, key), line in told.items():
+        first = line[0]
+        number, newest = held.get((limit, key), (0, first.since))
+        facts = {**first.told, "held": number, "at_once": limits[limit]}
+        if first.since < now - STILL and newest < now - STILL:
+            still.append(StillLine(**facts))
+        elif len(line) >= LONG and number >= limits[limit]:
+            waits = Count(number=len(line), is_capped=looked_at[limit] >= _ROWS)
+            long.append(LongLine(**facts, waiting=waits))
+    return still, long
 
 
 def unused_limits() -> list[str]:

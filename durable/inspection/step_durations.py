@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
-from django.db.models import F, QuerySet
+from django.db.models import F, QuerySet, Value
 
 from durable.conf import conf
 from durable.core.causes import numberless, place_of
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.core.renames import names_of_workflow
 from durable.inspection.capped_counts import moment_of, sample_rows
-from durable.models import Entry, Run
+from durable.models import Attempt, Entry, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
@@ -45,7 +46,9 @@ class StepDurations:
 
     `place` is its location with "~" in place of an iteration's number, and with "#" for the numbers of steps and
     branches that were folded into one. Of the `sampled` executions that have ended,
-    `failed` have used up their attempts; the others have succeeded, with `attempts` attempts on average.
+    `failed` have failed for good; the others have succeeded, with `attempts` attempts on average. `workflow_durations`
+    counts those as well that a recovery has let begin anew, as long as their attempts are stored: they are deleted with
+    the step's entry.
     """
 
     place: str
@@ -66,9 +69,11 @@ def workflow_durations(workflow: str, within: RunQuerySet | None = None) -> list
     """
     [runs] = _sampled_runs([workflow], within)
     entries = [_entries().filter(run_id=each).order_by("location") for each in runs]
+    attempts = [_failed_attempts().filter(run_id=each).order_by("location", "id") for each in runs]
+    found_rows = sample_rows([*entries, *attempts], _COLUMNS, ENTRIES)
     by_place: dict[str, list[_Execution]] = defaultdict(list)
-    for rows in sample_rows(entries, _COLUMNS, ENTRIES):
-        for each in _executions(rows):
+    for rows, failed in zip(found_rows[: len(runs)], found_rows[len(runs) :], strict=True):
+        for each in [*_executions(rows), *_begun_anew(rows, failed)]:
             by_place[place_of(each.location)].append(each)
     found = [_measured(place, rows) for place, rows in _folded(by_place).items()]
     return sorted(found, key=lambda each: (-(each.p95 or 0.0), each.place))
@@ -148,6 +153,13 @@ def _entries() -> QuerySet[Any]:
     )
 
 
+def _failed_attempts() -> QuerySet[Any]:
+    """Return the failed attempts of steps, in the columns of their entries."""
+    return Attempt.objects.using(conf.DATABASE).annotate(
+        kind=Value(""), status=Value(""), attempts=F("number"), began=F("started_at"), ended=F("finished_at")
+    )
+
+
 def _folded(by_place: Mapping[str, list[_Execution]]) -> dict[str, list[_Execution]]:
     """Return the executions by place, those of many numbered places together."""
     alike: dict[str, list[str]] = defaultdict(list)
@@ -182,6 +194,25 @@ def _executions(rows: Iterable[tuple[Any, ...]]) -> list[_Execution]:
             seconds = (moment_of(ended) - moment_of(began)).total_seconds()
             found.append(_Execution(unpack(location), attempts, max(0.0, seconds)))
     return found
+
+
+def _begun_anew(entries: Iterable[tuple[Any, ...]], failed: Iterable[tuple[Any, ...]]) -> Iterator[_Execution]:
+    """Yield the executions of these entries that failed for good and were followed by another one, by their attempts.
+
+    The numbers of attempts begin anew with a recovery.
+    """
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for location, _kind, _status, number, _began, _ended in failed:
+        numbers[unpack(location)].append(number)
+    for stored, kind, status, attempts, _began, _ended in entries:
+        location = unpack(stored)
+        if kind != EntryKind.STEP or location not in numbers:
+            continue
+        # Of an open step the newest attempt has failed, and the next one follows it.
+        next_one = {EntryStatus.EXHAUSTED: [], EntryStatus.COMPLETED: [attempts]}.get(status, [attempts + 1])
+        for number, next_number in pairwise([*numbers[location], *next_one]):
+            if next_number <= number:
+                yield _Execution(location, number, None)
 
 
 def _measured(place: str, executions: Sequence[_Execution]) -> StepDurations:

@@ -333,6 +333,7 @@ WITHOUT_LIST = {
     "slot_free",
     "slot_idle",
     "line_still",
+    "line_long",
     "slot_kept",
     "old_snapshot",
 } | {

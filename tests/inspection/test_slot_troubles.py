@@ -39,7 +39,7 @@ def begin(*ids: str, tenant: str = "acme 🎉") -> None:
 
 def found(now: datetime) -> dict[str, Finding]:
     told = collect_findings(now, worker_overview())
-    return {each.kind: each for each in told if each.kind in ("slot_free", "slot_idle", "slot_kept", "line_still")}
+    return {each.kind: each for each in told if each.kind.startswith(("slot_", "line_"))}
 
 
 def test_a_line_that_moves_or_has_just_begun_is_no_finding() -> None:
@@ -58,6 +58,58 @@ def test_a_line_that_has_not_moved_for_an_hour() -> None:
     assert told.runs == [("b", holding.name)]
     assert not told.is_urgent
     assert told.command == "python manage.py durable limits crm"
+
+
+def waiting(number: int, since: datetime, *, paused: int = 0) -> None:
+    """Let so many runs wait in the line whose slot the run "a" holds, the first of them since then."""
+    begin("a")
+    Slot.objects.update(since=timezone.now())
+    names = [f"w-{each:03}" for each in range(number + paused)]
+    Run.objects.bulk_create(
+        Run(id=each, workflow=holding.name, state="sleeping", created_at=since, input="[]") for each in names[:number]
+    )
+    Run.objects.bulk_create(
+        Run(id=each, workflow=holding.name, state="paused", created_at=since, input="[]") for each in names[number:]
+    )
+    Slot.objects.bulk_create(
+        Slot(run_id=each, limit="crm", key="acme 🎉", kind="open", is_held=False, place=place, since=since)
+        for place, each in enumerate(names, 1)
+    )
+
+
+def test_a_long_line_that_moves_for_a_limit_that_is_full() -> None:
+    now = timezone.now()
+    waiting(20, now)
+    assert found(now) == {}, "the line has just begun"
+    told = found(now + timedelta(minutes=2))
+    assert set(told) == {"line_long"}
+    line = told["line_long"]
+    assert line.title.endswith(': "crm/acme 🎉"')
+    assert (line.count.number, line.count.is_capped) == (20, False)
+    assert line.runs[0] == ("w-000", holding.name)
+    assert (line.since, line.names, line.is_urgent) == (now, ["crm"], False)
+    assert line.command == "python manage.py durable limits crm"
+    assert set(found(now + timedelta(minutes=61))) == {"line_still"}, "a line is told of once"
+
+
+def test_a_line_that_is_short_without_its_paused_runs_is_no_finding() -> None:
+    now = timezone.now()
+    waiting(19, now, paused=5)
+    assert found(now + timedelta(minutes=2)) == {}
+
+
+def test_a_long_line_beside_a_free_slot_is_not_told_of_as_a_full_limit() -> None:
+    now = timezone.now()
+    waiting(20, now)
+    LimitRow.objects.update(at_once=2)
+    assert found(now + timedelta(minutes=2)) == {}, "the next look of a worker hands the slot on"
+
+
+def test_a_very_long_line_is_counted_up_to_a_cap() -> None:
+    now = timezone.now()
+    waiting(510, now)
+    count = found(now + timedelta(minutes=2))["line_long"].count
+    assert (count.number, count.is_capped) == (500, True)
 
 
 def test_a_line_of_paused_runs_alone_is_no_finding() -> None:

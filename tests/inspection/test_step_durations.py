@@ -37,6 +37,11 @@ def order(ctx: Context) -> None:
     ctx.step("label", label, max_retries=0)
 
 
+@workflow(name="tests.durations.stubborn")
+def stubborn(ctx: Context) -> None:
+    ctx.step("label", label, max_retries=1, retry_backoff_base=0)
+
+
 @workflow(name="tests.durations.polling")
 def polling(ctx: Context, times: int) -> None:
     for number in range(times):
@@ -92,6 +97,45 @@ def test_attempts_are_counted_for_each_success_and_failures_apart() -> None:
     steps = {each.place: each for each in workflow_durations(ORDER)}
     assert steps["charge"].attempts == 2.0
     assert (steps["label"].sampled, steps["label"].failed) == (3, 1)
+
+
+def counted(workflow: str = ORDER) -> dict[str, tuple[int, int, float | None]]:
+    """How often each step was executed, how often it failed for good, and the attempts for a success."""
+    return {each.place: (each.sampled, each.failed, each.attempts) for each in workflow_durations(workflow)}
+
+
+def test_a_failure_for_good_is_counted_after_its_recovery_too() -> None:
+    run = order.start()
+    broken.append(True)
+    try:
+        pass_once(run)
+        run.recover()
+        assert counted() == {"charge": (1, 0, 1.0), "label": (1, 1, None)}, "it has not been executed again"
+        pass_once(run)
+        assert counted() == {"charge": (1, 0, 1.0), "label": (2, 2, None)}
+        run.recover()
+    finally:
+        broken.clear()
+    pass_once(run)
+    assert run.state == "completed"
+    assert counted() == {"charge": (1, 0, 1.0), "label": (3, 2, 1.0)}
+
+
+def test_an_attempt_that_is_followed_by_another_one_is_no_failure_for_good() -> None:
+    run = stubborn.start()
+    broken.append(True)
+    try:
+        pass_once(run)
+        assert counted(stubborn.name) == {}
+        pass_once(run)
+        assert run.state == "failed"
+        run.recover()
+        pass_once(run)
+    finally:
+        broken.clear()
+    pass_once(run)
+    assert run.state == "completed"
+    assert counted(stubborn.name) == {"label": (2, 1, 2.0)}
 
 
 def test_a_step_of_which_nothing_is_known_is_missing() -> None:

@@ -20,7 +20,7 @@ class StepDurationsSerializer(serializers.Serializer[StepDurations]):
 
     place = serializers.CharField(help_text='Its location, "~" for the number of an iteration.')
     sampled = serializers.IntegerField(help_text="Its executions that were looked at.")
-    failed = serializers.IntegerField(help_text="Those of them that used up their attempts.")
+    failed = serializers.IntegerField(help_text="Those of them that failed for good, recovered or not.")
     attempts = serializers.FloatField(allow_null=True, help_text="For a success, on average; null without one.")
     p50 = serializers.FloatField(allow_null=True, help_text="Half took less, in seconds; null without a success.")
     p95 = serializers.FloatField(allow_null=True, help_text="95 of 100 took less, in seconds; null without a success.")
