@@ -143,10 +143,11 @@ class SlotTroubles:
 def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroubles:
     """Return what is wrong with the limits at `now`, of the runs `within`.
 
-    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken. It
-    is long if 20 such runs wait, the first of them for a minute, while all slots of its key are held. A slot is kept if a paused or diverged run has held it for a day. It is idle if it is to be held only while a worker
-    executes its run, and the run has slept with it for a minute. At most 100 limits are looked at, and of each the
-    500 runs that have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
+    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken.
+    It is long if 20 such runs wait, the first of them for a minute, while all slots of its key are held. A slot is kept
+    if a paused or diverged run has held it for a day. It is idle if it is to be held only while a worker executes its
+    run, and the run has slept with it for a minute. At most 100 limits are looked at, and of each the 500 runs that
+    have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
     """
     limits = {limit.name: limit.number for limit in _limits()}
     waiting, *held = _old_slots(now, within)
@@ -173,9 +174,7 @@ def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]
     ]
 
 
-def _lines(
-    now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]
-) -> tuple[list[StillLine], list[LongLine]]:
+def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> tuple[list[StillLine], list[LongLine]]:
     """Return the lines that do not move and those that are long, of the oldest waiting slots of each limit."""
     waiting: dict[tuple[str, str], list[_Slot]] = {}
     looked_at: Counter[str] = Counter()
