@@ -205,7 +205,10 @@ class PassHost:
                 self._origin.end_forked_child()
 
     def calling_here(self, call: Call) -> AbstractContextManager[None]:
-        return self._transactions.function(f'step "{call.name}"', is_atomic=call.record is not None)
+        around = self._transactions.function(f'step "{call.name}"', is_atomic=call.record is not None)
+        if call.record is not None or self.delegate.is_owner():  # its commit, in this thread, restores the session
+            return around
+        return _restoring_after(around)
 
     def interrupted(self) -> None:
         close_broken_connections()
@@ -228,6 +231,16 @@ class PassHost:
 
     def branch_thread_ends(self) -> None:
         connections.close_all()  # a connection belongs to its thread
+
+
+@contextmanager
+def _restoring_after(around: AbstractContextManager[None]) -> Iterator[None]:
+    """Restore the sessions after a step in a branch's thread: another thread commits it, and this one has more steps."""
+    try:
+        with around:
+            yield
+    finally:
+        restore_sessions()
 
 
 class _Telling:

@@ -20,7 +20,7 @@ from durable.store import sessions, store_for
 from durable.worker.executor import RunExecutor
 from durable.worker.shutdown import ShutdownFlag
 from tests.e2e.workers import Workers
-from tests.faults.workflows import POLLUTIONS, apolluted, in_branches, plain, polluted, where_am_i
+from tests.faults.workflows import POLLUTIONS, apolluted, in_branches, plain, polluted, where_am_i, where_are_branches
 from tests.support.waiting import wait_until_ended
 from tests.support.worker import lease_manager
 
@@ -101,6 +101,20 @@ def test_the_session_is_as_new_for_the_engine_and_for_the_next_step(
     assert handle.state == "completed", handle.error
     assert handle.result()[0] == handle.result()[1]
     assert connection.connection is not None
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("way", list(POLLUTIONS))
+def test_the_session_of_a_branch_is_as_new_for_the_next_step_of_its_thread(
+    holder: RunExecutor, role: str, way: str, *, atomic: bool
+) -> None:
+    handle = where_are_branches.start(way, atomic)
+    carry_on(holder)
+    assert handle.state == "completed", handle.error
+    before, *others = handle.result()
+    assert others == [before] * 3
 
 
 @pytest.mark.postgres

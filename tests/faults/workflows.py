@@ -63,6 +63,7 @@ __all__ = [
     "terminated",
     "undone",
     "where_am_i",
+    "where_are_branches",
 ]
 
 
@@ -368,6 +369,19 @@ def where_am_i(ctx: Context, way: str, atomic: bool) -> list[list[str]]:  # the 
     before = ctx.step("before", _session, max_retries=0)
     ctx.step("pollute", _pollute, way, max_retries=0, atomic=atomic)
     return [before, ctx.step("after", _session, max_retries=0)]
+
+
+@workflow(name="faults.where_are_branches")
+def where_are_branches(ctx: Context, way: str, atomic: bool) -> list[list[str]]:  # the input of a run
+    """The same within each of two branches, one after the other in each thread."""
+
+    def branch(c: Context) -> list[list[str]]:
+        before = c.step("before", _session, max_retries=0)
+        c.step("pollute", _pollute, way, max_retries=0, atomic=atomic)
+        return [before, c.step("after", _session, max_retries=0)]
+
+    found = ctx.join("both", {"one": branch, "two": branch})
+    return [*found["one"], *found["two"]]
 
 
 @workflow(name="faults.ended_past_django")
