@@ -7,10 +7,11 @@ starts one of its own: the ones here are shared.
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import pytest
@@ -183,11 +184,45 @@ def live_server(live_server: "LiveServer") -> Iterator["LiveServer"]:
     It writes head and body of an answer one by one. The kernel would hold the body back until the client's kernel has
     confirmed the head, 40 ms later.
     """
-    from django.core.servers.basehttp import WSGIRequestHandler
+    from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+
+    begin, serve = ThreadedWSGIServer.process_request, ThreadedWSGIServer.process_request_thread
+
+    def begun(server: ThreadedWSGIServer, *connection: Any) -> None:
+        _served.add(1)
+        begin(server, *connection)
+
+    def ended(server: ThreadedWSGIServer, *connection: Any) -> None:
+        try:
+            serve(server, *connection)
+        finally:
+            _served.add(-1)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WSGIRequestHandler, "disable_nagle_algorithm", True)
+        patch.setattr(ThreadedWSGIServer, "process_request", begun)
+        patch.setattr(ThreadedWSGIServer, "process_request_thread", ended)
         yield live_server
+
+
+class _Served:
+    """The connections that the live server serves."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._changed = threading.Condition()
+
+    def add(self, number: int) -> None:
+        with self._changed:
+            self._number += number
+            self._changed.notify_all()
+
+    def wait_until_none(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._number == 0, timeout=300), "connections of the page are left"
+
+
+_served = _Served()
 
 
 @pytest.fixture(scope="module")
@@ -214,10 +249,14 @@ def chromium() -> Iterator["Browser"]:
 
 @pytest.fixture
 def page(chromium: "Browser") -> Iterator["Page"]:
-    """A page in a browser context of its own: no cookies of another test."""
+    """A page in a browser context of its own: no cookies of another test.
+
+    A page asks for news by itself. The database is emptied after its last answer, or the two would lock each other.
+    """
     with chromium.new_context(timezone_id="UTC") as context:
         context.set_default_timeout(120_000)  # milliseconds
         yield context.new_page()
+    _served.wait_until_none()
 
 
 def _no_browser(why: str) -> None:

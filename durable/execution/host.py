@@ -235,7 +235,7 @@ class PassHost:
 
 @contextmanager
 def _restoring_after(around: AbstractContextManager[None]) -> Iterator[None]:
-    """Restore the sessions after a step in a branch's thread: another thread commits it, and this one has more steps."""
+    """Restore the sessions after a step in a branch's thread: another thread commits it, and more steps follow here."""
     try:
         with around:
             yield
