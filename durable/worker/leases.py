@@ -43,6 +43,7 @@ from durable.worker.retry import RETRY
 from durable.worker.returns import Returns, announce
 from durable.worker.scheduler import Scheduler
 from durable.worker.shutdown import ShutdownFlag
+from durable.worker.unanswered import Statements, answered_within, watch_connections
 
 __all__ = ["LeaseManager"]
 
@@ -87,12 +88,14 @@ class LeaseManager:
         self._asked_at = -math.inf
         self._overruns = Overruns(stop.request)
         self._activities = Activities(store, self._give_up)
+        self._statements = Statements()
         self._given_up: list[timed_step] = []
         self._calls: SimpleQueue[str] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="durable-leases", daemon=True)
 
     def __enter__(self) -> Self:
         self._stop.listen(self._calls)
+        watch_connections()
         self._thread.start()
         return self
 
@@ -178,9 +181,11 @@ class LeaseManager:
         try:
             with self._presence or nullcontext():
                 while self._wait() != "end":
-                    self._tick()
-                self.returns.finish()
-                self._activities.clear()
+                    with answered_within(conf.LEASE * 2 / 3):  # leases are renewed when a third is over
+                        self._tick()
+                with answered_within(conf.LEASE):
+                    self.returns.finish()
+                    self._activities.clear()
         finally:
             close_connections()
         self._overruns.finish()
@@ -201,6 +206,7 @@ class LeaseManager:
             self.returns.send()
             self._renew()
             self._report()
+            self._statements.look()
             if not self._leases and self._activities.is_empty:
                 close_connections()
             if (pulse := self.pulse) is not None:

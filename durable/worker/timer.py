@@ -40,6 +40,7 @@ from durable.store.base import Store
 from durable.worker import presence
 from durable.worker.chores import CHORES
 from durable.worker.retry import RETRY
+from durable.worker.unanswered import answered_within, watch_connections
 
 __all__ = ["Chores", "DeadlineListener", "Periodic", "Sweep", "Timer"]
 
@@ -81,6 +82,7 @@ class Periodic:
 
     def start(self) -> None:
         """Start the thread; the first tick is at once."""
+        watch_connections()
         self._thread.start()
 
     def stop(self) -> None:
@@ -125,8 +127,9 @@ class Periodic:
     def _tick_safely(self) -> datetime:
         name = type(self).__name__.lower()
         try:
-            close_stale_connections(all_connections=True)
-            clocks.look(conf.DATABASE)
+            with answered_within(conf.LEASE):
+                close_stale_connections(all_connections=True)
+                clocks.look(conf.DATABASE)
             moment = self.tick(clock.now())
             self.succeeded_at = time.monotonic()
         except SESSION_TROUBLE as error:
@@ -173,6 +176,10 @@ class Timer(Periodic):
 
         The sweep notifies of runs that became due earlier and that no worker has claimed.
         """
+        with answered_within(conf.LEASE):
+            return self._tick(now)
+
+    def _tick(self, now: datetime) -> datetime:
         queues = list(dict.fromkeys(name for each in redis_clients.queue_names() for name in names_of_queue(each)))
         is_polling = not conf.REDIS or outages.must_poll()
         if self._looked_at is None or is_polling:

@@ -1,0 +1,210 @@
+"""Statements that get no answer: told in the log, and ended, so that the threads that wait for them go on.
+
+A host that vanishes closes no connection. A thread that waits for its answer waits for minutes, and no error says so.
+What is ended here is the connection, by its socket: a request to cancel a statement would go to the same host. The
+thread gets an OperationalError, as from a connection that broke, and tries again with another one.
+
+- `answered_within` is for a thread that never waits for locks and asks for little, that of leases or of deadlines. If
+  it gets no answer until leases run out, the database is gone, for all threads of the process.
+- `Statements` is what such a thread knows of the others: theirs may wait for locks, so the server is asked whether it
+  is busy with one that has had no answer for so long.
+
+Only statements of durable's own are ended: what the code of a step asks may take hours. Nothing is noted for a
+statement. Whose it is, and whether it is the same as at the last look, is read from the frames of its thread. Only
+PostgreSQL has sockets; elsewhere nothing is watched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Final
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from durable.conf import conf
+from durable.drivers.watchdog import Deadline, watch
+from durable.notifier import redis_clients
+from durable.store import sessions
+
+__all__ = ["Statements", "answered_within", "watch_connections"]
+
+logger = logging.getLogger("durable.worker")
+
+_ACTIVE: Final = 1  # libpq's PQTRANS_ACTIVE
+# A server that only waits for its client to take the answer is not busy. Another session's number may be the same.
+_BUSY: Final = (
+    "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite'"
+)
+_DRIVER: Final = ("psycopg", "durable.store.libpq")
+# What a statement passes on its way to the server, whoever's it is: libraries, and durable's own.
+_LIBRARIES: Final = ("psycopg", "django", "contextlib", "durable.guard")
+_AROUND: Final = (("durable.store.sessions", "wait"), ("durable.store.atomic", "looking"))
+
+_log_this = redis_clients.LogThrottle()
+_known: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def watch_connections() -> None:
+    """Know the connections of this thread, and those that any thread of this process will make."""
+    connection_created.connect(_on_created, dispatch_uid="durable.worker.unanswered")
+    for connection in connections.all(initialized_only=True):
+        _on_created(connection=connection)
+
+
+def _on_created(*, connection: BaseDatabaseWrapper, **_: object) -> None:
+    if connection.vendor == "postgresql":
+        with _lock:
+            _known.add(connection)
+
+
+class answered_within:  # noqa: N801  # used like a function
+    """End what waits for durable's database, in each thread of this process, if this block does so after `seconds`.
+
+    Look again each time that so many seconds are over. The block may wait for Redis, too, which ends nothing.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._thread = threading.get_ident()
+        self._is_over = False
+        self._deadline: Deadline | None = None
+
+    def __enter__(self) -> None:
+        if connections[conf.DATABASE].vendor == "postgresql":
+            self._deadline = watch(self._seconds, self._look)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_over = True
+        if self._deadline is not None:
+            self._deadline.end()
+
+    def _look(self) -> None:
+        if self._is_over:
+            return
+        self._deadline = watch(self._seconds, self._look)
+        frames = sys._current_frames()
+        if not any(_is_in(_place(each)[0], _DRIVER) for each in _outwards(frames.get(self._thread))):
+            return
+        _tell(self._seconds)
+        for connection in _waiting():
+            if _statement(frames.get(connection._thread_ident)) is not None:  # type: ignore[attr-defined]  # Django's
+                _shut_down(connection)
+
+
+class Statements:
+    """The statements of durable's own that threads of this process wait for, as one thread sees them."""
+
+    def __init__(self) -> None:
+        #: What was under way at the last look, and since when (monotonic). A frame that is kept is that of one call.
+        self._seen: dict[BaseDatabaseWrapper, tuple[FrameType, float]] = {}
+
+    def look(self) -> None:
+        """End those that have had no answer for as long as a lease lasts, unless the server is busy with them.
+
+        Costs no statement if there are none. Call it again and again, at intervals much shorter than a lease.
+        """
+        waiting, before, now = _waiting(), self._seen, time.monotonic()
+        self._seen = {}
+        if not waiting:
+            return
+        frames = sys._current_frames()
+        for connection in waiting:
+            frame = _statement(frames.get(connection._thread_ident))  # type: ignore[attr-defined]  # Django's
+            if frame is None:
+                continue
+            known, since = before.get(connection, (None, now))
+            self._seen[connection] = (frame, since if known is frame else now)
+        late = [each for each, (_, since) in self._seen.items() if now - since >= conf.LEASE]
+        for connection in late:
+            if not _is_busy_with(connection):
+                _tell(conf.LEASE)
+                _shut_down(connection)
+
+
+def _is_busy_with(connection: BaseDatabaseWrapper) -> bool:
+    """Return True if the server executes the statement of another thread's connection, or waits for a lock in it."""
+    with suppress(Exception):  # the connection was closed meanwhile
+        pid = sessions.driver_connection(connection).pgconn.backend_pid
+        with connections[conf.DATABASE].cursor() as cursor:
+            cursor.execute(_BUSY, [pid])
+            return cursor.fetchone() is not None
+    return True
+
+
+def _waiting() -> list[BaseDatabaseWrapper]:
+    """Return the connections to durable's database that wait for an answer."""
+    with _lock:
+        known = list(_known)
+    return [each for each in known if each.alias == conf.DATABASE and _status(each) == _ACTIVE]
+
+
+def _status(connection: BaseDatabaseWrapper) -> int | None:
+    with suppress(Exception):  # the connection is closed, or being opened
+        status: int = sessions.driver_connection(connection).pgconn.transaction_status
+        return status
+    return None
+
+
+def _tell(seconds: float) -> None:
+    if _log_this("unanswered"):
+        logger.error(
+            "the database has not answered for %.0f s: the connections that wait for it are ended, and what they were to "
+            "do is tried again. docs/guides/deploying.md has the OPTIONS with which that is noticed sooner",
+            seconds,
+        )
+
+
+def _statement(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of durable's that has sent what a thread with this innermost frame waits for.
+
+    Return None if other code has sent it.
+    """
+    is_direct = True
+    for each in _outwards(frame):
+        module, function = _place(each)
+        if _is_in(module, _LIBRARIES) or (module, function) in _AROUND:
+            continue
+        if is_direct and _is_in(module, ("durable",)):
+            return each
+        if _is_in(
+            module, ("durable.store",)
+        ):  # an agent that traces statements stands between the store and the driver
+            return each
+        is_direct = False
+    return None
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _place(frame: FrameType) -> tuple[str, str]:
+    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
+
+
+def _is_in(module: str, packages: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
+
+
+def _shut_down(connection: BaseDatabaseWrapper) -> None:
+    """End the statement of another thread's connection. The socket stays open, for libpq to close."""
+    with suppress(Exception):  # the connection was closed meanwhile
+        pgconn = sessions.driver_connection(connection).pgconn
+        number = pgconn.socket
+        with socket.socket(fileno=os.dup(number)) as ours:
+            if pgconn.transaction_status == _ACTIVE and pgconn.socket == number:
+                ours.shutdown(socket.SHUT_RDWR)
