@@ -65,7 +65,8 @@ class Row:
     """One line of what needs a person.
 
     `url` leads to what it is about, "" if there is nothing, and `list_url` to its runs, by a link with the text
-    `list_title`. `says` is text of an error's message, for users with `view_payload`; `advice` is for everybody.
+    `list_title`. `says` is text of an error's message, for users with `view_payload`; `advice` is for everybody, as is
+    `note`, which an operator has written.
     `is_urgent`: runs stand still until a person acts.
     `newest` is the id of its newest run in the revision `newest_revision`, at `newest_url`, and `recover_newest_url`
     leads to the confirmation of a recovery of that one.
@@ -82,6 +83,9 @@ class Row:
     list_title: str = ""
     is_new: bool = False
     says: str = ""
+    note: str = ""
+    noted_at: datetime | None = None
+    noted_by: str = ""
     advice: str = ""
     workflows: str = ""
     since: datetime | None = None
@@ -267,6 +271,9 @@ def _row_of_cause(cause: CauseSummary, newest: FailedRun | None, urls: _Urls) ->
         is_urgent=cause.count.number > 0 and not cause.is_muted,
         is_new=cause.is_new,
         says=cause.pattern,
+        note=cause.note,
+        noted_at=cause.noted_at,
+        noted_by=cause.noted_by,
         advice=_advice_of(newest, is_alone=is_alone),
         workflows=_named(cause.workflows),
         since=cause.since,

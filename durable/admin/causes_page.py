@@ -9,11 +9,11 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from durable.admin import access, action_page, attention, pages, sight
 from durable.admin.base import AdminPages
-from durable.admin.forms import MuteForm
+from durable.admin.forms import MuteForm, NoteForm
 from durable.core.renames import names_of_workflow
 from durable.inspection import (
     RunCriteria,
@@ -32,7 +32,7 @@ from durable.inspection.family import has_children
 from durable.inspection.holds import held_workflows
 from durable.inspection.shell_command import command
 from durable.operations.audit import PERMISSIONS, acting_as
-from durable.operations.causes import mute, unmute
+from durable.operations.causes import mute, note, unmute
 
 __all__ = ["mark", "show", "show_all"]
 
@@ -40,7 +40,12 @@ SAMPLES: Final = 10  # runs on the page of a cause
 CANARY: Final = {"first": 5, "stop_after": 3}  # that the page proposes
 MOST_NAMES: Final = 8  # workflows, queues and workers each that it names
 MOST_PAUSES: Final = 2  # workflows whose open runs it offers to pause, and whose new starts to hold
-_MARKS: Final = {"mute": mute, "unmute": unmute}
+#: What can be said of a cause, and the answer.
+_SAVED: Final = {
+    "mute": gettext_lazy("It is muted."),
+    "unmute": gettext_lazy("It is shown again."),
+    "note": gettext_lazy("The note is saved."),
+}
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -63,34 +68,43 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
 
 def show(admin: AdminPages, request: HttpRequest, fingerprint: str) -> HttpResponse:
     """Show one cause with its newest runs and its verbs."""
-    return _page(admin, request, fingerprint, MuteForm())
+    return _page(admin, request, fingerprint)
 
 
 def mark(admin: AdminPages, request: HttpRequest, fingerprint: str, name: str) -> HttpResponse:
-    """Mute the cause or unmute it."""
+    """Mute the cause, unmute it, or save a note on it."""
     for permission in (PERMISSIONS["mute"], "view_run"):
         if not access.may(request, permission):
             if request.method == "POST":
-                action_page.log_denied(request, "mute", permission, "")
+                action_page.log_denied(request, name if name in _SAVED else "mute", permission, "")
             access.demand(request, permission)
-    if name not in _MARKS:
-        raise Http404(action_page.no_verb(name, _MARKS))
-    form = MuteForm(request.POST if request.method == "POST" else None)
+    if name not in _SAVED:
+        raise Http404(action_page.no_verb(name, _SAVED))
+    form = (NoteForm if name == "note" else MuteForm)(request.POST if request.method == "POST" else None)
     if not form.is_valid():
         with reading():
             return _page(admin, request, fingerprint, form, status=422 if form.is_bound else 200)
     try:
-        with acting_as(access.actor_of(request), reason=form.cleaned_data["reason"]):
-            _MARKS[name](fingerprint)
+        with acting_as(access.actor_of(request), reason=form.cleaned_data.get("reason", "")):
+            if name == "note":
+                note(fingerprint, form.cleaned_data["note"])
+            else:
+                (mute if name == "mute" else unmute)(fingerprint)
     except ValueError as error:
         raise Http404(str(error)) from error
-    messages.success(request, gettext("It is muted.") if name == "mute" else gettext("It is shown again."))
+    messages.success(request, str(_SAVED[name]))
     return HttpResponseRedirect(
         reverse("admin:durable_run_cause", args=[fingerprint], current_app=admin.admin_site.name)
     )
 
 
-def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteForm, status: int = 200) -> HttpResponse:
+def _page(
+    admin: AdminPages,
+    request: HttpRequest,
+    fingerprint: str,
+    form: MuteForm | NoteForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
     now = pages.now()
     within = sight.within(request)
     is_limited = within is not None
@@ -108,7 +122,8 @@ def _page(admin: AdminPages, request: HttpRequest, fingerprint: str, form: MuteF
     context: dict[str, Any] = {
         "title": attention.title_of(cause),
         "now": now,
-        "form": form,
+        "form": form if isinstance(form, MuteForm) else MuteForm(),
+        "note_form": form if isinstance(form, NoteForm) else NoteForm(initial={"note": cause.note}),
         "cause": cause,
         "row": row,
         "most": max(cause.bars),

@@ -15,12 +15,14 @@ from django.utils.translation import gettext_lazy as _
 from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
+from durable.operations.causes import MAX_NOTE
 
 __all__ = [
     "MAX_BODY",
     "ActForm",
     "BulkForm",
     "MuteForm",
+    "NoteForm",
     "ReplayRunForm",
     "SendMessageForm",
     "as_token",
@@ -72,6 +74,18 @@ class MuteForm(forms.Form):
         max_length=MAX_REASON,
         label=_("Reason"),
         help_text=_("For the audit log. Other operators will thank you."),
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+    )
+
+
+class NoteForm(forms.Form):
+    """A note on a cause of failed runs."""
+
+    note = forms.CharField(
+        required=False,
+        max_length=MAX_NOTE,
+        label=_("Note"),
+        help_text=_("For other operators: who looks at it, and what is known. An empty one deletes it."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
 

@@ -22,7 +22,7 @@ from durable.api.views.actions import (
 from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulkPlanView, BulksView, BulkView
-from durable.api.views.causes import CausesView
+from durable.api.views.causes import CausesView, NoteView
 from durable.api.views.children import ChildrenView
 from durable.api.views.comparison import ComparisonView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
@@ -94,6 +94,7 @@ urlpatterns = [
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),
     path("causes", CausesView.as_view(), name="causes"),
+    path("causes/<str:cause>/note", NoteView.as_view(), name="note"),
     path("running", ActivitiesView.as_view(), name="running"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),

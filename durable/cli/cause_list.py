@@ -1,4 +1,4 @@
-"""`durable causes`: why runs are failed, the cause with the newest failure first."""
+"""`durable causes` and `note`: why runs are failed, and what operators say of a cause."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Any
 
 from django.utils import timezone
 
-from durable.cli.arguments import add_format
+from durable.cli.actor import shell_actor
+from durable.cli.arguments import add_acting, add_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import CauseSummary, list_causes, reading
 from durable.inspection.humanize import relative
 from durable.inspection.wording import display_place
+from durable.operations.audit import acting_as
+from durable.operations.audited import REFUSALS
+from durable.operations.causes import note
 
-__all__ = ["CAUSES"]
+__all__ = ["CAUSES", "NOTE"]
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -57,6 +61,10 @@ def _table(output: Output, causes: list[CauseSummary], now: datetime) -> None:
     )
     if not causes:
         output.say("No run is failed.")
+    for each in causes:
+        if each.noted_at is not None:
+            who = f" by {each.noted_by}" if each.noted_by else ""
+            output.say(f"{each.fingerprint}: noted {relative(each.noted_at, now)}{who}: {each.note}")
 
 
 def _data(cause: CauseSummary) -> dict[str, Any]:
@@ -72,7 +80,27 @@ def _data(cause: CauseSummary) -> dict[str, Any]:
         "last_at": None if cause.last_at is None else cause.last_at.isoformat(),
         "workflows": list(cause.workflows),
         "is_muted": cause.is_muted,
+        "note": cause.note,
+        "noted_at": None if cause.noted_at is None else cause.noted_at.isoformat(),
+        "noted_by": cause.noted_by,
     }
+
+
+def _configure_note(parser: ArgumentParser) -> None:
+    parser.add_argument("cause", metavar="CAUSE", help="the cause, as `durable causes` lists it")
+    parser.add_argument("text", metavar="TEXT", help='the note, "" for none')
+    add_acting(parser)
+
+
+def _note(options: Namespace, output: Output) -> int:
+    try:
+        with acting_as(shell_actor(options.user), reason=options.reason):
+            note(options.cause, options.text)
+    except REFUSALS as error:
+        output.complain(error)
+        return Exit.REFUSED
+    output.say("The note is saved." if options.text.strip() else "The cause has no note now.")
+    return Exit.OK
 
 
 CAUSES = Subcommand(
@@ -80,4 +108,10 @@ CAUSES = Subcommand(
     help="List the causes of failed runs, the newest first.",
     configure=_configure,
     run=_causes,
+)
+NOTE = Subcommand(
+    name="note",
+    help="Tell other operators something about a cause of failed runs.",
+    configure=_configure_note,
+    run=_note,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durable.cli.bulks import BULK
-from durable.cli.cause_list import CAUSES
+from durable.cli.cause_list import CAUSES, NOTE
 from durable.cli.children import CHILDREN
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
@@ -33,6 +33,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LIST, CHILDREN, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
     *(START, SEND, ASK),
     *VERBS,
+    NOTE,
     BULK,
     COMPARE,
     *(REPLAY, REPLAY_CHECK, EXPORT, IMPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),

@@ -64,7 +64,8 @@ class CauseSummary:
     day, come from the newest `SAMPLE` failures; `is_sampled` says that the last day had more. `builds` are those builds
     of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause.
     `is_new` says that it was first seen since the newest build appeared or, where no build is known, within the last
-    hour. `pattern` is redacted; show it to users with `view_payload`.
+    hour. `pattern` is redacted; show it to users with `view_payload`. `note` is what an operator has said of it, "" for
+    nothing; it is left out for a user who may see some runs only.
     """
 
     fingerprint: str
@@ -81,6 +82,9 @@ class CauseSummary:
     newest_run: str
     muted_at: datetime | None
     muted_by: str
+    note: str
+    noted_at: datetime | None
+    noted_by: str
     is_new: bool
     builds: Sequence[str]
 
@@ -269,8 +273,9 @@ def _within(
                 bars=_with_last(Counter((each.failed_at - begin) // WIDTH for each in newest)),
             )
         )
-    # A build may have seen it in runs out of sight alone.
-    return [replace(each, builds=[]) for each in _told(shown, spreads, now)]
+    # A build may have seen it in runs out of sight alone, and a note may tell of them.
+    unseen: dict[str, Any] = {"builds": [], "note": "", "noted_at": None, "noted_by": ""}
+    return [replace(each, **unseen) for each in _told(shown, spreads, now)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +328,9 @@ def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime) -> l
             newest_run=cause.newest_run or "",
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
+            note=cause.note,
+            noted_at=cause.noted_at,
+            noted_by=cause.noted_by,
             is_new=cause.first_seen_at >= (cause.newest_deploy or now - _NEW),
             builds=[cause.newest_build] if cause.newest_build else [],
         )

@@ -104,6 +104,7 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "taken_over": pgettext_lazy("verb", "taken over"),
     "mute": pgettext_lazy("verb", "mute"),
     "unmute": pgettext_lazy("verb", "unmute"),
+    "note": pgettext_lazy("verb", "note"),
     "pause_queue": pgettext_lazy("verb", "pause queue"),
     "create_schedule": pgettext_lazy("verb", "create schedule"),
     "edit_schedule": pgettext_lazy("verb", "edit schedule"),

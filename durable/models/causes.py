@@ -42,6 +42,7 @@ class Cause(Row):
     """The cause that failures of one kind have in common (`durable.core.records.Cause`).
 
     `first_seen_at` is when the first of them happened. A muted cause is not shown among what needs attention.
+    `note` is what an operator tells others about it, "" for nothing.
     """
 
     fingerprint = NameField[str, str](max_length=16, unique=True)
@@ -51,6 +52,9 @@ class Cause(Row):
     first_seen_at = models.DateTimeField()
     muted_at = models.DateTimeField(null=True, blank=True)
     muted_by = SafeTextField[str, str](default="", blank=True)
+    note = SafeTextField[str, str](default="", db_default="", blank=True)
+    noted_at = models.DateTimeField(null=True, blank=True)
+    noted_by = SafeTextField[str, str](default="", db_default="", blank=True)
 
     def __str__(self) -> str:
         return self.fingerprint

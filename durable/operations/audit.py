@@ -81,6 +81,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "prune": "delete_run",
     "mute": "operate_run",
     "unmute": "operate_run",
+    "note": "operate_run",
     "pause_queue": "pause_queue",
     "resume_queue": "pause_queue",
     "hold_starts": "hold_workflow",

@@ -1,15 +1,20 @@
-"""Muting: a cause of failed runs that operators know is left out of what needs attention. Runs stay as they are."""
+"""What operators say of causes of failed runs. Runs stay as they are.
+
+Muting leaves a cause that is known out of what needs attention. A note tells others who looks at it, and what is known.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Any, Final
 
 from durable import runtime
 from durable.conf import conf
 from durable.models import Cause
 from durable.operations.audited import audited
 
-__all__ = ["mute", "unmute"]
+__all__ = ["MAX_NOTE", "mute", "note", "unmute"]
+
+MAX_NOTE: Final = 1_000  # characters
 
 
 def mute(fingerprint: str) -> None:
@@ -17,7 +22,7 @@ def mute(fingerprint: str) -> None:
 
     Raises OperationDeniedError, and ValueError if there is no such cause.
     """
-    _mark("mute", fingerprint, runtime.current().now())
+    _change("mute", fingerprint, {"muted_at": runtime.current().now()}, by="muted_by")
 
 
 def unmute(fingerprint: str) -> None:
@@ -25,16 +30,30 @@ def unmute(fingerprint: str) -> None:
 
     Raises OperationDeniedError, and ValueError if there is no such cause.
     """
-    _mark("unmute", fingerprint, None)
+    _change("unmute", fingerprint, {"muted_at": None, "muted_by": ""})
 
 
-def _mark(action: str, fingerprint: str, muted_at: datetime | None) -> None:
+def note(fingerprint: str, text: str) -> None:
+    """Show this text beside the cause, with the actor and the time, instead of the note before; none for "".
+
+    Raises OperationDeniedError, and ValueError if there is no such cause or the text is longer than `MAX_NOTE`.
+    """
+    text = text.strip()
+    if len(text) > MAX_NOTE:
+        raise ValueError(f"a note has at most {MAX_NOTE:,} characters, this one has {len(text):,}")
+    columns = {"note": text, "noted_at": runtime.current().now() if text else None, "noted_by": ""}
+    _change("note", fingerprint, columns, by="noted_by" if text else "", detail=text)
+
+
+def _change(action: str, fingerprint: str, columns: dict[str, Any], *, by: str = "", detail: str = "") -> None:
+    """Set these columns of the cause, and the name of the actor in the column `by`."""
     at = runtime.current()
     causes = Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint)
-    with audited(at, action, "") as by, at.store.transaction():
+    with audited(at, action, "") as attributed, at.store.transaction():
         cause = causes.first()
         if cause is None:
             raise ValueError(f"there is no cause {fingerprint[:40]!r}; `durable causes --muted` lists all")
-        done = by.done(before="", after="", detail=f"cause {fingerprint}: {cause.place} {cause.error_type}")
-        causes.update(muted_at=muted_at, muted_by="" if muted_at is None else done.actor_label)
+        told = f"cause {fingerprint}: {cause.place} {cause.error_type}"
+        done = attributed.done(before="", after="", detail=f"{told}: {detail}" if detail else told)
+        causes.update(**{**columns, **({by: done.actor_label} if by else {})})
         at.store.log([done])

@@ -228,6 +228,31 @@ def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Clien
     assert f"cause {failed}: charge GatewayTimeout" in OperatorAction.objects.first().detail  # type: ignore[union-attr]
 
 
+def test_a_note_tells_other_operators_that_somebody_looks_at_a_cause(
+    failed: str, operator: Client, log_in: Callable[..., Client]
+) -> None:
+    address, text = cause_url(failed, "note"), "being looked at <3:10>"
+    operator.post(address, {"note": "mine"})
+    operator.post(address, {"note": ""})
+    cause = Cause.objects.get(fingerprint=failed)
+    assert (cause.note, cause.noted_by, cause.noted_at) == ("", "", None)
+    assert "The note is saved." in operator.post(address, {"note": f" {text} "}, follow=True).content.decode()
+    assert operator.post(address, {"note": "x" * 1001}).status_code == 422
+    cause = Cause.objects.get(fingerprint=failed)
+    assert (cause.note, cause.noted_by, cause.noted_at is not None) == (text, "ada", True)
+    viewer = log_in("view_run", name="bob")
+    for shown in (OVERVIEW, url("causes"), cause_url(failed)):
+        assert text in text_of(viewer, shown)
+        assert "ada" in text_of(viewer, shown)
+    assert b"being looked at &lt;3:10&gt;" in viewer.get(cause_url(failed)).content
+    assert viewer.post(address, {"note": "me too"}).status_code == 403
+    assert text in text_of(log_in(*OPERATOR, name="eve"), "/admin/")
+    logged = OperatorAction.objects.order_by("id").values_list("action", "outcome", "actor_label")
+    assert list(logged) == [*[("note", "done", "ada")] * 3, ("note", "denied", "bob")]
+    last = OperatorAction.objects.order_by("id")[2]
+    assert last.detail == f"cause {failed}: charge GatewayTimeout: {text}"
+
+
 def test_without_failed_runs_there_are_no_causes(stage: Stage, operator: Client) -> None:
     assert "None: no run is failed" in text_of(operator, url("causes"))
     assert "durable-spark" not in text_of(operator, OVERVIEW)

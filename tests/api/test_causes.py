@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.test import override_settings
 
-from durable.models import Run
+from durable.models import Cause, OperatorAction, Run
 from tests.api.conftest import ALL, Api, MakeApi
 from tests.api.workflows import fail, loop
 from tests.faults.passing import pass_once
@@ -45,6 +45,25 @@ def test_a_pattern_needs_the_permission_to_see_payloads(make_api: MakeApi) -> No
     assert (cause["error_type"], cause["pattern"]) == ("ValueError", None)
 
 
+def test_a_note_on_a_cause(make_api: MakeApi) -> None:
+    api = make_api(*ALL, name="ada")
+    [cause] = causes(api)
+    assert (cause["note"], cause["noted_at"], cause["noted_by"]) == ("", None, "")
+    address = f"/causes/{cause['cause']}/note"
+    noted = api.post(address, {"note": "the bank knows"})
+    assert noted.status_code == 200
+    assert causes(api) == [noted.json()]
+    assert (noted.json()["note"], noted.json()["noted_by"]) == ("the bank knows", "ada")
+    assert noted.json()["noted_at"]
+    assert api.post("/causes/0123456789abcdef/note", {"note": "?"}).status_code == 404
+    assert api.post(address, {"note": "x" * 1001}).status_code == 400
+    assert make_api("view_run", name="bob").post(address, {"note": "me"}).status_code == 403
+    assert api.post(address, {"note": ""}).json()["noted_at"] is None
+    logged = OperatorAction.objects.order_by("id").values_list("action", "outcome", "source")
+    outcomes = ["done", "invalid", "denied", "done"]
+    assert list(logged) == [("note", each, "api") for each in outcomes]
+
+
 def own_runs(request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
     """A user's runs begin with the user's name."""
     return runs.filter(id__startswith=f"{request.user}-")
@@ -56,3 +75,14 @@ def test_causes_are_of_the_runs_that_a_user_may_see(make_api: MakeApi) -> None:
     assert cause["runs"] == {"number": 1, "is_capped": False}
     assert cause["first_seen_at"] == cause["since"]
     assert causes(make_api(*ALL, name="eve")) == []
+
+
+@override_settings(DURABLE={"API_RUNS": "tests.api.test_causes.own_runs"})
+def test_a_note_is_for_those_who_see_all_runs(make_api: MakeApi) -> None:
+    """It may tell of runs out of sight."""
+    Cause.objects.update(note="bob's card", noted_by="eve")
+    ada = make_api(*ALL, name="ada")
+    [cause] = causes(ada)
+    assert (cause["note"], cause["noted_by"]) == ("", "")
+    assert ada.post(f"/causes/{cause['cause']}/note", {"note": "me"}).status_code == 404
+    assert Cause.objects.get().note == "bob's card"

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from durable.cli import run_list
 from durable.inspection import history_tree
-from durable.models import Run
+from durable.models import Cause, Run
 from tests.cli.conftest import Shell, Stage
 from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, racing, steps
 
@@ -37,6 +37,21 @@ class TestCauses:
         assert shell("list", f"cause:{newest}", "-o", "ids").lines == ["three"]
         first, _ = shell("causes", "-o", "json").all_json
         assert (first["cause"], first["count"], first["workflows"]) == (newest, 1, ["cli.failing"])
+
+    def test_a_note_tells_others_that_somebody_looks_at_it(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, "out of stock", id="three")
+        [cause] = shell("causes", "-o", "ids").lines
+        assert shell("note", cause, "the shop knows").status == 0
+        who = Cause.objects.get().noted_by
+        assert f"by {who}: the shop knows" in shell("causes").err
+        [data] = shell("causes", "-o", "json").all_json
+        assert (data["note"], data["noted_by"]) == ("the shop knows", who)
+        assert shell("note", cause, "").status == 0
+        [data] = shell("causes", "-o", "json").all_json
+        assert (data["note"], data["noted_at"]) == ("", None)
+        refused = shell("note", "0" * 16, "who?")
+        assert refused.status == 1
+        assert "there is no cause" in refused.err
 
     def test_without_failed_runs(self, shell: Shell) -> None:
         done = shell("causes")

@@ -7,11 +7,12 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.fields import Moment
+from durable.api.serializers.fields import Form, Moment, Text
 from durable.api.serializers.runs import CountSerializer
 from durable.inspection import CauseSummary
+from durable.operations.causes import MAX_NOTE
 
-__all__ = ["CauseListSerializer", "CauseSerializer"]
+__all__ = ["CauseListSerializer", "CauseSerializer", "NoteForm"]
 
 
 @extend_schema_serializer(component_name="Cause")
@@ -36,11 +37,20 @@ class CauseSerializer(serializers.Serializer[CauseSummary]):
         help_text="The newest build of the code whose workers have seen it; empty where none is named.",
     )
     is_muted = serializers.BooleanField()
+    note = serializers.CharField(help_text="What an operator has said of it; empty for nothing.")
+    noted_at = Moment(help_text="When that was said.")
+    noted_by = serializers.CharField()
 
     @extend_schema_field(serializers.CharField(allow_null=True))
     def get_pattern(self, cause: CauseSummary) -> str | None:
         """Return the redacted pattern, for users who may see payloads."""
         return cause.pattern if self.context["may_see_payloads"] else None
+
+
+class NoteForm(Form):
+    """A note on a cause."""
+
+    note = Text(allow_blank=True, max_length=MAX_NOTE, help_text="For other operators; empty for none.")
 
 
 @extend_schema_serializer(component_name="CauseList")

@@ -371,7 +371,17 @@ _WRITES: Final = {
             "replay",
             "give-output",
         ),
-        *("go-on", "stop-here", "hold", "release", "pause-queue", "resume-queue", "set-limit", "take-back-limit"),
+        *(
+            "go-on",
+            "stop-here",
+            "hold",
+            "release",
+            "pause-queue",
+            "resume-queue",
+            "set-limit",
+            "take-back-limit",
+            "note",
+        ),
         *("set-rate", "take-back-rate", "close-limit", "open-limit"),
     )
 }
