@@ -355,6 +355,25 @@ def test_all_checks_run_in_a_process_that_does_not_discover_the_admin() -> None:
     assert done.stdout.split() == []
 
 
+def test_a_command_does_not_import_what_other_subcommands_need() -> None:
+    """Each would cost a tenth of a second of CPU, whatever the subcommand is."""
+    code = (
+        "import sys; sys.argv[:] = ['manage.py', 'durable', 'list']\n"
+        "import django; django.setup()\n"
+        "import durable.management.commands.durable\n"
+        "print(*sorted({'.'.join(each.split('.')[:2]) for each in sys.modules if each.startswith('durable.')}))"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "DJANGO_SETTINGS_MODULE": "project.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(done.stdout.split())
+    assert {"durable.cli", "durable.operations"} <= imported
+    unneeded = {f"durable.{each}" for each in ("lint", "replay_check", "histories", "admin", "api", "testing")}
+    assert imported & unneeded == set()
+
+
 def test_no_public_name_of_the_read_side_is_that_of_a_module() -> None:
     """The package gets its names when they are asked for, which is never if a module has given it one before."""
     names = [f"durable.inspection.{each}" for each in public_names.__all__]

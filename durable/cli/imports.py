@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from durable.cli.actor import shell_actor
 from durable.cli.arguments import add_acting
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
-from durable.histories import HistoryFileError, StoredHistory, digest_of, moved_history, read_files
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.imports import Imported, import_run
+
+if TYPE_CHECKING:
+    from durable.histories import StoredHistory
 
 __all__ = ["IMPORT"]
 
@@ -31,6 +34,8 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _import(options: Namespace, output: Output) -> int:
+    from durable.histories import HistoryFileError, read_files  # not for every other subcommand
+
     status: int = Exit.OK
     actor = shell_actor(options.user)
     try:
@@ -59,6 +64,8 @@ def _import(options: Namespace, output: Output) -> int:
 
 
 def _imported(history: StoredHistory, options: Namespace) -> Imported:
+    from durable.histories import digest_of, moved_history
+
     run, entries, messages = moved_history(history, options.as_prefix)
     return import_run(
         run,

@@ -6,7 +6,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError
 
@@ -16,12 +16,11 @@ from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection.humanize import plural
 from durable.inspection.workflow_code import files_of_workflows
-from durable.lint import LEVELS, RULES, Finding, lint
-from durable.lint.sarif import as_sarif
+
+if TYPE_CHECKING:
+    from durable.lint import Finding
 
 __all__ = ["LINT"]
-
-_WHY: Final = {rule.id: rule.why for rule in RULES}
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -35,6 +34,9 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _lint(options: Namespace, output: Output) -> int:
+    from durable.lint import lint  # not for every other subcommand
+    from durable.lint.sarif import as_sarif
+
     findings = [each for each in lint(_paths(options.paths)) if each.id not in options.ignore]
     if output.format == "json":
         output.json([each.as_data() for each in findings])
@@ -56,11 +58,14 @@ def _paths(given: list[str]) -> list[Path]:
 
 
 def _print(findings: list[Finding], output: Output) -> None:
+    from durable.lint import LEVELS, RULES
+
+    why = {rule.id: rule.why for rule in RULES}
     for each in findings:
         workflow = f" ({each.workflow})" if each.workflow else ""
         output.line(f"{each.path}:{each.line}: {each.level} {each.id}: {each.message}{workflow}")
-        if each.id in _WHY:
-            output.line(f"    {_WHY[each.id]}")
+        if each.id in why:
+            output.line(f"    {why[each.id]}")
         output.line(f"    {each.fix}")
     counts = Counter(each.level for each in findings)
     output.say(", ".join(plural(counts[level], level) for level in LEVELS if counts[level]) or "No findings.")

@@ -20,7 +20,6 @@ from durable.conf import conf
 from durable.core.errors import PayloadError, RunNotFoundError
 from durable.core.places import Place
 from durable.core.records import EntryKind
-from durable.histories import Values, written_history
 from durable.inspection import (
     Explanation,
     TreeNode,
@@ -346,6 +345,8 @@ def _export(options: Namespace, output: Output) -> int:
 
 
 def _export_histories(options: Namespace, output: Output) -> int:
+    from durable.histories import Values, written_history  # not for every other subcommand
+
     status: int = Exit.OK
     values = Values.REDACTED if options.redact else Values.DECRYPTED if options.decrypt else Values.STORED
     for run_id in given_ids(options.ids):
