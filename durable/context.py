@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from durable.core import registry
@@ -21,9 +22,8 @@ from durable.core.effects import Operation
 from durable.core.loops import loop
 from durable.core.map_results import MapResult
 from durable.core.maps import MapRequest, map_children
-from durable.core.messages import Received, Wait, complete, mapped, receive, receive_one, refuse, send
+from durable.core.messages import Received, Wait, body_of, complete, mapped, receive, receive_one, refuse, send
 from durable.core.options import StepOptions, StepPolicy, options_of
-from durable.core.places import message_key
 from durable.core.receipts import record_of
 from durable.core.records import OnFailure
 from durable.core.replay_logger import ReplayLogger
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from durable.handles import Handle
 
 P = ParamSpec("P")
+B = TypeVar("B")
 R = TypeVar("R")
 S = TypeVar("S")
 Ts = TypeVarTuple("Ts")
@@ -476,10 +477,10 @@ class _SharedQueue(Generic[D]):
     def _send(self, queue: str, body: Any, to: str | HasId | None) -> Any:
         return self._driver.operate(self._scope, f'send to "{queue}"', send(self._scope, queue, body, _run_id(to)))
 
-    def _messages(self, wait: Wait, received: list[Received]) -> list[QueueMessage[Any]]:
+    def _messages(self, wait: Wait, received: list[Received]) -> list[QueueMessage[Any, Any]]:
         return [self._message(wait, each) for each in received]
 
-    def _message(self, wait: Wait, received: Received) -> QueueMessage[Any]:
+    def _message(self, wait: Wait, received: Received) -> QueueMessage[Any, Any]:
         def answer(message_id: str, response: Any) -> Any:
             scope = self._here()
             return self._driver.operate(scope, "message.complete()", complete(scope, message_id, response))
@@ -498,13 +499,7 @@ class _SharedQueue(Generic[D]):
         return QueueMessage(
             id=record["id"],
             name=record["name"],
-            body=self._scope.recorded(
-                received.entry.location,
-                "the message",
-                record["body"],
-                "message",
-                message_key(record["id"], record["name"]),
-            ),
+            body=body_of(self._scope, wait, received),
             sent_at=datetime.fromisoformat(record["sent_at"]),
             _complete=answer if wait.is_completable else None,
             _is_completed=is_answered if wait.is_completable else None,
@@ -519,15 +514,39 @@ class _SharedQueue(Generic[D]):
 class Queue(_SharedQueue[SyncDriver]):
     """The messages of a synchronous workflow."""
 
+    @overload
+    def next(
+        self,
+        name: str,
+        of: type[B],
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> QueueMessage[B]: ...
+    @overload
+    def next(
+        self,
+        name: str,
+        of: UnionType | Sequence[str] | None = None,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> QueueMessage: ...
     @advised(_RECEIVING)
     def next(
         self,
         name: str,
-        names: Sequence[str] | None = None,
+        of: Any = None,
         timeout: Duration | None = None,
         completable: bool = False,
         until: datetime | None = None,
-    ) -> QueueMessage:
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Any:
         """Wait for one message and return it.
 
         The wait is called `name`. It receives from the queues in `names`; without `names`, from the queue called
@@ -535,32 +554,65 @@ class Queue(_SharedQueue[SyncDriver]):
         datetime, whichever is earlier; then MessageTimeoutError is raised. A wait that is over when it begins, with
         `timeout=0` for example, receives a message that is already in the inbox. With `completable`, the code has to
         complete or refuse the message.
-        """
-        message: QueueMessage = self._next(_wait(name, names, 1, timeout, until, completable))
-        return message
 
-    @advised(_RECEIVING)
+        `next("approved", Approval)` gives a message whose `body` is an `Approval`. `of` is the type: a dataclass, a
+        TypedDict, a named tuple, a pydantic model, an Enum, a type of which JSON is made, Decimal, UUID, a date, a
+        time, a length of time, or a list, dict, tuple, set or union of such. Without it, the type is that of
+        `@workflow(messages=...)`, if the workflow declares any. A body that was sent as JSON is made a value of the
+        type; one that is of it already stays as it is. For a body that does not fit, MessageBodyError is raised, and
+        the message counts as received. (In the place of `of`, queues may be given as `names`.)
+        """
+        return self._next(_wait(name, of, names, 1, timeout, until, completable))
+
+    @overload
     def next_batch(
         self,
         name: str,
-        names: Sequence[str] | None = None,
+        of: type[B],
         count: int = 1,
         timeout: Duration | None = None,
         completable: bool = False,
         until: datetime | None = None,
-    ) -> list[QueueMessage]:
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[QueueMessage[B]]: ...
+    @overload
+    def next_batch(
+        self,
+        name: str,
+        of: UnionType | Sequence[str] | None = None,
+        count: int = 1,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[QueueMessage]: ...
+    @advised(_RECEIVING)
+    def next_batch(
+        self,
+        name: str,
+        of: Any = None,
+        count: int = 1,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Any:
         """Return up to `count` messages as soon as at least one has arrived, or `[]` when the wait ends without one.
 
-        The queues and the end of the wait are those of `next`. With `timeout=0`, return only what is already in the
-        inbox.
+        The queues, the type of the bodies and the end of the wait are those of `next`. With `timeout=0`, return only
+        what is already in the inbox. A batch ends before a message whose body does not fit; the next receive gets that
+        message alone, and raises MessageBodyError.
         """
-        messages: list[QueueMessage] = self._next_batch(_wait(name, names, count, timeout, until, completable))
-        return messages
+        return self._next_batch(_wait(name, of, names, count, timeout, until, completable))
 
     def send(self, queue: str, body: Any, to: str | HasId | None = None) -> None:
         """Send a message once, to this run or to the run `to` (an id or a handle).
 
-        Raises RunNotFoundError, and InvalidTransitionError if that run has ended.
+        Raises RunNotFoundError, InvalidTransitionError if that run has ended, and MessageNotAcceptedError if its
+        workflow declares its messages and this is none of them.
         """
         self._send(queue, body, to)
 
@@ -805,33 +857,80 @@ class AsyncContext(_Shared[AsyncDriver]):
 class AsyncQueue(_SharedQueue[AsyncDriver]):
     """The messages of an async workflow."""
 
+    @overload
+    def next(
+        self,
+        name: str,
+        of: type[B],
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Coroutine[Any, Any, AsyncQueueMessage[B]]: ...
+    @overload
+    def next(
+        self,
+        name: str,
+        of: UnionType | Sequence[str] | None = None,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Coroutine[Any, Any, AsyncQueueMessage]: ...
     @advised(_RECEIVING)
     def next(
         self,
         name: str,
-        names: Sequence[str] | None = None,
+        of: Any = None,
         timeout: Duration | None = None,
         completable: bool = False,
         until: datetime | None = None,
-    ) -> Coroutine[Any, Any, AsyncQueueMessage]:
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Any:
         """See `Queue.next`."""
-        message: Coroutine[Any, Any, AsyncQueueMessage] = self._next(_wait(name, names, 1, timeout, until, completable))
-        return message
+        return self._next(_wait(name, of, names, 1, timeout, until, completable))
 
-    @advised(_RECEIVING)
+    @overload
     def next_batch(
         self,
         name: str,
-        names: Sequence[str] | None = None,
+        of: type[B],
         count: int = 1,
         timeout: Duration | None = None,
         completable: bool = False,
         until: datetime | None = None,
-    ) -> Coroutine[Any, Any, list[AsyncQueueMessage]]:
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Coroutine[Any, Any, list[AsyncQueueMessage[B]]]: ...
+    @overload
+    def next_batch(
+        self,
+        name: str,
+        of: UnionType | Sequence[str] | None = None,
+        count: int = 1,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Coroutine[Any, Any, list[AsyncQueueMessage]]: ...
+    @advised(_RECEIVING)
+    def next_batch(
+        self,
+        name: str,
+        of: Any = None,
+        count: int = 1,
+        timeout: Duration | None = None,
+        completable: bool = False,
+        until: datetime | None = None,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> Any:
         """See `Queue.next_batch`."""
-        wait = _wait(name, names, count, timeout, until, completable)
-        messages: Coroutine[Any, Any, list[AsyncQueueMessage]] = self._next_batch(wait)
-        return messages
+        return self._next_batch(_wait(name, of, names, count, timeout, until, completable))
 
     def send(self, queue: str, body: Any, to: str | HasId | None = None) -> Coroutine[Any, Any, None]:
         """See `Queue.send`."""
@@ -907,15 +1006,18 @@ def _innermost(scope: Scope) -> Scope:
 
 def _wait(
     name: str,
+    of: Any,
     names: Sequence[str] | None,
     count: int,
     timeout: Duration | None,
     until: datetime | None,
     completable: bool,
 ) -> Wait:
+    if names is None and not isinstance(of, type) and isinstance(of, Collection):  # queues, given by position
+        of, names = None, of
     limit = None if timeout is None else parse_remaining(timeout, "a timeout")
     moment = None if until is None else check_moment(until, "until")
-    return Wait(name=name, names=names, count=count, timeout=limit, until=moment, is_completable=completable)
+    return Wait(name=name, names=names, count=count, timeout=limit, until=moment, is_completable=completable, of=of)
 
 
 def _run_id(to: Any) -> str | None:

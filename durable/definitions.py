@@ -38,6 +38,7 @@ from durable.core.errors import UndiscoveredWorkflowError
 from durable.core.frozen import frozen
 from durable.core.ids import check_id, check_queue
 from durable.core.location import escape
+from durable.core.message_types import MessageTypes
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.records import WhenParentEnds
 from durable.core.tags import TagValue
@@ -99,6 +100,7 @@ class Workflow(Generic[P, R_co]):
         mistakes: Mistakes | None = None,
         schedule: RuleLike | None = None,
         limit: Limit | Sequence[Limit] | None = None,
+        messages: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"@workflow decorates a function, not {function!r}")
@@ -122,6 +124,8 @@ class Workflow(Generic[P, R_co]):
         self.mistakes = check_mistakes(mistakes)
         #: The limits of which its runs hold slots; None for none.
         self.limits = None if limit is None else WorkflowLimits(limit)
+        #: The messages that its runs accept; None for any.
+        self.messages = None if messages is None else MessageTypes(messages)
         #: When runs are started by themselves; None for never.
         self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
         self.__name__ = function.__name__
@@ -449,6 +453,7 @@ def workflow(
     mistakes: Mistakes | None = None,
     schedule: RuleLike | None = None,
     limit: Limit | Sequence[Limit] | None = None,
+    messages: Mapping[str, Any] | None = None,
 ) -> WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -459,6 +464,7 @@ def workflow(
     mistakes: Mistakes | None = None,
     schedule: RuleLike | None = None,
     limit: Limit | Sequence[Limit] | None = None,
+    messages: Mapping[str, Any] | None = None,
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
@@ -472,11 +478,16 @@ def workflow(
 
     `limit` is how many of its runs may go on at once: `Limit("crm", at_once=1, key=lambda tenant: tenant)`, or several,
     which a run holds together or not at all.
+
+    `messages` are all messages that its runs accept, with the types of their bodies:
+    `{"approved": Approval, "cancel": None}`. A send of another name or of a body that does not fit is refused with
+    MessageNotAcceptedError, wherever this code is known; `ctx.queue.next("approved")` gives a body of that type. A body
+    of JSON is made one: see `Queue.next`. Without it, runs accept any message.
     """
     chosen = check_mistakes(mistakes)
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
-        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule, limit)
+        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule, limit, messages)
         registry.register(definition, discovered=not apps.ready)
         return definition
 

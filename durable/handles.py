@@ -155,8 +155,9 @@ class Handle(Generic[R_co]):
     def send(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
         """Send a message, and return its id. A message with the given `id` is sent to the run once.
 
-        Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses, and
-        MessageConflictError if an earlier message with this `id` had another queue or body.
+        Raises InvalidTransitionError if the run has ended, PayloadError for a body the codec refuses,
+        MessageNotAcceptedError if the workflow declares its messages and this is none of them, and MessageConflictError
+        if an earlier message with this `id` had another queue or body.
         """
         return operations.send(self.id, queue, body, idempotency_id=id).id
 

@@ -19,11 +19,12 @@ from django.utils.module_loading import import_string
 from durable.codec import Codec, JsonCodec
 from durable.codec.binding import decode_at, encode_at, rebound
 from durable.conf import conf
-from durable.core import clock
+from durable.core import clock, registry
 from durable.core.effects import Call, Operation
+from durable.core.message_types import MessageTypes
 from durable.core.places import Place
 from durable.core.records import SavedDetails
-from durable.core.registry import WorkflowDefinition
+from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
 from durable.core.scope import Scope
 from durable.store import Store, store_for
 
@@ -77,6 +78,14 @@ class Runtime:
     def decode(self, text: str | None, place: Place) -> Any:
         """Return the value of codec text recorded at `place`, None for None. Raises PayloadError."""
         return None if text is None else decode_at(self.codec, text, place)
+
+    def messages_of(self, workflow: str) -> MessageTypes | None:
+        """Return the messages that a workflow declares; None if it declares none, or this process does not know it."""
+        try:
+            return registry.get(workflow).messages
+        except UnknownWorkflowError:
+            found = None if self.find_workflow is None else self.find_workflow(workflow)
+            return None if found is None else found.messages
 
     def copied(self, text: str, old: Place, new: Place) -> str:
         """Return the codec text for a copy at `new` of text recorded at `old`. Raises PayloadError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +13,10 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from durable.core.errors import MessageNotAcceptedError
 from durable.core.ids import MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
+from durable.inspection.refusals import told
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
 
@@ -268,10 +271,23 @@ class SendMessageForm(_Asking):
 
     field_order = ["queue", "anyway", "body", "reason"]
 
-    def __init__(self, *args: Any, known: list[str], is_any: bool, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        known: list[str],
+        is_any: bool,
+        accepts: Callable[[str, Any], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`accepts` raises MessageNotAcceptedError for a message that the workflow does not declare; None for any."""
         super().__init__(*args, **kwargs)
         self.known = known
         self.is_any = is_any
+        self.accepts = accepts
+        if accepts is not None:
+            self.fields["queue"] = forms.ChoiceField(
+                label=self.fields["queue"].label, choices=[("", "---------"), *((each, each) for each in known)]
+            )
 
     def clean_queue(self) -> str:
         """Return the queue's name. Raises ValidationError for an invalid one."""
@@ -290,6 +306,10 @@ class SendMessageForm(_Asking):
         """Ask for confirmation once if the run has never used the queue."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         queue = given.get("queue")
+        if self.accepts is not None:
+            if queue and "body" in given:
+                self._check_accepted(queue, given["body"])
+            return given
         if queue and not self.is_any and queue not in self.known and not given.get("anyway"):
             if self.known:
                 problem = gettext(
@@ -303,6 +323,16 @@ class SendMessageForm(_Asking):
                 )
             self.add_error("queue", problem % {"queue": queue, "known": ", ".join(self.known)})
         return given
+
+    def _check_accepted(self, queue: str, body: Any) -> None:
+        assert self.accepts is not None
+        try:
+            self.accepts(queue, body)
+        except MessageNotAcceptedError as error:
+            for fault in error.faults:
+                self.add_error("body", str(fault))
+            if not error.faults:
+                self.add_error("queue", told(error))
 
 
 def as_token(token: str) -> str:

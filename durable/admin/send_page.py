@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -9,17 +11,19 @@ from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from durable import operations
+from durable import operations, runtime
 from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import SendMessageForm
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.location import unescape
+from durable.core.message_types import MessageTypes
 from durable.core.records import EntryKind
 from durable.inspection import awaited_queues
 from durable.inspection.former_messages import former_messages
 from durable.inspection.shell_command import command
+from durable.inspection.workflow_code import declared_messages
 from durable.models import Entry, QueueMessage, Run
 from durable.operations.audit import acting_as
 
@@ -33,16 +37,25 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     action_page.admit(request, "send", unquote(key))
     run = pages.find(request, key)
     awaited = awaited_queues(run)
-    known = _known_queues(run, awaited or [])
+    declared = runtime.current().messages_of(run.workflow)
+    known = _known_queues(run, awaited or []) if declared is None else _declared_queues(declared, awaited or [])
+    shapes = [] if declared is None else declared_messages(declared)
     former = former_messages(run, known, sight.within(request)) if known and access.may(request, "view_payload") else []
     copied = next((each for each in former if each.key == request.GET.get("copy")), None)
+    queue = request.GET.get("queue") or (known[0] if awaited and known else "")
+    shape = next((each for each in shapes if each.name == queue), None)
+    example = "" if shape is None else _indented(shape.example)
     initial = {
-        "queue": request.GET.get("queue") or (known[0] if awaited else ""),
-        "body": "" if copied is None else copied.body,
+        "queue": queue,
+        "body": example if copied is None else copied.body,
         "token": new_id(),
     }
     form = SendMessageForm(
-        request.POST if request.method == "POST" else None, initial=initial, known=known, is_any=awaited == []
+        request.POST if request.method == "POST" else None,
+        initial=initial,
+        known=known,
+        is_any=awaited == [],
+        accepts=None if declared is None else partial(declared.check, run.workflow),
     )
     problem, status = "", 200
     if request.method == "POST":
@@ -64,10 +77,20 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
         "problem": problem,
         "known": known,
         "awaited": awaited,
+        "declared": [(each.name, _indented(each.example), _indented(each.schema)) for each in shapes],
         "former": former,
         "command": command("send", run.id, initial["queue"] or "QUEUE", "-"),
     }
     return admin.page(request, "send", context, status=status)
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _declared_queues(declared: MessageTypes, awaited: list[str]) -> list[str]:
+    """Return the queues that the workflow declares, those first that the run waits for now."""
+    return list(dict.fromkeys([*(each for each in declared if each in awaited), *declared]))
 
 
 def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:

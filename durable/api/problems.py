@@ -26,6 +26,7 @@ from durable.core.errors import (
     InvalidTransitionError,
     KeyConflictError,
     MessageConflictError,
+    MessageNotAcceptedError,
     MessageRefusedError,
     PayloadError,
     ReplayRefusedError,
@@ -58,6 +59,7 @@ TITLES: Final = {
     "key-taken": "An open run has the key",
     "length-required": "The length of the body is not said",
     "invalid-transition": "The run's state does not allow this",
+    "message-not-accepted": "The workflow accepts no such message",
     "message-refused": "The run has refused the message",
     "malformed-body": "The body cannot be read",
     "method-not-allowed": "The method is not allowed here",
@@ -150,7 +152,7 @@ def _sentence(error: Exception) -> str:
     detail = getattr(error, "detail", None)
     text = str(error if detail is None else detail)
     text = text[:1].upper() + text[1:]
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _transition(error: InvalidTransitionError) -> Problem:
@@ -165,6 +167,21 @@ def _moved_on(error: StaleRunError) -> Problem:
 
 def _took_too_long(error: StatementTimeoutError) -> Problem:
     return Problem(code="statement-timeout", status=503, detail=_sentence(error), headers={"Retry-After": "60"})
+
+
+def _not_accepted(error: MessageNotAcceptedError) -> Problem:
+    """Return the faults of the body as `invalid-request` has those of a request, or that of the name."""
+    faults = [(f"body/{each.at}".rstrip("/"), each.problem, "type") for each in error.faults]
+    return Problem(
+        code="message-not-accepted",
+        status=422,
+        detail=_sentence(error),
+        members={
+            "errors": _told(faults or [("queue", f"{error.workflow} accepts no such message", "undeclared")]),
+            "declared": list(error.declared),
+            "nearest": list(error.nearest),
+        },
+    )
 
 
 def _no_room(error: StartRefusedError) -> Problem:
@@ -195,12 +212,16 @@ def _of_the_hosts(error: exceptions.APIException) -> Problem:
 
 
 def _invalid(error: exceptions.ValidationError) -> Problem:
-    errors = [
-        {"at": shortened(at, _LONGEST_FAULT), "detail": shortened(detail, _LONGEST_FAULT), "code": code}
-        for at, detail, code in islice(_faults(error.get_full_details()), MAX_FAULTS)
-    ]
+    errors = _told(_faults(error.get_full_details()))
     shown = "; ".join(f"{each['at'] or 'the request'}: {each['detail']}" for each in errors[:5])
     return Problem(code="invalid-request", status=400, detail=shown, members={"errors": errors})
+
+
+def _told(faults: Iterable[tuple[str, str, str]]) -> list[dict[str, str]]:
+    return [
+        {"at": shortened(at, _LONGEST_FAULT), "detail": shortened(detail, _LONGEST_FAULT), "code": code}
+        for at, detail, code in islice(faults, MAX_FAULTS)
+    ]
 
 
 def _faults(details: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
@@ -227,6 +248,7 @@ _PROBLEMS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], Call
     (KeyConflictError, _as("key-taken", status.HTTP_409_CONFLICT, "key")),
     (RunConflictError, _as("id-taken", status.HTTP_409_CONFLICT)),
     (MessageConflictError, _as("id-taken", status.HTTP_409_CONFLICT)),
+    (MessageNotAcceptedError, _not_accepted),
     (MessageRefusedError, _as("message-refused", status.HTTP_409_CONFLICT, "reason")),
     (StalePlanError, _as("plan-stale", status.HTTP_409_CONFLICT, "location")),
     (ReplayRefusedError, _as("replay-refused", status.HTTP_409_CONFLICT, "location", "refusals")),

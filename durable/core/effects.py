@@ -33,7 +33,7 @@ Call          the driver: the function in this thread or task, with its timeout;
 Body          the driver, with the context that `Host.sync_context` or `Host.async_context` makes
 Fork          the driver: a thread or a task for each branch
 PeekInbox     `Host.peek_inbox`: a query of the store
-GetRunState   `Host.get_run_state`: a query of the store
+PeekRun       `Host.peek_run`: a query of the store
 PeekChild     `Host.peek_child`: a query of the store
 PeekKey       `Host.peek_key`: a query of the store
 PeekDeadlock  `Host.peek_deadlock`: queries of the store
@@ -82,7 +82,6 @@ __all__ = [
     "CloseLimit",
     "Effect",
     "Fork",
-    "GetRunState",
     "KeyOwner",
     "Operation",
     "PeekChild",
@@ -91,6 +90,7 @@ __all__ = [
     "PeekInbox",
     "PeekKey",
     "PeekMembers",
+    "PeekRun",
     "PeekTags",
     "PeekTaken",
     "RecoverChild",
@@ -242,8 +242,8 @@ class PeekInbox:
 
 
 @dataclass(frozen=True, slots=True)
-class GetRunState:
-    """Query another run. Answer: its state, or None if there is none."""
+class PeekRun:
+    """Query another run. Answer: the run, or None if there is none."""
 
     run_id: str
 
@@ -418,7 +418,7 @@ Effect = (
     | PeekMembers
     | PeekTaken
     | PeekTags
-    | GetRunState
+    | PeekRun
     | Acquire
     | Reserve
     | CloseLimit

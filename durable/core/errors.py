@@ -15,6 +15,7 @@ A project catches a middle class, or one of its children::
     │   ├── JoinError
     │   ├── RaceError
     │   ├── MessageTimeoutError
+    │   ├── MessageBodyError          a received message is not of its type
     │   ├── ChildFailedError
     │   ├── ChildCancelledError
     │   ├── MapError
@@ -34,6 +35,7 @@ A project catches a middle class, or one of its children::
     │   ├── RunConflictError
     │   │   └── KeyConflictError
     │   ├── MessageConflictError
+    │   ├── MessageNotAcceptedError   the workflow declares its messages, and this is none of them
     │   ├── InvalidTransitionError
     │   │   └── StaleRunError
     │   ├── ReplayRefusedError
@@ -68,6 +70,7 @@ from durable.core.tracebacks import kind_of, message_of, traceback_of
 from durable.core.words import Sentence, gettext_noop
 
 if TYPE_CHECKING:
+    from durable.core.body_types import Fault
     from durable.core.divergences import Divergence
 
 __all__ = [
@@ -93,7 +96,9 @@ __all__ = [
     "JoinError",
     "KeyConflictError",
     "MapError",
+    "MessageBodyError",
     "MessageConflictError",
+    "MessageNotAcceptedError",
     "MessageNotCompletedError",
     "MessageRefusedError",
     "MessageTimeoutError",
@@ -257,6 +262,33 @@ class MessageTimeoutError(WorkflowError):
         super().__init__(
             f'wait "{wait}" received no message from {queues} before its deadline; '
             "use queue.next_batch where a message is optional"
+        )
+
+
+class MessageBodyError(WorkflowError):
+    """A received message has a body that is not of the type which the code asked for.
+
+    `queue` is the queue, `message_id` the message's id. `faults` say where and what is wrong: each has `at`, the place
+    in the body ("items/0/sku", "" for the body itself), and `problem`. `field` is the place of the first.
+
+    The message counts as received, and the next receive gets the one behind it: a message that stayed in the inbox
+    would be found again by each receive, and no code of the workflow could get past it. It is not lost either: it stays
+    among the run's messages, with its body. Nor is it skipped in silence, as it may be the only answer that the
+    workflow waits for. The error is recorded with the wait, so that each pass raises it again, whatever the type has
+    become. A message that was received with `completable=True` is refused: its sender gets MessageRefusedError.
+
+    A run that fails because of it can be recovered once the code is changed: then the wait receives the same message
+    again.
+    """
+
+    def __init__(self, queue: str, message_id: str, faults: Iterable[Fault]) -> None:
+        self.queue = queue
+        self.message_id = message_id
+        self.faults = tuple(faults)
+        self.field = self.faults[0].at
+        super().__init__(
+            f'message {message_id} to "{queue}" has a body of another type: {"; ".join(map(str, self.faults))}; the message '
+            "counts as received. Catch MessageBodyError to wait for another one"
         )
 
 
@@ -552,6 +584,40 @@ class MessageConflictError(OperationError):
         super().__init__(
             f'run "{run_id}" was sent a message with the id "{message_id}" before, {problem}; give this message another id'
         )
+
+
+class MessageNotAcceptedError(OperationError):
+    """The workflow declares which messages it accepts, and this is none of them: nothing was stored.
+
+    `workflow` and `queue` say for whom it was. Either `queue` is not declared; then `nearest` are declared names like
+    it. Or the body is not of the declared type; then `faults` say where and what is wrong, as those of
+    `MessageBodyError`.
+    """
+
+    def __init__(
+        self,
+        workflow: str,
+        queue: str,
+        *,
+        faults: Iterable[Fault] = (),
+        declared: Iterable[str] = (),
+        nearest: Iterable[str] = (),
+    ) -> None:
+        self.workflow = workflow
+        self.queue = queue
+        self.faults = tuple(faults)
+        self.declared = tuple(declared)
+        self.nearest = tuple(nearest)
+        told = {"workflow": workflow, "queue": queue[:200], "faults": "; ".join(map(str, self.faults))}
+        if self.faults:
+            text = gettext_noop('the workflow {workflow} accepts no such body of a message to "{queue}": {faults}')
+        elif self.nearest:
+            told["nearest"] = " or ".join(f'"{each}"' for each in self.nearest)
+            text = gettext_noop('the workflow {workflow} accepts no message "{queue}"; did you mean {nearest}?')
+        else:
+            told["declared"] = ", ".join(f'"{each}"' for each in self.declared) or "none"
+            text = gettext_noop('the workflow {workflow} accepts no message "{queue}"; it declares {declared}')
+        super().__init__(Sentence(text, **told))
 
 
 class InvalidTransitionError(OperationError):

@@ -24,6 +24,7 @@ from durable.core.errors import RunDeadlineError
 from durable.core.limits import RunLimits, key_of
 from durable.core.map_entries import open_group
 from durable.core.message_claims import MessageClaims
+from durable.core.message_types import MessageTypes
 from durable.core.records import (
     ENDED,
     AttemptRecord,
@@ -113,6 +114,9 @@ class Environment(Protocol):
 
     def stored_tags(self, tags: Mapping[str, str]) -> dict[str, str]:
         """Return tags, by name with the text of their values, as they are stored."""
+
+    def messages_of(self, workflow: str) -> MessageTypes | None:
+        """Return the messages that a workflow declares; None if it declares none, or is not known here."""
 
     def resolve(self, name: str) -> Callable[..., Any]:
         """Return the function or class of a recorded name (`durable.core.recorded_names`). Raises any exception."""

@@ -56,6 +56,12 @@ class MessageClaims:
             self._held.difference_update(ids)
             self._committed.difference_update(ids)
 
+    def leave(self, ids: Collection[str]) -> None:
+        """Let other waits claim these: the one that has claimed them does not receive them."""
+        with self._lock:
+            self._held.difference_update(ids)
+            self._uncommitted.difference_update(ids)
+
     def committed(self, ids: Collection[str]) -> None:
         """Note that these have been taken out of the inbox."""
         with self._lock:

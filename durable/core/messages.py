@@ -2,6 +2,9 @@
 
 Owns their records. A wait is one entry, which exists from the start of the wait and has its deadline. The receipt of a
 message and its record are one commit.
+
+A body is recorded as it was sent. It is compared with the type that the code asks for when the message is received, and
+made a value of that type whenever the code gets it. What does not fit is recorded beside the body, and stays so.
 """
 
 from __future__ import annotations
@@ -9,22 +12,48 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from durable.core.body_types import Fault, Misfit, check_type, fit
+from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
-from durable.core.effects import SAVE, GetRunState, Operation, PeekInbox
-from durable.core.errors import InvalidTransitionError, MessageTimeoutError, RunNotFoundError
+from durable.core.effects import SAVE, Operation, PeekInbox, PeekRun
+from durable.core.errors import (
+    ErrorInfo,
+    InvalidTransitionError,
+    MessageBodyError,
+    MessageNotAcceptedError,
+    MessageTimeoutError,
+    PayloadError,
+    RunNotFoundError,
+)
 from durable.core.location import escape
 from durable.core.places import message_key
 from durable.core.receipts import record_of
-from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, OutgoingMessage, RunState
+from durable.core.records import (
+    ENDED,
+    EntryKind,
+    EntryRecord,
+    EntryStatus,
+    Message,
+    OutgoingMessage,
+    RunRecord,
+    RunState,
+)
+from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 
-__all__ = ["ANY", "Received", "Wait", "complete", "mapped", "receive", "receive_one", "refuse", "send"]
+__all__ = ["ANY", "Received", "Wait", "body_of", "complete", "mapped", "receive", "receive_one", "refuse", "send"]
+
+E = TypeVar("E", bound=Exception)
 
 #: The key in a received message's record of the reason, as codec text, for which it was refused.
 REFUSED: Final = "refused"
+#: The key in a received message's record of what is wrong with its body: places with problems.
+MISFIT: Final = "misfit"
+#: The refusal, as recorded, of a send that the workflow of the other run does not accept.
+_NOT_ACCEPTED: Final = "not accepted"
 #: As `names` of a receive: messages of any queue.
 ANY: Final[tuple[str, ...]] = ()
 
@@ -34,7 +63,7 @@ class Wait:
     """The parameters of a receive: at most `count` messages of the queues `names`, within `timeout` and before `until`.
 
     `names` is None for the queue that has the name of the wait, and empty for any queue. The earlier of `timeout` and
-    `until` counts.
+    `until` counts. `of` is the type of the bodies; None for that which the workflow declares of each queue, if any.
     """
 
     name: str
@@ -43,8 +72,11 @@ class Wait:
     timeout: timedelta | None = None
     until: datetime | None = None
     is_completable: bool = False
+    of: Any = None
 
     def __post_init__(self) -> None:
+        if self.of is not None:
+            check_type(self.of, f'the body of "{self.name}"')
         if isinstance(self.names, str):
             raise TypeError(f"names is a list of queues, not text: write names=[{self.names!r}]")
         if self.names is not None:
@@ -78,7 +110,8 @@ class Wait:
 class Received:
     """A message as recorded by its wait: "id", "name" (the queue), "body" (codec text), "sent_at", "completed".
 
-    "completed" is true of a refused message too, which has its reason under "refused" besides.
+    "completed" is true of a refused message too, which has its reason under "refused" besides. A message whose body
+    does not fit has the faults under "misfit".
     """
 
     entry: EntryRecord
@@ -113,6 +146,7 @@ def _received(scope: Scope, wait: Wait) -> Operation:
         return entry
     is_new = entry is None
     if entry is None:
+        _check_declared(scope, wait)
         entry = _begin(scope, wait, scope.create(node, EntryKind.MESSAGE))
     queues = wait.queues(entry)
     deadline = _deadline(entry)
@@ -123,11 +157,95 @@ def _received(scope: Scope, wait: Wait) -> Operation:
         if is_new and scope.is_concurrent:
             yield SAVE
         raise Park(deadline, frozenset(escape(each) for each in queues))
-    scope.journal.finish(entry, data={**entry.data, "received": [_record(each) for each in messages]})
+    messages, faults = _fitting(scope, wait, messages)
+    records = [_record(each) for each in messages]
+    if faults:
+        records = [_misfit(scope, wait, records[0], faults)]
+    scope.journal.finish(entry, data={**entry.data, "received": records})
     scope.journal.receive((each.id for each in messages), entry.location)
+    if REFUSED in (records[0] if records else ()):
+        scope.journal.complete_message(records[0]["id"], records[0][REFUSED], is_refused=True)
     yield SAVE
     scope.determinism.observe(entry)
     return entry
+
+
+def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
+    """Return the type of the bodies that this wait receives of a queue; None for any."""
+    if wait.of is not None:
+        return wait.of
+    declared = scope.environment.messages_of(scope.journal.run.workflow)
+    return None if declared is None else declared.get(queue)
+
+
+def _check_declared(scope: Scope, wait: Wait) -> None:
+    """Raise ValueError for a queue that the workflow does not declare: nobody could send there."""
+    declared = scope.environment.messages_of(scope.journal.run.workflow)
+    for each in wait.queues(None) if declared is not None else ():
+        if declared is not None and each not in declared:
+            near = declared.nearest(each)
+            advice = f'did you mean "{near[0]}"?' if near else f"it declares {', '.join(declared) or 'none'}"
+            raise ValueError(
+                f'the workflow declares no message "{each}", so none can be sent to the wait "{wait.name}": {advice}; or '
+                "add it to messages= of its @workflow"
+            )
+
+
+def _fitting(scope: Scope, wait: Wait, messages: list[Message]) -> tuple[list[Message], tuple[Fault, ...]]:
+    """Return the messages up to the first whose body does not fit; if that is the first of all, it and its faults.
+
+    The others stay in the inbox, in their order. So a wait that fails has received one message, and none that is well
+    formed is lost with it.
+    """
+    for number, message in enumerate(messages):
+        hint = _type_of(scope, wait, message.queue)
+        if hint is None:
+            continue
+        faults = _faults(scope, message, hint)
+        if faults:
+            kept = messages[: number or 1]
+            scope.journal.claims.leave([each.id for each in messages[len(kept) :]])
+            return kept, () if number else faults
+    return messages, ()
+
+
+def _faults(scope: Scope, message: Message, hint: Any) -> tuple[Fault, ...]:
+    try:
+        fit(scope.environment.decode(message.body, "message", message_key(message.id, message.queue)), hint)
+    except Misfit as misfit:
+        return misfit.faults
+    except PayloadError:  # stops the run where the code would get the body
+        return ()
+    return ()
+
+
+def _misfit(scope: Scope, wait: Wait, record: dict[str, Any], faults: Sequence[Fault]) -> dict[str, Any]:
+    """Return the record of a message whose body does not fit. A completable one is refused: no code can answer it."""
+    record = {**record, MISFIT: [list(each) for each in faults]}
+    if not wait.is_completable:
+        return record
+    reason = f"the body does not fit: {'; '.join(map(str, faults))}"
+    where = message_key(record["id"], record["name"])
+    text = scope.environment.encode(reason, "the reason to refuse a message", "response", where)
+    order = scope.journal.next_ordinal()
+    return {**record, "completed": True, "completed_in": scope.location, "completed_order": order, REFUSED: text}
+
+
+def body_of(scope: Scope, wait: Wait, received: Received) -> Any:
+    """Return the body of a received message, of the type that the code asks for.
+
+    A body that was received as another type, by other code, and does not fit stops the run: its history went on with
+    that body.
+    """
+    record, location = received.record, received.entry.location
+    body = scope.recorded(location, "the message", record["body"], "message", message_key(record["id"], record["name"]))
+    hint = _type_of(scope, wait, record["name"])
+    if hint is None:
+        return body
+    try:
+        return fit(body, hint)
+    except Misfit as misfit:
+        scope.journal.stop(unreadable(location, "the message", misfit))
 
 
 def complete(scope: Scope, message_id: str, response: Any) -> Operation:
@@ -242,15 +360,24 @@ def _record(message: Message) -> dict[str, Any]:
 
 
 def _opened(scope: Scope, wait: Wait, entry: EntryRecord) -> list[Received]:
+    for record in entry.data["received"]:
+        if MISFIT in record:
+            faults = [Fault(*each) for each in record[MISFIT]]
+            raise _failed(entry, wait.name, MessageBodyError(record["name"], record["id"], faults))
     if wait.is_completable:
         scope.receipts.add(entry)
     return [Received(entry, each) for each in entry.data["received"]]
 
 
+def _failed(entry: EntryRecord, name: str, error: E) -> E:
+    """Attach to the error that the entry is where it comes from: a recovery of the run tries that again."""
+    return with_failure(error, Failure("message", name, (entry.location,), ErrorInfo(type(error).__name__, str(error))))
+
+
 def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
     """Send a message to this run or another, once.
 
-    Raises RunNotFoundError, and InvalidTransitionError for an ended run.
+    Raises RunNotFoundError, InvalidTransitionError for an ended run, and MessageNotAcceptedError.
     """
     escape(queue)
     target = to if to is not None else scope.journal.run.id
@@ -260,13 +387,15 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
         message_id = scope.environment.new_id()
         key = message_key(message_id, queue)
         text = scope.environment.encode(body, f'the body of a message to "{queue}"', "message", key, target)
-        state = RunState.RUNNING if target == scope.journal.run.id else (yield GetRunState(target))
-        refusal = _refusal(state)
+        run = scope.journal.run if target == scope.journal.run.id else (yield PeekRun(target))
+        refusal = None if run is scope.journal.run else _refusal(run)
+        not_accepted = {} if refusal is not None else _not_accepted(scope, run.workflow, queue, body)
+        refusal = _NOT_ACCEPTED if not_accepted else refusal
         entry = scope.create(
             node,
             EntryKind.SEND,
             arguments=text,
-            data={"queue": queue, "to": target, "message_id": message_id, "refused": refusal},
+            data={"queue": queue, "to": target, "message_id": message_id, "refused": refusal, **not_accepted},
         )
         if refusal is None:
             scope.journal.send(
@@ -281,14 +410,31 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
             node.location,
         )
     scope.determinism.observe(entry)
+    if (told := entry.data.get(_NOT_ACCEPTED)) is not None:
+        faults = [Fault(*each) for each in told["faults"]]
+        raise _failed(entry, queue, MessageNotAcceptedError(queue=queue, **{**told, "faults": faults}))
     _raise_refusal(target, entry.data["refused"])
 
 
-def _refusal(state: str | None) -> str | None:
+def _not_accepted(scope: Scope, workflow: str, queue: str, body: Any) -> dict[str, Any]:
+    """Return what is recorded of a message that runs of the workflow do not accept; nothing if they do."""
+    declared = scope.environment.messages_of(workflow)
+    if declared is None:
+        return {}
+    try:
+        declared.check(workflow, queue, body)
+    except MessageNotAcceptedError as error:
+        faults = [list(each) for each in error.faults]
+        names = {"declared": list(error.declared), "nearest": list(error.nearest)}
+        return {_NOT_ACCEPTED: {"workflow": workflow, "faults": faults, **names}}
+    return {}
+
+
+def _refusal(run: RunRecord | None) -> str | None:
     """Return why a send is refused, as recorded; None if it is not."""
-    if state is None:
+    if run is None:
         return "missing"
-    return str(state) if state in ENDED else None
+    return str(run.state) if run.state in ENDED else None
 
 
 def _raise_refusal(target: str, refusal: str | None) -> None:

@@ -179,6 +179,8 @@ class _Recovery(Rewind):
             self.put(begun_again(entry))
         elif entry.kind == EntryKind.MAP:
             self.put(waiting_again(entry, self._by))
+        elif entry.kind in (EntryKind.MESSAGE, EntryKind.SEND):
+            self.delete(location)  # the code receives the message again, or sends it again
         elif entry.status in (EntryStatus.EXHAUSTED, EntryStatus.FAILED):
             data = {key: value for key, value in entry.data.items() if key not in ("failure", UNCOUNTED)}
             self.put(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from durable.core.message_types import MessageTypes
 from durable.core.renames import names_of_workflow
 from durable.core.workflow_limits import WorkflowLimits
 
@@ -54,6 +55,10 @@ class WorkflowDefinition(Protocol):
     @property
     def limits(self) -> WorkflowLimits | None:
         """The limits of which its runs hold slots; None for none."""
+
+    @property
+    def messages(self) -> MessageTypes | None:
+        """The messages that its runs accept; None for any."""
 
     @property
     def mistakes(self) -> tuple[type[Exception] | str, ...] | None:

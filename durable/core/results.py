@@ -17,9 +17,11 @@ if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     V_co = TypeVarWithDefault("V_co", covariant=True, default=Any)
+    B_co = TypeVarWithDefault("B_co", covariant=True, default=Any)
     Answer_co = TypeVarWithDefault("Answer_co", covariant=True, default=None)
 else:
     V_co = TypeVar("V_co", covariant=True)
+    B_co = TypeVar("B_co", covariant=True)
     Answer_co = TypeVar("Answer_co", covariant=True)
 
 __all__ = [
@@ -44,7 +46,7 @@ T_co = TypeVar("T_co", covariant=True)
 E = TypeVar("E", bound=BaseException)
 
 StepFailureKind = Literal["critical", "timeout", "exhausted", "rollback", "payload"]
-BlockSource = Literal["step", "join", "race", "child", "map", "block"]
+BlockSource = Literal["step", "join", "race", "child", "map", "message", "block"]
 #: what `try_step` and `try_block` can catch
 StepCatch = Literal["critical", "timeout", "exhausted", "rollback"]
 BlockCatch = Literal["step", "join", "race", "child", "map", "rollback"]
@@ -123,19 +125,26 @@ class RaceResult(Generic[T_co]):
 
 @frozen
 @dataclass(frozen=True, slots=True)
-class QueueMessage(Generic[Answer_co]):
+class QueueMessage(Generic[B_co, Answer_co]):
     """A received message. `name` is the queue that it was sent to, `sent_at` the time at which it was sent.
 
-    An async workflow annotates its messages as `AsyncQueueMessage`, and awaits `complete`.
+    `QueueMessage[Approval]` has a body of that type. An async workflow annotates its messages as `AsyncQueueMessage`,
+    and awaits `complete`.
     """
 
     id: str
     name: str
-    body: Any
+    body: B_co
     sent_at: datetime
     _complete: Callable[[str, Any], Answer_co] | None = field(default=None, repr=False, compare=False)
     _is_completed: Callable[[str], bool] | None = field(default=None, repr=False, compare=False)
     _refuse: Callable[[str, str], Answer_co] | None = field(default=None, repr=False, compare=False)
+
+    if not TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            chosen = types if isinstance(types, tuple) else (types, None)
+            return super(QueueMessage, cls).__class_getitem__(chosen)
 
     @property
     def is_completed(self) -> bool:
@@ -169,7 +178,7 @@ class QueueMessage(Generic[Answer_co]):
 
 
 #: A message of an async workflow: `await message.complete(response)`. The same class, so that records hold one name.
-AsyncQueueMessage: TypeAlias = QueueMessage[Awaitable[None]]
+AsyncQueueMessage: TypeAlias = QueueMessage[B_co, Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

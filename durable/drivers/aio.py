@@ -24,7 +24,6 @@ from durable.core.effects import (
     CloseLimit,
     Effect,
     Fork,
-    GetRunState,
     Operation,
     PeekChild,
     PeekDeadlock,
@@ -32,6 +31,7 @@ from durable.core.effects import (
     PeekInbox,
     PeekKey,
     PeekMembers,
+    PeekRun,
     PeekTags,
     PeekTaken,
     RecoverChild,
@@ -245,8 +245,8 @@ class AsyncDriver:
     async def _peek_inbox(self, effect: PeekInbox) -> Any:
         return await self._owner.call(self.host.peek_inbox, effect)
 
-    async def _get_run_state(self, effect: GetRunState) -> Any:
-        return await self._owner.call(self.host.get_run_state, effect)
+    async def _peek_run(self, effect: PeekRun) -> Any:
+        return await self._owner.call(self.host.peek_run, effect)
 
     async def _peek_child(self, effect: PeekChild) -> Any:
         return await self._owner.call(self.host.peek_child, effect)
@@ -393,7 +393,7 @@ _PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
     Call: AsyncDriver._call,
     Body: AsyncDriver._body,
     PeekInbox: AsyncDriver._peek_inbox,
-    GetRunState: AsyncDriver._get_run_state,
+    PeekRun: AsyncDriver._peek_run,
     PeekChild: AsyncDriver._peek_child,
     Acquire: AsyncDriver._acquire,
     Reserve: AsyncDriver._reserve,

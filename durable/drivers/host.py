@@ -12,7 +12,6 @@ from durable.core.effects import (
     Acquire,
     Call,
     CloseLimit,
-    GetRunState,
     KeyOwner,
     PeekChild,
     PeekDeadlock,
@@ -20,6 +19,7 @@ from durable.core.effects import (
     PeekInbox,
     PeekKey,
     PeekMembers,
+    PeekRun,
     PeekTaken,
     RecoverChild,
     Reserve,
@@ -58,8 +58,8 @@ class Host(Protocol):
     def peek_inbox(self, effect: PeekInbox) -> list[Message]:
         """Query the run's inbox."""
 
-    def get_run_state(self, effect: GetRunState) -> str | None:
-        """Return the state of another run, or None."""
+    def peek_run(self, effect: PeekRun) -> RunRecord | None:
+        """Return another run, or None."""
 
     def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
         """Return the run of a child and, if asked for, what makes it one; None for what there is not."""

@@ -20,7 +20,6 @@ from durable.core.effects import (
     CloseLimit,
     Effect,
     Fork,
-    GetRunState,
     Operation,
     PeekChild,
     PeekDeadlock,
@@ -28,6 +27,7 @@ from durable.core.effects import (
     PeekInbox,
     PeekKey,
     PeekMembers,
+    PeekRun,
     PeekTags,
     PeekTaken,
     RecoverChild,
@@ -117,8 +117,8 @@ class SyncDriver:
     def _peek_inbox(self, effect: PeekInbox) -> Any:
         return self.host.peek_inbox(effect)
 
-    def _get_run_state(self, effect: GetRunState) -> Any:
-        return self.host.get_run_state(effect)
+    def _peek_run(self, effect: PeekRun) -> Any:
+        return self.host.peek_run(effect)
 
     def _peek_child(self, effect: PeekChild) -> Any:
         return self.host.peek_child(effect)
@@ -243,7 +243,7 @@ _PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
     Call: SyncDriver._call,
     Body: SyncDriver._body,
     PeekInbox: SyncDriver._peek_inbox,
-    GetRunState: SyncDriver._get_run_state,
+    PeekRun: SyncDriver._peek_run,
     PeekChild: SyncDriver._peek_child,
     Acquire: SyncDriver._acquire,
     Reserve: SyncDriver._reserve,

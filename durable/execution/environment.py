@@ -12,6 +12,7 @@ from typing import Any
 from durable.codec.binding import binding, encode_at, rebound, without_limit
 from durable.conf import conf
 from durable.core.ids import new_id
+from durable.core.message_types import MessageTypes
 from durable.core.places import Place
 from durable.core.recorded_names import resolve_name
 from durable.core.records import RunRecord
@@ -51,6 +52,7 @@ class PassEnvironment:
         self._monotonic = at.monotonic
         self._began = at.monotonic()
         self.emit = events.emit
+        self.messages_of: Callable[[str], MessageTypes | None] = at.messages_of
         self.resolve: Callable[[str], Callable[..., Any]] = resolve_name
         self.on_save = at.on_save
         self.stored_tags: Callable[[Mapping[str, str]], dict[str, str]] = stored_tags

@@ -20,7 +20,6 @@ from durable.core.effects import (
     Acquire,
     Call,
     CloseLimit,
-    GetRunState,
     KeyOwner,
     Operation,
     PeekChild,
@@ -29,6 +28,7 @@ from durable.core.effects import (
     PeekInbox,
     PeekKey,
     PeekMembers,
+    PeekRun,
     PeekTaken,
     RecoverChild,
     Reserve,
@@ -114,9 +114,9 @@ class PassHost:
         self._origin.end_forked_child()
         return self._queries.inbox(effect)
 
-    def get_run_state(self, effect: GetRunState) -> str | None:
+    def peek_run(self, effect: PeekRun) -> RunRecord | None:
         self._origin.end_forked_child()
-        return self._queries.state(effect)
+        return self._queries.run(effect)
 
     def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
         self._origin.end_forked_child()

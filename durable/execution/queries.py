@@ -16,7 +16,6 @@ from durable.core.child_entries import waits_for
 from durable.core.control_flow import PassAborted
 from durable.core.deadlocks import Ancestor, Deadlock, find
 from durable.core.effects import (
-    GetRunState,
     KeyOwner,
     PeekChild,
     PeekDeadlock,
@@ -24,6 +23,7 @@ from durable.core.effects import (
     PeekInbox,
     PeekKey,
     PeekMembers,
+    PeekRun,
     PeekTaken,
 )
 from durable.core.fences import is_of_first_claim
@@ -60,10 +60,9 @@ class PassQueries:
         """Return the run's messages for a `PeekInbox`."""
         return self._query(lambda: self._store.inbox(self._run.id, effect.names, effect.count, effect.before))
 
-    def state(self, effect: GetRunState) -> str | None:
-        """Return the state of another run, or None if there is none."""
-        found = self._query(lambda: self._store.get(effect.run_id))
-        return None if found is None else str(found.state)
+    def run(self, effect: PeekRun) -> RunRecord | None:
+        """Return another run, or None if there is none."""
+        return self._query(lambda: self._store.get(effect.run_id))
 
     def child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
         """Return the run of a child and, if asked for, what makes it one."""

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from durable.core import registry
+from durable.core.body_types import example_of, schema_of
+from durable.core.message_types import MessageTypes
 from durable.core.registry import WorkflowDefinition
 
-__all__ = ["Parameter", "WorkflowCode", "code_of", "files_of_workflows", "source_of"]
+__all__ = [
+    "DeclaredMessage",
+    "Parameter",
+    "WorkflowCode",
+    "code_of",
+    "declared_messages",
+    "files_of_workflows",
+    "source_of",
+]
 
 LONGEST_DEFAULT: Final = 200  # characters
 MAX_SOURCE: Final = 100_000  # characters
@@ -30,10 +40,20 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredMessage:
+    """A message that a workflow declares: the JSON schema of its body, and an example of one."""
+
+    name: str
+    schema: Mapping[str, Any]
+    example: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowCode:
     """A workflow that this process knows. `signature` and `parameters` are without the context.
 
-    `place` is file and line, "" if they are unknown.
+    `messages` are those that it declares, None if its runs accept any. `place` is file and line, "" if they are
+    unknown.
     """
 
     name: str
@@ -41,6 +61,7 @@ class WorkflowCode:
     description: str
     signature: str
     parameters: Sequence[Parameter]
+    messages: Sequence[DeclaredMessage] | None
     is_async: bool
     place: str
 
@@ -80,9 +101,16 @@ def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> Workflow
         description=inspect.getdoc(workflow.function) or "",
         signature=str(inspect.Signature(parameters)),
         parameters=[_parameter(each) for each in parameters],
+        messages=None if workflow.messages is None else declared_messages(workflow.messages),
         is_async=workflow.is_async,
         place=_place(workflow),
     )
+
+
+def declared_messages(messages: MessageTypes) -> list[DeclaredMessage]:
+    """Return the messages that a workflow declares, in the order of the code."""
+    found = [(name, schema_of(messages[name])) for name in messages]
+    return [DeclaredMessage(name=name, schema=schema, example=example_of(schema)) for name, schema in found]
 
 
 def source_of(workflow: WorkflowDefinition) -> str:

@@ -16,6 +16,7 @@ from durable.core.errors import (
     DurableError,
     EntryNotFoundError,
     MessageConflictError,
+    MessageNotAcceptedError,
     OperationError,
     PayloadError,
     RunConflictError,
@@ -43,7 +44,7 @@ _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
     ((StaleRunError, StalePlanError, StaleScheduleError), Outcome.STALE),
     ((RunNotFoundError, EntryNotFoundError, ScheduleNotFoundError), Outcome.MISSING),
     ((RunConflictError, MessageConflictError), Outcome.CONFLICT),
-    ((PayloadError, ValueError, TypeError), Outcome.INVALID),
+    ((PayloadError, MessageNotAcceptedError, ValueError, TypeError), Outcome.INVALID),
     ((DurableError,), Outcome.REFUSED),
 )
 

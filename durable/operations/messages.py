@@ -44,8 +44,9 @@ class Sent(NamedTuple):
 def send(run_id: str, queue: str, body: Any, *, idempotency_id: str | None = None) -> Sent:
     """Send a message. If one was sent with the same `idempotency_id`, return that one and send nothing.
 
-    Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError, and MessageConflictError if the
-    earlier message has another queue or body.
+    Raises RunNotFoundError, InvalidTransitionError for an ended run, PayloadError, MessageNotAcceptedError for a
+    message that the workflow does not declare, and MessageConflictError if the earlier message has another queue or
+    body.
     """
     return _sent("send", run_id, queue, body, idempotency_id)
 
@@ -54,12 +55,12 @@ def _sent(action: str, run_id: str, queue: str, body: Any, idempotency_id: str |
     at = runtime.current()
     if audit.acting() is None:  # the application's own traffic, which is not logged
         message = _message(at, run_id, queue, body, idempotency_id)
-        return _same(at, message, _put(at, message), acting=None)
+        return _same(at, message, _put(at, message, body), acting=None)
     with audited(at, action, run_id) as attribution:
         message = _message(at, run_id, queue, body, idempotency_id)
         with at.store.transaction():
             run = attribution.lock()
-            sent = _same(at, message, _put(at, message), attribution.acting)
+            sent = _same(at, message, _put(at, message, body), attribution.acting)
             detail = _logged(sent.id, queue) + ("" if sent.is_new else ": was there already")
             at.store.log([attribution.done(before=run.state, after=run.state, detail=detail)])
         return sent
@@ -104,8 +105,11 @@ def _body_of(at: Runtime, run_id: str, message: Message | OutgoingMessage) -> An
     return at.decode(message.body, of_message(run_id, "message", message.id, message.queue))
 
 
-def _put(at: Runtime, message: OutgoingMessage) -> Message:
-    """Put the message into the run's inbox; return it as stored, or the earlier one with its idempotency id."""
+def _put(at: Runtime, message: OutgoingMessage, body: Any) -> Message:
+    """Put the message into the run's inbox; return it as stored, or the earlier one with its idempotency id.
+
+    The body is compared with what the workflow declares, where this process knows it.
+    """
     run = record(message.to)
     check_not_an_order(run.workflow, "send to")
     if run.state in ENDED and message.idempotency_id is not None:
@@ -113,6 +117,8 @@ def _put(at: Runtime, message: OutgoingMessage) -> Message:
         if before is not None:
             return before
     check_state(run, "send to", UNENDED)
+    if (declared := at.messages_of(run.workflow)) is not None:
+        declared.check(run.workflow, message.queue, body)
     stored, queues = at.store.send([message])
     if stored[0] is None:
         raise RunNotFoundError(message.to)

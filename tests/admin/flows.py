@@ -1,5 +1,6 @@
 """Workflows of every shape that operators look at."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from durable import Break, Context, Continue, CriticalError, RetryLater, RollbackContext, current_step, workflow
@@ -13,6 +14,7 @@ __all__ = [
     "branches",
     "broken_branch",
     "caught_join",
+    "declaring",
     "forgetful",
     "looping",
     "many",
@@ -35,6 +37,15 @@ __all__ = [
     "undoing_then_mistaken",
     "undone_in_a_loop",
 ]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `declaring` is told."""
+
+    by: int
+    note: str = ""
+
 
 SWITCH = {"broken": False, "rollback_broken": False}
 BROKEN = {1, 2}  # the bills that fail while the switch is on
@@ -304,3 +315,9 @@ def save_half() -> None:
 @workflow(name="admin.saving")
 def saving(ctx: Context) -> None:
     ctx.step("import", save_half)
+
+
+@workflow(name="tests.admin.declaring", messages={"verdict": Verdict, "cancel": None})
+def declaring(ctx: Context) -> str:
+    """Wait for one of the messages that it declares."""
+    return ctx.queue.next("answer", names=["verdict", "cancel"]).name

@@ -166,6 +166,37 @@ class TestSending:
         assert operator.post(url("send", "run"), {**message, "anyway": "on"}).status_code == 302
         assert QueueMessage.objects.get().queue == "aproved"
 
+    def test_the_declared_messages_are_offered_with_their_shape(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.declaring, id="run")
+        page = unescape(text_of(operator.get(url("send", "run"))))
+        assert re.findall(r'<option value="(\w*)"(?: selected)?>', page) == ["", "verdict", "cancel"]
+        assert '"required": [\n    "by"\n  ]' in page
+        assert '{\n  "by": 0\n}' in page.partition('name="body"')[2]
+        assert (
+            "null" in unescape(text_of(operator.get(f"{url('send', 'run')}?queue=cancel"))).partition('name="body"')[2]
+        )
+
+    @pytest.mark.parametrize(
+        ("queue", "body", "problem"),
+        [
+            ("verdict", '{"by": "seven"}', "by: expected a whole number, found text"),
+            ("verdict", '{"by": 7, "nte": ""}', 'nte: is no field of Verdict, did you mean "note"?'),
+            ("cancel", "1", "expected null, found a whole number"),
+            ("verdct", "1", "Select a valid choice. verdct is not one of the available choices."),
+        ],
+    )
+    def test_a_message_that_is_not_declared_is_refused_at_its_field(
+        self, stage: Stage, operator: Client, queue: str, body: str, problem: str
+    ) -> None:
+        stage.start(flows.declaring, id="run")
+        message = {**hidden(operator.get(url("send", "run"))), "queue": queue, "body": body, "anyway": "on"}
+        refused = operator.post(url("send", "run"), message)
+        assert problem in unescape(text_of(refused, 422))
+        assert not QueueMessage.objects.exists()
+        message = {**message, "queue": "verdict", "body": '{"by": 7}'}
+        assert operator.post(url("send", "run"), message).status_code == 302
+        assert stage.settle("run").output == '"verdict"'
+
     def test_a_former_message_is_shown_and_copied(self, stage: Stage, log_in: LogIn) -> None:
         stage.start(flows.approve, id="before")
         get_run("before").send("approved", {"by": 7, "note": "<b>"})

@@ -9,7 +9,7 @@ import pytest
 from durable import get_run
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.api.conftest import Api, MakeApi, problem
-from tests.api.workflows import add, ask, fail, loop, refuse
+from tests.api.workflows import add, ask, fail, loop, refuse, typed
 from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
@@ -284,3 +284,48 @@ class TestKeys:
     def test_what_cannot_be_a_key(self, api: Api, key: str) -> None:
         problem(api.post("/runs", self.START, key=key), 400, "invalid-request")
         assert not Run.objects.exists()
+
+
+class TestDeclaredMessages:
+    """Of a workflow that says which messages it accepts."""
+
+    def test_a_body_that_fits_reaches_the_workflow_as_its_type(self, api: Api) -> None:
+        pass_once(typed.using(id="a").start())
+        assert api.post("/runs/a/messages", {"queue": "verdict", "body": {"by": 7}}).status_code == 201
+        assert pass_once(get_run("a")).output == "by 7"
+
+    def test_a_body_that_does_not_fit_is_refused_at_its_fields(self, api: Api) -> None:
+        pass_once(typed.using(id="a").start())
+        refused = api.post("/runs/a/messages", {"queue": "verdict", "body": {"by": "seven", "nte": ""}})
+        document = problem(refused, 422, "message-not-accepted")
+        assert document["errors"] == [
+            {"at": "body/by", "detail": "expected a whole number, found text", "code": "type"},
+            {"at": "body/nte", "detail": 'is no field of Verdict, did you mean "note"?', "code": "type"},
+        ]
+        assert not QueueMessage.objects.exists()
+        assert actions() == [("send", "a", "invalid")]
+
+    def test_a_name_that_is_not_declared_is_refused(self, api: Api) -> None:
+        pass_once(typed.using(id="a").start())
+        for path in ("messages", "ask"):
+            document = problem(api.post(f"/runs/a/{path}", {"queue": "verdct"}), 422, "message-not-accepted")
+            assert (
+                document["detail"]
+                == 'The workflow tests.api.typed accepts no message "verdct"; did you mean "verdict"?'
+            )
+            assert document["nearest"] == ["verdict"]
+            assert [each["at"] for each in document["errors"]] == ["queue"]
+
+    def test_a_start_with_a_message_that_is_not_accepted_starts_nothing(self, api: Api) -> None:
+        message = {"queue": "verdict", "body": {}}
+        refused = api.post("/runs", {"workflow": "tests.api.typed", "key": "k", "message": message})
+        assert [each["at"] for each in problem(refused, 422, "message-not-accepted")["errors"]] == ["body/by"]
+        assert not Run.objects.exists()
+
+    def test_the_schemas_are_shown_with_the_workflow(self, api: Api) -> None:
+        listed = {each["name"]: each["messages"] for each in api.get("/workflows").json()["results"]}
+        assert listed["tests.api.add"] is None
+        verdict, cancel = listed["tests.api.typed"]
+        assert (verdict["name"], verdict["example"]) == ("verdict", {"by": 0})
+        assert verdict["schema"]["properties"]["by"] == {"type": "integer"}
+        assert cancel == {"name": "cancel", "schema": {"type": "null"}, "example": None}

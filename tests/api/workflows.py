@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from durable import Context, workflow
@@ -26,6 +27,19 @@ def ask(ctx: Context, secret: str = "") -> str:
 def refuse(ctx: Context) -> None:
     message = ctx.queue.next("order", completable=True)
     message.refuse(f"{message.body['sku']} is out of stock")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the workflow below is told."""
+
+    by: int
+    note: str = ""
+
+
+@workflow(name="tests.api.typed", messages={"verdict": Verdict, "cancel": None})
+def typed(ctx: Context) -> str:
+    return f"by {ctx.queue.next('verdict').body.by}"
 
 
 @workflow(name="tests.api.fail")

@@ -18,7 +18,7 @@ from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations.bulk import BULK_OPTIONS
 from tests.cli import workflows
 from tests.cli.conftest import Shell, Stage, state
-from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, refusing, steps
+from tests.cli.workflows import approving, asked, compensated, echo, failing, napping, refusing, steps, typed
 
 pytestmark = pytest.mark.usefixtures("stage")
 
@@ -345,6 +345,20 @@ class TestMessages:
         assert done.out == f"{QueueMessage.objects.get().id}\n"
         assert stage.settle("one").state == "completed"
         assert get_run("one").output == {"by": 7}
+
+    def test_a_message_that_the_workflow_does_not_declare_is_refused(self, shell: Shell, stage: Stage) -> None:
+        stage.start(typed, id="one")
+        for queue, body, said in [
+            ("cuont", "7", 'the workflow cli.typed accepts no message "cuont"; did you mean "count"?'),
+            ("count", '"seven"', 'accepts no such body of a message to "count": expected a whole number, found text'),
+        ]:
+            for verb in ("send", "ask"):
+                done = shell(verb, "one", queue, body)
+                assert done.status == 1
+                assert said in done.err
+        assert not QueueMessage.objects.exists()
+        shell("send", "one", "count", "7")
+        assert stage.settle("one").output == "7"
 
     def test_a_message_with_an_id_is_sent_once(self, shell: Shell, stage: Stage) -> None:
         stage.start(approving, id="one")

@@ -22,6 +22,7 @@ __all__ = [
     "refusing",
     "steps",
     "stopped",
+    "typed",
 ]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
@@ -30,6 +31,12 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 @workflow(name="cli.echo")
 def echo(ctx: Context, *args: Any, **kwargs: Any) -> Any:
     return ctx.step("echo", lambda: [list(args), kwargs])
+
+
+@workflow(name="cli.typed", messages={"count": int})
+def typed(ctx: Context) -> int:
+    found: int = ctx.queue.next("count").body
+    return found
 
 
 @workflow(name="cli.failing")

@@ -109,7 +109,7 @@ class _AwaitedQueue:
         return _Done(self.queue.send(*args, **options))
 
 
-def _answerable(message: QueueMessage[Any]) -> QueueMessage[Any]:
+def _answerable(message: QueueMessage[Any, Any]) -> QueueMessage[Any, Any]:
     complete, refuse = message._complete, message._refuse
     if complete is None or refuse is None:
         return message

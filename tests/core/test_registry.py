@@ -10,6 +10,7 @@ from django.apps import apps as django_apps
 
 from durable.apps import DurableConfig
 from durable.core import registry
+from durable.core.message_types import MessageTypes
 from durable.core.registry import Registry, UnknownWorkflowError
 from durable.core.workflow_limits import WorkflowLimits
 from tests.support.definitions import Definition, one, other
@@ -44,6 +45,7 @@ def test_a_name_is_asked_for_only_when_it_is_needed() -> None:
         is_async = False
         mistakes: tuple[type[Exception] | str, ...] | None = None
         limits: WorkflowLimits | None = None
+        messages: MessageTypes | None = None
         label: str | None = None
 
         @property

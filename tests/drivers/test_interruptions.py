@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from durable.core.effects import Fork, GetRunState, Operation, PeekInbox
+from durable.core.effects import Fork, Operation, PeekInbox, PeekRun
 from durable.drivers import branch_threads
 from durable.drivers.host import Host
 from durable.drivers.owner_thread import ThreadDelegate
@@ -45,7 +45,7 @@ class DelegatingHost:
     def peek_inbox(self, _effect: PeekInbox) -> int:
         return self.delegate.call(threading.get_ident)
 
-    def get_run_state(self, _effect: GetRunState) -> str:
+    def peek_run(self, _effect: PeekRun) -> str:
         return self.delegate.call(lambda: "running")
 
     def before_branches(self) -> None:
@@ -60,7 +60,7 @@ class DelegatingHost:
 
 def branch(ended: list[int]) -> Operation:
     yield PeekInbox((), 1, None)
-    yield GetRunState("other")
+    yield PeekRun("other")
     ended.append(threading.get_ident())
 
 

@@ -102,7 +102,7 @@ def test_one_left_open_stops_the_run(at: Runtime) -> None:
 MANY = 24
 
 
-def answering(message: QueueMessage[Any]) -> Callable[[Any], Any]:
+def answering(message: QueueMessage[Any, Any]) -> Callable[[Any], Any]:
     """A branch that completes the message."""
     return lambda _ctx: message.complete(message.body)
 

@@ -162,6 +162,15 @@ def test_a_message_is_received_and_completed_in_one_commit(store: Store) -> None
     assert store.message(message.id) == replace(message, state=MessageState.COMPLETED, received_by="wait", response="1")
 
 
+def test_a_message_is_received_and_refused_in_one_commit(store: Store) -> None:
+    held = started(store)
+    message = sent(store, a_message())
+    commit(store, held, received=[(message.id, "wait")], completed=[(message.id, '"no"')], refused=[message.id])
+    assert store.message(message.id) == replace(
+        message, state=MessageState.REFUSED, received_by="wait", response='"no"'
+    )
+
+
 def test_a_run_consumes_its_own_messages_only(store: Store) -> None:
     held = started(store)
     started(store, "other")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from durable.core.message_types import MessageTypes
 from durable.core.workflow_limits import WorkflowLimits
 
 __all__ = ["Definition", "one", "other"]
@@ -25,3 +26,4 @@ class Definition:
     is_async: bool = field(default=False)
     mistakes: tuple[type[Exception] | str, ...] | None = None
     limits: WorkflowLimits | None = None
+    messages: MessageTypes | None = None

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from durable import AsyncContext, AsyncQueueMessage, Context, Handle, RetryLater, StepOptions, get_run, step, workflow
+from durable import (
+    AsyncContext,
+    AsyncQueueMessage,
+    Context,
+    Handle,
+    QueueMessage,
+    RetryLater,
+    StepOptions,
+    get_run,
+    step,
+    workflow,
+)
 from tests.typing.good import apaid, charge, count, fulfil, one, paid, weigh, wrong_refund
 
 
@@ -105,3 +116,21 @@ async def refusing(ctx: AsyncContext) -> None:
     await message.refuse(3)  # 38 a reason that is no text
     message.refuse("out of stock").upper()  # 39 not awaited
     ctx.map("m", fulfil, [(3,)]).outputs.copy()  # 49 not awaited
+
+
+def typed(ctx: Context) -> None:
+    ctx.queue.next("approved", Decimal).body.upper()  # 53 no method of the body's type
+    ctx.queue.next("approved", 3)  # 54 no type
+    ctx.queue.next("approved", of=Decimal, nmes=["a"])  # 55 misspelt option
+    message: QueueMessage[int] = ctx.queue.next("approved", str)  # 56 wrong type of the body
+    ctx.queue.next_batch("approved", int)[0].body.upper()  # 57 no method of the body's type
+    print(message)
+
+
+@workflow(messages=["approved"])  # 58 no types
+def untyped(ctx: Context) -> None: ...
+
+
+async def typed_too(ctx: AsyncContext) -> None:
+    message: AsyncQueueMessage[int] = await ctx.queue.next("approved", str)  # 59 wrong type of the body
+    print(message)

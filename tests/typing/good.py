@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -36,6 +37,15 @@ from durable.testing import Harness
 
 Q = ParamSpec("Q")
 V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Approval:
+    by: int
+
+
+def _takes(message: QueueMessage[Approval]) -> int:
+    return message.body.by
 
 
 def charge(order_id: int, amount: Decimal, note: str = "") -> str:
@@ -125,6 +135,16 @@ def fulfil(ctx: Context, order_id: int, *, gift: bool = False) -> dict[str, str]
     assert_type(message.sent_at.year, int)
     message.complete("yes")
     message.refuse("out of stock")
+    typed = ctx.queue.next("approved", Approval, timeout="1 day", completable=True)
+    assert_type(typed, QueueMessage[Approval])
+    assert_type(typed.body.by, int)
+    typed.complete("yes")
+    assert_type(ctx.queue.next("verdict", of=Approval, names=["approved", "rejected"]).body, Approval)
+    assert_type(ctx.queue.next("prices", list[Decimal]).body, list[Decimal])
+    assert_type(ctx.queue.next_batch("approved", Approval, count=3), list[QueueMessage[Approval]])
+    assert_type(ctx.queue.next_batch("b", ["approved"], 3), list[QueueMessage])
+    ctx.queue.next("either", Approval | None)
+    _takes(typed)
     assert_type(fulfil.using(deadline="30 days", work_limit=timedelta(hours=1)).start(3), Handle[dict[str, str]])
     assert_type(fulfil.using(tags={"tenant": "acme", "order": 42, "sum": Decimal(1)}).start(3).tags, dict[str, str])
     ctx.tag(stage="paid", order=order_id, gift=gift, at=message.sent_at)
@@ -143,6 +163,11 @@ async def apaid(c: AsyncContext) -> str:
     return await c.step("pay", charge, 1, Decimal(1))
 
 
+@workflow(messages={"approved": Approval, "cancel": None, "either": Approval | None})
+def declaring(ctx: Context, order_id: int) -> str:
+    return ctx.queue.next("cancel").name
+
+
 @workflow
 async def count(ctx: AsyncContext, upto: int) -> int:
     assert_type(await ctx.step("weigh", weigh, upto), float)
@@ -158,6 +183,11 @@ async def count(ctx: AsyncContext, upto: int) -> int:
     assert_type(message, AsyncQueueMessage)
     assert_type(message.complete("yes"), Awaitable[None])
     await message.complete("yes")
+    typed = await ctx.queue.next("approved", Approval)
+    assert_type(typed, AsyncQueueMessage[Approval])
+    assert_type(typed.body.by, int)
+    await typed.refuse("too late")
+    assert_type(await ctx.queue.next_batch("approved", of=Approval), list[AsyncQueueMessage[Approval]])
     return 3
 
 
@@ -190,6 +220,7 @@ async def async_parent(ctx: AsyncContext) -> None:
     assert_type((await ctx.map("g", fulfil, [fulfil.input(1)])).failed, list[MapChild[dict[str, str]]])
 
 
+assert_type(declaring.start(3), Handle[str])
 assert_type(fulfil.start(3), Handle[dict[str, str]])
 assert_type(fulfil.using(id="x").start(3, gift=True).result(), dict[str, str])
 assert_type(fulfil.using(id="x").using(delay="1 h").start(3).restart(), Handle[dict[str, str]])

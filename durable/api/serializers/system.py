@@ -40,6 +40,14 @@ class ParameterSerializer(serializers.Serializer[Any]):
     )
 
 
+class DeclaredMessageSerializer(serializers.Serializer[Any]):
+    """A message that a workflow declares."""
+
+    name = serializers.CharField(help_text="The message queue.")
+    schema = serializers.JSONField(help_text="The JSON schema of its body; empty for any.")
+    example = serializers.JSONField(help_text="A body that has this shape.")
+
+
 @extend_schema_serializer(component_name="Workflow")
 class WorkflowSerializer(serializers.Serializer[Any]):
     """A workflow that this process knows."""
@@ -49,6 +57,9 @@ class WorkflowSerializer(serializers.Serializer[Any]):
     description = serializers.CharField()
     signature = serializers.CharField(help_text="Without the context.")
     parameters = ParameterSerializer(many=True)
+    messages = DeclaredMessageSerializer(
+        many=True, allow_null=True, help_text="All messages that its runs accept; null if they accept any."
+    )
 
 
 class WorkflowListSerializer(serializers.Serializer[Any]):
