@@ -1,32 +1,32 @@
 """Tests of workflows, without workers, Redis or waiting: a harness with a virtual clock.
 
-Runs live in memory. While the harness is in force, everything that starts, sends or reads uses them, by any caller.
-Nothing runs by itself: a test says which pass happens when. Branches run in turn, in their order.
+Runs live in memory, or in the test's database. While the harness is in force, everything that starts, sends or reads
+uses them, by any caller. Nothing runs by itself: a test says which pass happens when. Branches run in turn, in their
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
 from durable import guard, operations, runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.clock import to_utc
-from durable.core.current import is_in_step, running_run, running_workflow
+from durable.core.current import running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call, Operation
 from durable.core.errors import ErrorInfo
 from durable.core.limits import History
-from durable.core.rates import LimitClosing, RateWant, Reservation
-from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunRecord, RunState
+from durable.core.records import ENDED, ActionRecord, RunRecord, RunState
 from durable.core.scope import Scope
-from durable.core.slot_records import Admission, SlotWant
 from durable.definitions import Workflow
 from durable.drivers import loop_threads
 from durable.execution.eviction import Eviction
@@ -34,27 +34,21 @@ from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.operations.schedules.tick import next_due, tick_due
 from durable.runtime import Runtime
-from durable.store.atomic import committed_or_raised
-from durable.store.transactional_memory import TransactionalMemoryStore
 from durable.testing.muting import muted
+from durable.testing.refused_queries import RunsInMemoryError, queries_refused
 from durable.testing.replays import NotDeterministicError, Trace, different, replay
 from durable.testing.savepoints import go_on_after_refusals, roll_back_inside
+from durable.testing.stores import HarnessStore, InMemoryStore, SimulatedCrash, When, harness_store
 from durable.testing.twins import AsyncTwins, require_no_loop
 
-__all__ = ["Harness", "NotDeterministicError", "Pass", "SimulatedCrash"]
+__all__ = ["Harness", "NotDeterministicError", "Pass", "RunsInMemoryError", "SimulatedCrash"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-When = Literal["before", "after"]
 _LEASE = timedelta(seconds=30)
 _MAX_PASSES = 10_000
 #: The states in which a pass leaves a run that the same code can be replayed for.
 _REPLAYED = (RunState.COMPLETED, RunState.SLEEPING)
-
-
-class SimulatedCrash(BaseException):
-    """A simulated death of the process at a commit. A pass of the harness raises it where a test has requested it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +67,11 @@ class Pass:
 
 
 class Harness(AsyncTwins):
-    """Runs in memory, passed by hand under a virtual clock.
+    """Runs that a test passes by hand under a virtual clock.
 
+    They live in memory, and a query of the tables of runs that would find none of them raises RunsInMemoryError. With
+    `store="database"` they are rows of the test's database, for tests of code that queries `Run.objects`, and of pages
+    that list runs.
     `now` is where the clock starts (aware; the real moment by default); `short_sleep`, in seconds, below which sleeps
     do not park (0: every sleep yields; the setting by default); `divergence_grace` in seconds, none by default. With
     `quiet=False` what durable logs during passes is printed. Each pass is replayed once more from its records, with
@@ -89,6 +86,7 @@ class Harness(AsyncTwins):
         self,
         now: datetime | None = None,
         *,
+        store: Literal["memory", "database"] = "memory",
         short_sleep: Duration | None = None,
         divergence_grace: Duration = 0,
         codec: Any = None,
@@ -103,7 +101,9 @@ class Harness(AsyncTwins):
         self._replays = 0
         self._advances = 0  # by the test
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
-        self._store = _CrashingStore()
+        self._store_name = store
+        self._store = harness_store(store, self._after_commit)
+        self._watching: dict[str, _Eviction] = {}
         self._local: dict[str, Workflow[Any, Any]] = {}
         self._in_force: list[AbstractContextManager[None]] = []
         self._runtime = Runtime(
@@ -134,6 +134,11 @@ class Harness(AsyncTwins):
         raising = guard.raising_by_default()
         raising.__enter__()
         self._in_force.append(raising)
+        refusing: AbstractContextManager[None] = nullcontext()
+        if isinstance(self._store, InMemoryStore):
+            refusing = queries_refused(self._runtime, self._store.queues)
+        refusing.__enter__()
+        self._in_force.append(refusing)
         runtime.activate(self._runtime)
         return self
 
@@ -141,7 +146,7 @@ class Harness(AsyncTwins):
         try:
             runtime.deactivate(self._runtime)
         finally:
-            for _ in range(2):
+            for _ in range(3):
                 self._in_force.pop().__exit__(None, None, None)
 
     def _require_force(self) -> None:
@@ -310,11 +315,10 @@ class Harness(AsyncTwins):
 
     def _pass(self, claimed: RunRecord) -> None:
         try:
-            eviction = _Eviction(self._store, claimed.id)
+            eviction = self._watching[claimed.id] = _Eviction(self._store, claimed.id)
             self._traces[claimed.id] = Trace()
             if self._snapshots is not None:
                 self._snapshots[claimed.id] = []
-                self._store.on_commit = self._keep
             with muted() if self._quiet else nullcontext():
                 outcome = execute_pass(claimed, store=self._store, eviction=eviction, at=self._runtime)
             if self._strict:
@@ -324,6 +328,7 @@ class Harness(AsyncTwins):
             raise
         finally:
             self._traces.pop(claimed.id, None)
+            self._watching.pop(claimed.id, None)
             go_on_after_refusals()
 
     def _note(self, scope: Scope, label: str, operation: Operation) -> None:
@@ -348,7 +353,9 @@ class Harness(AsyncTwins):
                     "decisions follow from the input, from what operations return, and from ctx.now() and ctx.random"
                 )
 
-    def _keep(self, run_id: str) -> None:
+    def _after_commit(self, run_id: str) -> None:
+        if run_id in self._watching:
+            self._watching[run_id].look()
         if self._snapshots is not None and run_id in self._snapshots:
             self._snapshots[run_id].append(self._store.load(run_id))
 
@@ -363,12 +370,12 @@ class Harness(AsyncTwins):
 
         Returns the number of replays. Raises NotDeterministicError at the first difference. `drive(harness, handle)`
         sends what the workflow waits for; by default the run is finished by its deadlines. The run has a harness of its
-        own, and inside a test's transaction its rows are rolled back after it.
+        own, and inside a test's transaction, or with `store="database"`, its rows are rolled back after it.
         """
         require_no_loop("assert_deterministic")
         trial = self._another(strict=True)
         trial._snapshots = {}
-        with _rolled_back(), trial:
+        with self._rolled_back(), trial:
             (drive or _finish)(trial, trial.start(workflow, *args, **kwargs))
         return trial._replays
 
@@ -418,8 +425,8 @@ class Harness(AsyncTwins):
         assert by itself).
         `drive(harness, handle)` sends what the workflow waits for; it is called again after a crash, so let it
         move the clock by `advance_to`. By default the run is finished by its deadlines. Each run has a harness
-        of its own. Inside a test's transaction, its rows are rolled back after it. Log records of the runs that
-        crash are neither printed nor captured, unless the harness has `quiet=False`.
+        of its own. Inside a test's transaction, or with `store="database"`, its rows are rolled back after it. Log
+        records of the runs that crash are neither printed nor captured, unless the harness has `quiet=False`.
         """
         require_no_loop("crash_everywhere")
         drive = drive or _finish
@@ -447,7 +454,7 @@ class Harness(AsyncTwins):
         """Return the outcome, the number of commits, and whether `drive` moved the clock before and after the crash."""
         trial = self._another(strict=self._strict)
         is_repetition = crash is not None
-        with _rolled_back(), trial, muted(wholly=True) if self._quiet and is_repetition else nullcontext():
+        with self._rolled_back(), trial, muted(wholly=True) if self._quiet and is_repetition else nullcontext():
             handle = trial.start(workflow, *args, id="crash-everywhere", **kwargs)
             has_moved_twice = False
             if crash is None:
@@ -464,6 +471,7 @@ class Harness(AsyncTwins):
         at = self._runtime
         return Harness(
             self._now,
+            store=self._store_name,
             short_sleep=at.short_sleep,
             divergence_grace=at.divergence_grace or 0,
             codec=at.codec,
@@ -471,10 +479,24 @@ class Harness(AsyncTwins):
             strict=strict,
         )
 
+    @contextmanager
+    def _rolled_back(self) -> Iterator[None]:
+        """Undo what happens to rows, on each database that has a test's transaction open, and on that of the runs."""
+        aliases = [each.alias for each in connections.all(initialized_only=True) if each.in_atomic_block]
+        if self._store_name == "database" and conf.DATABASE not in aliases:
+            aliases.append(conf.DATABASE)
+        with ExitStack() as stack:
+            for alias in aliases:
+                stack.enter_context(_savepoint(alias))
+            yield
+
     def _check_call(self, call: Call) -> None:
         if call.is_rollback:
             return
-        if self._store.has_result(call.info.run_id, call.info.location):
+        has_result = False
+        with suppress(SynchronousOnlyOperation):  # an async workflow's runs are checked in memory only
+            has_result = self._store.has_result(call.info.run_id, call.info.location)
+        if has_result:
             raise _Repeated(f'step "{call.info.location}" was called again after its result was recorded')
 
 
@@ -523,16 +545,6 @@ _MOVED_TWICE: Final = (
 
 
 @contextmanager
-def _rolled_back() -> Iterator[None]:
-    """Undo what happens to rows, on each database that has a test's transaction open."""
-    with ExitStack() as stack:
-        for connection in connections.all(initialized_only=True):
-            if connection.in_atomic_block:
-                stack.enter_context(_savepoint(connection.alias))
-        yield
-
-
-@contextmanager
 def _savepoint(alias: str) -> Iterator[None]:
     with transaction.atomic(using=alias):
         try:
@@ -548,113 +560,23 @@ def _id(run: str | Handle) -> str:
 class _Eviction(Eviction):
     """The eviction of a pass in the harness. It queries for requests by itself, as a worker's lease manager does."""
 
-    def __init__(self, store: TransactionalMemoryStore, run_id: str) -> None:
+    def __init__(self, store: HarnessStore, run_id: str) -> None:
         super().__init__()
         self._store = store
         self._run_id = run_id
+        self._asked = ""
+
+    def look(self) -> None:
+        """Read the pending request of an operator."""
+        self._asked = self._store.requests([self._run_id]).get(self._run_id, "")
 
     @property
     def asked(self) -> str:
         """The pending request of an operator."""
-        return self._store.requests([self._run_id]).get(self._run_id, "")
+        with suppress(SynchronousOnlyOperation):  # an event loop runs in this thread: the newest commit has looked
+            self.look()
+        return self._asked
 
     @asked.setter
     def asked(self, _request: str) -> None:
         pass
-
-
-class _CrashingStore(TransactionalMemoryStore):
-    """The store of a harness: it counts commits, and crashes at the requested one."""
-
-    def __init__(self) -> None:
-        super().__init__(conf.DATABASE)
-        self.commits = 0
-        #: Called with the run's id after each commit of a pass.
-        self.on_commit: Callable[[str], None] | None = None
-        self._crash: tuple[int, When] | None = None
-        self._is_in_transaction = False
-        self._dies_after_transaction = False
-
-    def arm(self, number: int, when: When) -> None:
-        self._crash = (self.commits + number, when)
-
-    def disarm(self) -> None:
-        self._crash = None
-
-    def commit(self, batch: Batch) -> Committed:
-        committed = self._counted(lambda: super(_CrashingStore, self).commit(batch))
-        if self.on_commit is not None:
-            self.on_commit(batch.run_id)
-        return committed
-
-    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
-        return self._counted(lambda: super(_CrashingStore, self).acquire(run_id, fence, location, wants, now))
-
-    def reserve(
-        self,
-        run_id: str,
-        fence: int,
-        location: str,
-        want: RateWant,
-        now: datetime,
-        *,
-        may_begin: bool = True,
-        patience: float = 0.0,
-    ) -> Reservation:
-        return self._counted(
-            lambda: super(_CrashingStore, self).reserve(
-                run_id, fence, location, want, now, may_begin=may_begin, patience=patience
-            )
-        )
-
-    def close_rate(
-        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
-    ) -> LimitClosing | None:
-        return self._counted(lambda: super(_CrashingStore, self).close_rate(limit, key, closing, is_longer=is_longer))
-
-    def _counted(self, write: Callable[[], T]) -> T:
-        if self._crash == (self.commits + 1, "before"):
-            self._crash = None
-            raise SimulatedCrash
-        committed = write()
-        self.commits += 1
-        if self._crash == (self.commits, "after"):
-            self._crash = None
-            if not self._is_in_transaction:
-                raise SimulatedCrash
-            self._dies_after_transaction = True  # that is when it is committed
-        return committed
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """The application's rows and the record, together; of a verb, which writes no rows, what the store holds."""
-        is_of_atomic_step = running_run() is not None and not is_in_step()
-        rows = committed_or_raised(self.using) if is_of_atomic_step else nullcontext()
-        is_around = self._is_in_transaction
-        with super().transaction(), rows:
-            self._is_in_transaction = True
-            try:
-                yield
-            finally:
-                self._is_in_transaction = is_around
-        if self._dies_after_transaction and not is_around:
-            self._dies_after_transaction = False
-            raise SimulatedCrash
-
-    def expire_lease(self, run_id: str, now: datetime) -> None:
-        """Let the run's lease expire, as after the death of its worker."""
-        with self._lock:
-            run = self._runs[run_id]
-            if run.state not in ENDED and run.state != RunState.PAUSED and run.lease_expires_at is not None:
-                self._runs[run_id] = replace(run, lease_expires_at=now)
-
-    def has_result(self, run_id: str, location: str) -> bool:
-        """Return True if this step's result is recorded."""
-        with self._lock:
-            entry = self._entries[run_id].get(location)
-            return entry is not None and entry.kind == EntryKind.STEP and entry.status == EntryStatus.COMPLETED
-
-    def queues(self) -> list[str]:
-        """The queues of all runs."""
-        with self._lock:
-            return sorted({run.queue for run in self._runs.values()})

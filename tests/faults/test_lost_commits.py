@@ -137,9 +137,10 @@ def lived(program: Callable[[Context], Any], lost: int) -> tuple[list[Any], int,
                 committed = commit()
                 assert not is_lost, f"commit {number} was accepted after commit {lost} was lost"
                 return committed
-            before = h._store._tables()
+            store: Any = h._store
+            before = store._tables()
             committed = commit()
-            h._store._put_back(before)
+            store._put_back(before)
             is_lost = True
             return committed
 

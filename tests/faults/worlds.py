@@ -12,13 +12,16 @@ from typing import Any
 from durable.core.records import ENDED, Batch, Committed, EntryKind, EntryStatus, RunState
 from durable.models import Entry, Run
 from durable.store import store_for
-from durable.testing import _CrashingStore
+from durable.testing.stores import InMemoryStore
 
 __all__ = ["DatabaseWorld", "MemoryWorld"]
 
 
-class MemoryWorld(_CrashingStore):
+class MemoryWorld(InMemoryStore):
     """The store of a harness, with leases to take away."""
+
+    def __init__(self) -> None:
+        super().__init__("default")
 
     def leased(self) -> list[str]:
         """The runs that a worker holds."""

@@ -502,7 +502,8 @@ class TransactionTests(TestCase):
         for number in range(100):
             with transaction.atomic():
                 greet.using(id=f"run {number}").start("Ada")
-        assert len(self.h._store._notes) <= 2
+        store: Any = self.h._store
+        assert len(store._notes) <= 2
 
 
 class CommittingTests(TransactionTestCase):

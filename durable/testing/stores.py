@@ -1,0 +1,189 @@
+"""The stores of a harness: in memory, or in the test's database. Both count commits, and crash at the requested one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from durable.conf import conf
+from durable.core.current import is_in_step, running_run
+from durable.core.rates import LimitClosing, RateWant
+from durable.core.records import ENDED, ActionRecord, Batch, EntryKind, EntryStatus, RunState
+from durable.core.slot_records import SlotWant
+from durable.models import EntryMetadata, OperatorAction, Run
+from durable.store import Store, store_for
+from durable.store.atomic import committed_or_raised
+from durable.store.transactional_memory import TransactionalMemoryStore
+
+__all__ = ["HarnessStore", "InMemoryStore", "SimulatedCrash", "When", "harness_store"]
+
+When = Literal["before", "after"]
+
+
+class SimulatedCrash(BaseException):
+    """A simulated death of the process at a commit. A pass of the harness raises it where a test has requested it."""
+
+
+class HarnessStore(Store, Protocol):
+    """A store, and what a harness needs besides."""
+
+    commits: int
+
+    def arm(self, number: int, when: When) -> None:
+        """Crash at the `number`-th commit from now."""
+
+    def disarm(self) -> None:
+        """Do not crash."""
+
+    @property
+    def actions(self) -> list[ActionRecord]:
+        """The rows of the audit log, oldest first."""
+
+    def expire_lease(self, run_id: str, now: datetime) -> None:
+        """Let the run's lease expire, as after the death of its worker."""
+
+    def has_result(self, run_id: str, location: str) -> bool:
+        """Return True if this step's result is recorded."""
+
+    def queues(self) -> list[str]:
+        """The queues of all runs."""
+
+
+def harness_store(name: str, after_commit: Callable[[str], None]) -> HarnessStore:
+    """Return a new store: "memory", or "database" for that of the settings. Raises ValueError for another name.
+
+    `after_commit` is called with the run's id after each commit of a pass.
+    """
+    if name == "memory":
+        return InMemoryStore(conf.DATABASE, after_commit)
+    if name != "database":
+        raise ValueError(f'the store of a harness is "memory" or "database", not "{name}"')
+    kind = type(store_for(conf.DATABASE))
+    found: HarnessStore = type("HarnessDatabase", (_InDatabase, kind), {})(conf.DATABASE, after_commit)
+    return found
+
+
+class _Crashing:
+    """Counts the commits of the store that is the next class, and crashes at the requested one."""
+
+    def __init__(self, using: str, after_commit: Callable[[str], None] = lambda _run_id: None) -> None:
+        super().__init__(using)  # type: ignore[call-arg]  # the next class is a store
+        self.commits = 0
+        self._after_commit = after_commit
+        self._crash: tuple[int, When] | None = None
+        self._is_in_transaction = False
+        self._dies_after_transaction = False
+
+    @property
+    def _next(self) -> Any:
+        """The methods of the next class."""
+        return super()
+
+    def arm(self, number: int, when: When) -> None:
+        self._crash = (self.commits + number, when)
+
+    def disarm(self) -> None:
+        self._crash = None
+
+    def commit(self, batch: Batch) -> Any:
+        committed = self._counted(lambda: self._next.commit(batch))
+        self._after_commit(batch.run_id)
+        return committed
+
+    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Any:
+        return self._counted(lambda: self._next.acquire(run_id, fence, location, wants, now))
+
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Any:
+        return self._counted(
+            lambda: self._next.reserve(run_id, fence, location, want, now, may_begin=may_begin, patience=patience)
+        )
+
+    def close_rate(self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False) -> Any:
+        return self._counted(lambda: self._next.close_rate(limit, key, closing, is_longer=is_longer))
+
+    def _counted(self, write: Callable[[], Any]) -> Any:
+        if self._crash == (self.commits + 1, "before"):
+            self._crash = None
+            raise SimulatedCrash
+        committed = write()
+        self.commits += 1
+        if self._crash == (self.commits, "after"):
+            self._crash = None
+            if not self._is_in_transaction:
+                raise SimulatedCrash
+            self._dies_after_transaction = True  # that is when it is committed
+        return committed
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        is_around = self._is_in_transaction
+        with self._next.transaction():
+            self._is_in_transaction = True
+            try:
+                yield
+            finally:
+                self._is_in_transaction = is_around
+        if self._dies_after_transaction and not is_around:
+            self._dies_after_transaction = False
+            raise SimulatedCrash
+
+
+class _WithRows(TransactionalMemoryStore):
+    """The transaction of an atomic step holds the application's rows and the record; that of a verb the record."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        is_of_atomic_step = running_run() is not None and not is_in_step()
+        rows = committed_or_raised(self.using) if is_of_atomic_step else nullcontext()
+        with super().transaction(), rows:
+            yield
+
+
+class InMemoryStore(_Crashing, _WithRows):
+    def expire_lease(self, run_id: str, now: datetime) -> None:
+        with self._lock:
+            run = self._runs[run_id]
+            if run.state not in ENDED and run.state != RunState.PAUSED and run.lease_expires_at is not None:
+                self._runs[run_id] = replace(run, lease_expires_at=now)
+
+    def has_result(self, run_id: str, location: str) -> bool:
+        with self._lock:
+            entry = self._entries[run_id].get(location)
+            return entry is not None and entry.kind == EntryKind.STEP and entry.status == EntryStatus.COMPLETED
+
+    def queues(self) -> list[str]:
+        with self._lock:
+            return sorted({run.queue for run in self._runs.values()})
+
+
+class _InDatabase(_Crashing):
+    """The next class is the store of the database."""
+
+    @property
+    def actions(self) -> list[ActionRecord]:
+        rows = OperatorAction.objects.using(conf.DATABASE).order_by("created_at", "id").values(*ActionRecord.__slots__)
+        return [ActionRecord(**row) for row in rows]
+
+    def expire_lease(self, run_id: str, now: datetime) -> None:
+        runs = Run.objects.using(conf.DATABASE).open().exclude(state=RunState.PAUSED)
+        runs.filter(pk=run_id, lease_expires_at__isnull=False).update(lease_expires_at=now)
+
+    def has_result(self, run_id: str, location: str) -> bool:
+        steps = EntryMetadata.objects.using(conf.DATABASE).filter(entry__run=run_id, entry__kind=EntryKind.STEP)
+        return steps.filter(entry__location=location, status=EntryStatus.COMPLETED).exists()
+
+    def queues(self) -> list[str]:
+        return sorted(Run.objects.using(conf.DATABASE).order_by().values_list("queue", flat=True).distinct())
