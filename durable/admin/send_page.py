@@ -39,8 +39,9 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     awaited = awaited_queues(run)
     declared = runtime.current().messages_of(run.workflow)
     known = _known_queues(run, awaited or []) if declared is None else _declared_queues(declared, awaited or [])
-    shapes = [] if declared is None else declared_messages(declared)
-    former = former_messages(run, known, sight.within(request)) if known and access.may(request, "view_payload") else []
+    may_see = access.may(request, "view_payload")
+    shapes = [] if declared is None else declared_messages(declared, may_see_payloads=may_see)
+    former = former_messages(run, known, sight.within(request)) if known and may_see else []
     copied = next((each for each in former if each.key == request.GET.get("copy")), None)
     queue = request.GET.get("queue") or (known[0] if awaited and known else "")
     shape = next((each for each in shapes if each.name == queue), None)

@@ -34,6 +34,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Union
 from uuid import UUID
 
 from durable.core.duration import parse_length
+from durable.core.printable import safe
 
 __all__ = ["Fault", "Misfit", "check_type", "example_of", "fit", "schema_of"]
 
@@ -59,10 +60,19 @@ class Misfit(Exception):  # the errors that users meet are made of it
 def fit(value: Any, hint: Any) -> Any:
     """Return `value` as one of the type `hint`. Raises Misfit."""
     faults: list[Fault] = []
-    fitted = _fit(value, hint, "", faults)
+    try:
+        fitted = _fit(value, hint, "", faults)
+    except RecursionError:
+        faults = [Fault("", "is nested too deeply")]
     if faults:
-        raise Misfit(faults)
+        raise Misfit(_told(faults))
     return fitted
+
+
+def _told(faults: Sequence[Fault]) -> list[Fault]:
+    """Return the first faults, short and printable: they are recorded, and names in them are the sender's."""
+    told = [Fault(*(safe(part)[:_LONGEST] for part in each)) for each in faults[:_MOST]]
+    return told if len(faults) <= _MOST else [*told, Fault("", f"and {len(faults) - _MOST} more")]
 
 
 def check_type(hint: Any, what: str) -> None:
@@ -76,6 +86,9 @@ def check_type(hint: Any, what: str) -> None:
 
 
 # -- what a hint is
+
+_MOST: Final = 20  # faults of one body
+_LONGEST: Final = 300  # characters of a place and of a problem
 
 _MAPPINGS: Final = (dict, Mapping, MutableMapping)
 _LISTS: Final = (list, Sequence, MutableSequence, Collection, Iterable)

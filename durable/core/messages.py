@@ -53,7 +53,7 @@ REFUSED: Final = "refused"
 #: The key in a received message's record of what is wrong with its body: places with problems.
 MISFIT: Final = "misfit"
 #: The refusal, as recorded, of a send that the workflow of the other run does not accept.
-_NOT_ACCEPTED: Final = "not accepted"
+NOT_ACCEPTED: Final = "not accepted"
 #: As `names` of a receive: messages of any queue.
 ANY: Final[tuple[str, ...]] = ()
 
@@ -390,7 +390,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
         run = scope.journal.run if target == scope.journal.run.id else (yield PeekRun(target))
         refusal = None if run is scope.journal.run else _refusal(run)
         not_accepted = {} if refusal is not None else _not_accepted(scope, run.workflow, queue, body)
-        refusal = _NOT_ACCEPTED if not_accepted else refusal
+        refusal = NOT_ACCEPTED if not_accepted else refusal
         entry = scope.create(
             node,
             EntryKind.SEND,
@@ -410,7 +410,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
             node.location,
         )
     scope.determinism.observe(entry)
-    if (told := entry.data.get(_NOT_ACCEPTED)) is not None:
+    if (told := entry.data.get(NOT_ACCEPTED)) is not None:
         faults = [Fault(*each) for each in told["faults"]]
         raise _failed(entry, queue, MessageNotAcceptedError(queue=queue, **{**told, "faults": faults}))
     _raise_refusal(target, entry.data["refused"])
@@ -426,7 +426,7 @@ def _not_accepted(scope: Scope, workflow: str, queue: str, body: Any) -> dict[st
     except MessageNotAcceptedError as error:
         faults = [list(each) for each in error.faults]
         names = {"declared": list(error.declared), "nearest": list(error.nearest)}
-        return {_NOT_ACCEPTED: {"workflow": workflow, "faults": faults, **names}}
+        return {NOT_ACCEPTED: {"workflow": workflow, "faults": faults, **names}}
     return {}
 
 

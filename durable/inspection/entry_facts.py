@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from durable.core.messages import REFUSED
+from durable.core.messages import MISFIT, NOT_ACCEPTED, REFUSED
 from durable.core.records import EntryKind
 from durable.core.tag_entries import PRUNED
 from durable.inspection.payloads import redacted
@@ -20,6 +20,7 @@ __all__ = ["entry_facts"]
 _VALUES: Final = {
     EntryKind.LOOP: ("state", "open", PRUNED),
     EntryKind.MESSAGE: ("received",),
+    EntryKind.SEND: (NOT_ACCEPTED,),
     EntryKind.JOIN: ("branches",),
     EntryKind.RACE: ("branches", PRUNED),
 }
@@ -42,8 +43,8 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
 
 
 def _received(record: dict[str, Any]) -> dict[str, Any]:
-    shown = _without(record, "body", "completed", REFUSED)
-    return {**shown, "refused": True} if REFUSED in record else shown
+    shown = _without(record, "body", "completed", REFUSED, MISFIT)
+    return {**shown, **{name: True for name in (REFUSED, MISFIT) if name in record}}
 
 
 def _failed(run: Run, child: list[Any]) -> list[Any]:

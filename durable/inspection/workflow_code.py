@@ -101,16 +101,35 @@ def code_of(workflow: WorkflowDefinition, *, may_see_payloads: bool) -> Workflow
         description=inspect.getdoc(workflow.function) or "",
         signature=str(inspect.Signature(parameters)),
         parameters=[_parameter(each) for each in parameters],
-        messages=None if workflow.messages is None else declared_messages(workflow.messages),
+        messages=None
+        if workflow.messages is None
+        else declared_messages(workflow.messages, may_see_payloads=may_see_payloads),
         is_async=workflow.is_async,
         place=_place(workflow),
     )
 
 
-def declared_messages(messages: MessageTypes) -> list[DeclaredMessage]:
-    """Return the messages that a workflow declares, in the order of the code."""
+def declared_messages(messages: MessageTypes, *, may_see_payloads: bool) -> list[DeclaredMessage]:
+    """Return the messages that a workflow declares, in the order of the code; without defaults as `code_of`."""
     found = [(name, schema_of(messages[name])) for name in messages]
+    if not may_see_payloads:
+        found = [(name, _without_values(schema)) for name, schema in found]
     return [DeclaredMessage(name=name, schema=schema, example=example_of(schema)) for name, schema in found]
+
+
+def _without_values(schema: Any) -> Any:
+    """Return a JSON schema without its defaults and examples."""
+    if isinstance(schema, list):
+        return [_without_values(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {word: each for word, each in schema.items() if word not in ("default", "examples")}
+    for word, each in kept.items():
+        if word in ("properties", "$defs"):  # names of fields, which may be any
+            kept[word] = {name: _without_values(inner) for name, inner in each.items()}
+        else:
+            kept[word] = _without_values(each)
+    return kept
 
 
 def source_of(workflow: WorkflowDefinition) -> str:

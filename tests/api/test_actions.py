@@ -316,6 +316,22 @@ class TestDeclaredMessages:
             assert document["nearest"] == ["verdict"]
             assert [each["at"] for each in document["errors"]] == ["queue"]
 
+    def test_a_name_of_a_field_that_no_database_takes_harms_nothing(self, api: Api) -> None:
+        pass_once(typed.using(id="a").start())
+        message = {"queue": "verdict", "body": {"by": 7, "a\0\ud800": 1}}
+        problem(api.post("/runs/a/messages", message), 422, "message-not-accepted")
+        assert actions() == [("send", "a", "invalid")]
+        Run.objects.filter(id="a").update(workflow="tests.api.elsewhere")  # as for a process that does not know it
+        get_run("a").send("verdict", message["body"])
+        Run.objects.filter(id="a").update(workflow="tests.api.typed")
+        failed = pass_once(get_run("a"))
+        assert failed.state == "failed"
+        assert failed.error is not None
+        assert failed.error.type == "MessageBodyError"
+        [received] = api.get("/runs/a/entries").json()["results"][0]["data"]["received"]
+        assert received.keys() == {"id", "name", "sent_at", "misfit"}
+        assert received["misfit"] is True  # what is wrong may quote a value: the error says it, redacted
+
     def test_a_start_with_a_message_that_is_not_accepted_starts_nothing(self, api: Api) -> None:
         message = {"queue": "verdict", "body": {}}
         refused = api.post("/runs", {"workflow": "tests.api.typed", "key": "k", "message": message})
@@ -325,7 +341,14 @@ class TestDeclaredMessages:
     def test_the_schemas_are_shown_with_the_workflow(self, api: Api) -> None:
         listed = {each["name"]: each["messages"] for each in api.get("/workflows").json()["results"]}
         assert listed["tests.api.add"] is None
-        verdict, cancel = listed["tests.api.typed"]
+        verdict, cancel, settings = listed["tests.api.typed"]
         assert (verdict["name"], verdict["example"]) == ("verdict", {"by": 0})
         assert verdict["schema"]["properties"]["by"] == {"type": "integer"}
         assert cancel == {"name": "cancel", "schema": {"type": "null"}, "example": None}
+        assert settings["schema"]["properties"]["token"]["default"] == "s3cret"
+
+    def test_a_default_is_not_shown_without_the_permission_to_see_payloads(self, make_api: MakeApi) -> None:
+        answer = make_api("view_run").get("/workflows")
+        assert "s3cret" not in answer.content.decode()
+        listed = {each["name"]: each["messages"] for each in answer.json()["results"]}
+        assert listed["tests.api.typed"][2]["schema"]["properties"].keys() == {"default", "token"}

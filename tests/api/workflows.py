@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from durable import Context, workflow
 
 
@@ -37,7 +39,14 @@ class Verdict:
     note: str = ""
 
 
-@workflow(name="tests.api.typed", messages={"verdict": Verdict, "cancel": None})
+class Settings(BaseModel):
+    """What has a default."""
+
+    default: str
+    token: str = Field("s3cret", examples=["s3cret too"])
+
+
+@workflow(name="tests.api.typed", messages={"verdict": Verdict, "cancel": None, "settings": Settings})
 def typed(ctx: Context) -> str:
     return f"by {ctx.queue.next('verdict').body.by}"
 

@@ -114,6 +114,27 @@ def test_a_fault_names_the_place_and_not_the_value(value: Any, hint: Any, faults
     assert "secret" not in str(caught.value)
 
 
+def test_faults_are_few_short_and_printable() -> None:
+    with pytest.raises(Misfit) as caught:
+        fit({"lines": [{"sku": number} for number in range(50)], "a\0\ud800": 1, "b" * 9_999: 2}, Order)
+    faults = caught.value.faults
+    assert len(faults) == 21
+    assert faults[-1] == ("", "and 83 more")
+    with pytest.raises(Misfit) as caught:
+        fit({"by": 1, "a\0\ud800": 1, "b" * 9_999: 2}, Approval)
+    first, second = caught.value.faults
+    assert first.at == r"a\x00\ud800"
+    assert len(str(second)) < 300
+
+
+def test_a_body_that_is_nested_too_deeply_does_not_fit() -> None:
+    body: dict[str, Any] = {"name": "x"}
+    for _ in range(5_000):
+        body = {"name": "x", "next": body}
+    with pytest.raises(Misfit, match="is nested too deeply"):
+        fit(body, Node)
+
+
 @pytest.mark.parametrize("hint", [3, "text", Callable, type("Stranger", (), {}), list[bytearray]])
 def test_what_is_no_type_of_a_body_is_refused(hint: Any) -> None:
     with pytest.raises(TypeError, match="no type that a message can have: use a dataclass"):
