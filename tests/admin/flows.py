@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
-from durable import Break, Context, Continue, CriticalError, RetryLater, RollbackContext, current_step, workflow
+from durable import (
+    Break,
+    Context,
+    Continue,
+    CriticalError,
+    MessageNotAcceptedError,
+    RetryLater,
+    RollbackContext,
+    current_step,
+    workflow,
+)
 
 __all__ = [
     "SWITCH",
@@ -18,6 +28,7 @@ __all__ = [
     "forgetful",
     "looping",
     "many",
+    "missending",
     "mistaken",
     "nap",
     "night",
@@ -321,3 +332,13 @@ def saving(ctx: Context) -> None:
 def declaring(ctx: Context) -> str:
     """Wait for one of the messages that it declares."""
     return ctx.queue.next("answer", names=["verdict", "cancel"]).name
+
+
+@workflow(name="tests.admin.missending", messages={"verdict": Verdict})
+def missending(ctx: Context) -> str:
+    """Send what it does not accept, and fail of a message that is older than its declaration."""
+    try:
+        ctx.queue.send("verdct", {"by": 7})
+    except MessageNotAcceptedError:
+        ctx.sleep("an hour", "1 hour")
+    return f"by {ctx.queue.next('verdict').body.by}"

@@ -197,6 +197,22 @@ class TestSending:
         assert operator.post(url("send", "run"), message).status_code == 302
         assert stage.settle("run").output == '"verdict"'
 
+    def test_a_run_with_messages_that_were_not_accepted_is_shown(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.missending, id="run")
+        Run.objects.update(workflow="tests.admin.elsewhere")  # as for a process that does not know it
+        get_run("run").send("verdict", {"by": "seven"})
+        Run.objects.update(workflow="tests.admin.missending")
+        stage.advance(hours=2)
+        run = stage.run("run")
+        assert (run.state, get_run("run").error.type) == ("failed", "MessageBodyError")  # type: ignore[union-attr]
+        page = unescape(text_of(operator.get(url("change", "run"))))
+        assert "by: expected a whole number, found text" in page
+        for entry in get_run("run").history():
+            text_of(operator.get(url("step", "run"), {"at": entry.location}))
+        get_run("run").recover()
+        assert stage.settle("run").state == "failed"
+        assert QueueMessage.objects.get().state == "received"
+
     def test_a_former_message_is_shown_and_copied(self, stage: Stage, log_in: LogIn) -> None:
         stage.start(flows.approve, id="before")
         get_run("before").send("approved", {"by": 7, "note": "<b>"})
