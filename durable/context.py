@@ -287,12 +287,15 @@ class Context(_Shared[SyncDriver]):
         """Continue at `moment`, an aware datetime."""
         self._do(f'sleep "{name}"', sleep(self._scope, name, None, check_moment(moment)))
 
-    def join(self, name: str, branches: Mapping[str, Callable[[Context], R]]) -> dict[str, R]:
+    def join(
+        self, name: str, branches: Mapping[str, Callable[[Context], R]], *, at_once: int | None = None
+    ) -> dict[str, R]:
         """Run all branches concurrently until all have settled. Return their outputs by name.
 
-        Raises JoinError if a branch has failed.
+        With `at_once`, at most that many have begun and not ended at a time, in the order of `branches`; one that
+        sleeps or waits counts. Raises JoinError if a branch has failed.
         """
-        outputs: dict[str, R] = self._do(f'join "{name}"', join_branches(self._scope, name, branches))
+        outputs: dict[str, R] = self._do(f'join "{name}"', join_branches(self._scope, name, branches, at_once))
         return outputs
 
     def race(self, name: str, branches: Mapping[str, Callable[[Context], R]]) -> RaceResult[R]:
@@ -762,10 +765,14 @@ class AsyncContext(_Shared[AsyncDriver]):
         return self._do(f'sleep "{name}"', sleep(self._scope, name, None, check_moment(moment)))
 
     def join(
-        self, name: str, branches: Mapping[str, Callable[[AsyncContext], Awaitable[R]]]
+        self,
+        name: str,
+        branches: Mapping[str, Callable[[AsyncContext], Awaitable[R]]],
+        *,
+        at_once: int | None = None,
     ) -> Coroutine[Any, Any, dict[str, R]]:
         """See `Context.join`."""
-        return self._do(f'join "{name}"', join_branches(self._scope, name, branches))
+        return self._do(f'join "{name}"', join_branches(self._scope, name, branches, at_once))
 
     def race(
         self, name: str, branches: Mapping[str, Callable[[AsyncContext], Awaitable[R]]]

@@ -6,7 +6,7 @@ A failed branch is recorded with the failures it came from, so that recovery can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from durable.core.bodies import run_body
@@ -52,11 +52,16 @@ _PRIORITY: tuple[type[BaseException], ...] = (
 )
 
 
-def join_branches(scope: Scope, name: str, bodies: Bodies) -> Operation:
-    """Run all branches until all have settled. Return their outputs by name, or raise JoinError."""
+def join_branches(scope: Scope, name: str, bodies: Bodies, at_once: int | None = None) -> Operation:
+    """Run all branches until all have settled, `at_once` at a time. Return their outputs by name, or raise JoinError.
+
+    Raises ValueError for an `at_once` that is not a number from 1 on or None, which is no bound.
+    """
+    if at_once is not None and (not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1):
+        raise ValueError(f"at_once is how many branches run at a time, a number from 1 on, or None; not {at_once!r}")
     fork = _match(scope, EntryKind.JOIN, name, bodies)
     if fork.entry.status != EntryStatus.COMPLETED:
-        yield from fork.run(is_decided=lambda: False)
+        yield from fork.run(is_decided=lambda: False, at_once=at_once)
         fork.raise_what_ends_the_pass()
         scope.journal.finish(fork.entry)
         yield SAVE
@@ -136,14 +141,39 @@ class _Fork:
         branches: dict[str, dict[str, Any]] = self.entry.data["branches"]
         return branches
 
-    def run(self, is_decided: Callable[[], bool]) -> Operation:
-        """Drive the branches that have not ended."""
-        operations: list[Operation] = []
-        for name, body in self.bodies.items():
-            if self.statuses[name]["status"] in (_PENDING, _RUNNING):
-                operations.append(self._branch(name, body))
+    def run(self, is_decided: Callable[[], bool], at_once: int | None = None) -> Operation:
+        """Drive the branches that have not ended; `at_once` of them at a time, in their order, the begun ones first."""
+        left = [name for name in self.bodies if self.statuses[name]["status"] in (_PENDING, _RUNNING)]
+        if at_once is None or at_once >= len(left):
+            operations = [self._branch(name, self.bodies[name]) for name in left]
+        else:
+            begun = [name for name in left if self.statuses[name]["status"] == _RUNNING]
+            waiting = iter([name for name in left if self.statuses[name]["status"] == _PENDING])
+            lanes = [*begun, *[None] * (at_once - len(begun))]
+            operations = [self._lane(name, waiting, at_once) for name in lanes]
         if operations:
             yield Fork(operations, is_decided)
+
+    def _lane(self, name: str | None, waiting: Iterator[str], at_once: int) -> Operation:
+        """Drive one branch after the other, until one parks or ends the pass. A parked branch keeps its room."""
+        if name is None:
+            name = self._admitted(waiting, at_once)
+        while name is not None:
+            yield from self._branch(name, self.bodies[name])
+            name = self._admitted(waiting, at_once) if self.statuses[name]["status"] != _RUNNING else None
+
+    def _admitted(self, waiting: Iterator[str], at_once: int) -> str | None:
+        """Begin the next of the waiting branches and return it, None if there is none or no room.
+
+        More branches than `at_once` have begun if the code had a higher bound before.
+        """
+        with self.journal.lock:
+            if sum(each["status"] == _RUNNING for each in self.statuses.values()) >= at_once:
+                return None
+            name = next(waiting, None)
+            if name is not None:
+                self._set(name, status=_RUNNING)
+            return name
 
     def _branch(self, name: str, body: Callable[..., Any]) -> Operation:
         branch = self.running[name] = Branch(self.scope.branch)

@@ -38,7 +38,7 @@ from durable.testing.muting import muted
 from durable.testing.refused_queries import RunsInMemoryError, queries_refused
 from durable.testing.replays import NotDeterministicError, Trace, different, replay
 from durable.testing.savepoints import go_on_after_refusals, roll_back_inside
-from durable.testing.stores import HarnessStore, InMemoryStore, SimulatedCrash, When, harness_store
+from durable.testing.stores import InMemoryStore, SimulatedCrash, When, harness_store
 from durable.testing.twins import AsyncTwins, require_no_loop
 
 __all__ = ["Harness", "NotDeterministicError", "Pass", "RunsInMemoryError", "SimulatedCrash"]
@@ -102,7 +102,8 @@ class Harness(AsyncTwins):
         self._advances = 0  # by the test
         self._now = check_moment(now, "now") if now is not None else datetime.now(UTC)
         self._store_name = store
-        self._store = harness_store(store, self._after_commit)
+        # or the store of the database, with the same methods
+        self._store: InMemoryStore = harness_store(store, self._after_commit)
         self._watching: dict[str, _Eviction] = {}
         self._local: dict[str, Workflow[Any, Any]] = {}
         self._in_force: list[AbstractContextManager[None]] = []
@@ -560,7 +561,7 @@ def _id(run: str | Handle) -> str:
 class _Eviction(Eviction):
     """The eviction of a pass in the harness. It queries for requests by itself, as a worker's lease manager does."""
 
-    def __init__(self, store: HarnessStore, run_id: str) -> None:
+    def __init__(self, store: InMemoryStore, run_id: str) -> None:
         super().__init__()
         self._store = store
         self._run_id = run_id

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from durable.conf import conf
 from durable.core.current import is_in_step, running_run
-from durable.core.rates import LimitClosing, RateWant
-from durable.core.records import ENDED, ActionRecord, Batch, EntryKind, EntryStatus, RunState
-from durable.core.slot_records import SlotWant
+from durable.core.rates import LimitClosing, RateWant, Reservation
+from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunState
+from durable.core.slot_records import Admission, SlotWant
 from durable.models import EntryMetadata, OperatorAction, Run
-from durable.store import Store, store_for
+from durable.store import store_for
 from durable.store.atomic import committed_or_raised
 from durable.store.transactional_memory import TransactionalMemoryStore
 
-__all__ = ["HarnessStore", "InMemoryStore", "SimulatedCrash", "When", "harness_store"]
+__all__ = ["InMemoryStore", "SimulatedCrash", "When", "harness_store"]
 
 When = Literal["before", "after"]
 
@@ -27,32 +27,7 @@ class SimulatedCrash(BaseException):
     """A simulated death of the process at a commit. A pass of the harness raises it where a test has requested it."""
 
 
-class HarnessStore(Store, Protocol):
-    """A store, and what a harness needs besides."""
-
-    commits: int
-
-    def arm(self, number: int, when: When) -> None:
-        """Crash at the `number`-th commit from now."""
-
-    def disarm(self) -> None:
-        """Do not crash."""
-
-    @property
-    def actions(self) -> list[ActionRecord]:
-        """The rows of the audit log, oldest first."""
-
-    def expire_lease(self, run_id: str, now: datetime) -> None:
-        """Let the run's lease expire, as after the death of its worker."""
-
-    def has_result(self, run_id: str, location: str) -> bool:
-        """Return True if this step's result is recorded."""
-
-    def queues(self) -> list[str]:
-        """The queues of all runs."""
-
-
-def harness_store(name: str, after_commit: Callable[[str], None]) -> HarnessStore:
+def harness_store(name: str, after_commit: Callable[[str], None]) -> Any:
     """Return a new store: "memory", or "database" for that of the settings. Raises ValueError for another name.
 
     `after_commit` is called with the run's id after each commit of a pass.
@@ -62,8 +37,7 @@ def harness_store(name: str, after_commit: Callable[[str], None]) -> HarnessStor
     if name != "database":
         raise ValueError(f'the store of a harness is "memory" or "database", not "{name}"')
     kind = type(store_for(conf.DATABASE))
-    found: HarnessStore = type("HarnessDatabase", (_InDatabase, kind), {})(conf.DATABASE, after_commit)
-    return found
+    return type("HarnessDatabase", (_InDatabase, kind), {})(conf.DATABASE, after_commit)
 
 
 class _Crashing:
@@ -88,13 +62,14 @@ class _Crashing:
     def disarm(self) -> None:
         self._crash = None
 
-    def commit(self, batch: Batch) -> Any:
-        committed = self._counted(lambda: self._next.commit(batch))
+    def commit(self, batch: Batch) -> Committed:
+        committed: Committed = self._counted(lambda: self._next.commit(batch))
         self._after_commit(batch.run_id)
         return committed
 
-    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Any:
-        return self._counted(lambda: self._next.acquire(run_id, fence, location, wants, now))
+    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
+        found: Admission = self._counted(lambda: self._next.acquire(run_id, fence, location, wants, now))
+        return found
 
     def reserve(
         self,
@@ -106,13 +81,19 @@ class _Crashing:
         *,
         may_begin: bool = True,
         patience: float = 0.0,
-    ) -> Any:
-        return self._counted(
+    ) -> Reservation:
+        found: Reservation = self._counted(
             lambda: self._next.reserve(run_id, fence, location, want, now, may_begin=may_begin, patience=patience)
         )
+        return found
 
-    def close_rate(self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False) -> Any:
-        return self._counted(lambda: self._next.close_rate(limit, key, closing, is_longer=is_longer))
+    def close_rate(
+        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
+    ) -> LimitClosing | None:
+        before: LimitClosing | None = self._counted(
+            lambda: self._next.close_rate(limit, key, closing, is_longer=is_longer)
+        )
+        return before
 
     def _counted(self, write: Callable[[], Any]) -> Any:
         if self._crash == (self.commits + 1, "before"):

@@ -88,8 +88,8 @@ class _Awaited:
     def loop(self, name: str, body: Body, **options: Any) -> _Done:
         return _Done(self.ctx.loop(name, _plain(body), **options))
 
-    def join(self, name: str, branches: Mapping[str, Body]) -> _Done:
-        return _Done(self.ctx.join(name, {each: _plain(body) for each, body in branches.items()}))
+    def join(self, name: str, branches: Mapping[str, Body], **options: Any) -> _Done:
+        return _Done(self.ctx.join(name, {each: _plain(body) for each, body in branches.items()}, **options))
 
     def race(self, name: str, branches: Mapping[str, Body]) -> _Done:
         return _Done(self.ctx.race(name, {each: _plain(body) for each, body in branches.items()}))

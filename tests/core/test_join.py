@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -173,3 +174,96 @@ def test_deeply_nested_ones_with_threads_do_not_wait_for_each_other(h: Harness, 
     run = h.start(flavour(nested(4)), id="run")
     threaded_pass(h, "run")
     assert run.output == 81
+
+
+# -- at most some at a time
+
+
+def bounded(branches: dict[str, Any], at_once: int) -> Any:
+    async def ship(ctx: Any) -> Any:
+        return await ctx.join("join", branches, at_once=at_once)
+
+    return ship
+
+
+def _begun(run: Any) -> dict[str, str]:
+    return {name: each["status"] for name, each in run.history()[0].data["branches"].items()}
+
+
+def test_as_many_branches_run_as_it_says_in_the_order_of_the_code(h: Harness, flavour: Flavour) -> None:
+    branches = {"z": sleeping(60, 1), "a": sleeping(30, 2), "m": sleeping(60, 3), "b": stepping(4)}
+    run = h.start(flavour(bounded(branches, 2)))
+    h.run(run)
+    assert _begun(run) == {"z": "running", "a": "running", "m": "pending", "b": "pending"}
+    h.advance(30)
+    h.settle()
+    assert _begun(run) == {"z": "running", "a": "completed", "m": "running", "b": "pending"}
+    h.advance(30)
+    h.settle()
+    assert _begun(run) == {"z": "completed", "a": "completed", "m": "running", "b": "completed"}
+    assert list(h.finish(run).output.items()) == [("z", 1), ("a", 2), ("m", 3), ("b", 4)]
+
+
+def test_a_branch_that_fails_makes_room_for_the_next(h: Harness, flavour: Flavour) -> None:
+    run = h.start(flavour(bounded({"bad": failing, "good": sleeping(60, 1), "last": stepping(2)}, 1)))
+    ended = h.finish(run)
+    assert ended.error is not None
+    assert ended.error.type == "JoinError"
+    assert _begun(run) == {"bad": "failed", "good": "completed", "last": "completed"}
+
+
+def test_a_bounded_join_is_crash_proof(h: Harness, flavour: Flavour) -> None:
+    branches = {"a": sleeping(30, 1), "b": stepping(2), "c": sleeping(60, 3), "d": stepping(4)}
+    h.crash_everywhere(flavour(bounded(branches, 2)))
+
+
+@pytest.mark.parametrize("to", [1, 3])
+def test_another_bound_in_newer_code_begins_no_branch_anew(h: Harness, flavour: Flavour, to: int) -> None:
+    bounds = [2, to]
+    branches = {"a": sleeping(60, 1), "b": sleeping(30, 2), "c": sleeping(60, 3), "d": stepping(4)}
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.join("join", branches, at_once=bounds[0])
+
+    run = h.start(flavour(ship))
+    h.run(run)
+    bounds.pop(0)
+    h.advance(30)
+    h.settle()
+    assert (
+        _begun(run)
+        == {
+            1: {"a": "running", "b": "completed", "c": "pending", "d": "pending"},
+            3: {"a": "running", "b": "completed", "c": "running", "d": "completed"},
+        }[to]
+    )
+    assert h.finish(run).output == {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2"])
+def test_a_bound_is_a_number_from_one_on(h: Harness, flavour: Flavour, wrong: Any) -> None:
+    ended = h.run(h.start(flavour(bounded({"a": stepping(1)}, wrong))))
+    assert ended.error is not None
+    assert "at_once is how many branches run at a time, a number from 1 on, or None" in ended.error.message
+
+
+def test_no_more_threads_or_tasks_than_the_bound_are_in_branches(h: Harness, flavour: Flavour) -> None:
+    inside: set[str] = set()
+    most: list[int] = []
+    together = threading.Barrier(3)
+
+    def body(name: str) -> Any:
+        async def branch(ctx: Any) -> Any:
+            inside.add(name)
+            most.append(len(inside))
+            await ctx.step("meet", lambda: together.wait(30) and None)
+            inside.remove(name)
+            return name
+
+        return branch
+
+    names = [str(number) for number in range(12)]
+    h.start(flavour(bounded({name: body(name) for name in names}, 3)), id="run")
+    threaded_pass(h, "run")
+    assert list(h.peek("run").output) == names
+    assert max(most) <= 3
