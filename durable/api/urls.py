@@ -29,7 +29,7 @@ from durable.api.views.history import EntriesView, EntryView, TimelineView, Tree
 from durable.api.views.holds import HoldView, PauseQueueView, ReleaseView, ResumeQueueView
 from durable.api.views.limits import LimitsView, LimitView, SetLimitView, TakeBackLimitView
 from durable.api.views.logs import LogsView
-from durable.api.views.messages import AskView, MessagesView, MessageView
+from durable.api.views.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
 from durable.api.views.rates import CloseLimitView, OpenLimitView, RatesView, RateView, SetRateView, TakeBackRateView
 from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
@@ -75,6 +75,8 @@ urlpatterns = [
     path("runs/<str:run_id>/children", ChildrenView.as_view(), name="children"),
     path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),
     path("runs/<str:run_id>/messages/<str:message_id>", MessageView.as_view(), name="message"),
+    path("runs/<str:run_id>/messages/<str:message_id>/delete", DeleteMessageView.as_view(), name="delete-message"),
+    path("runs/<str:run_id>/messages/<str:message_id>/move", MoveMessageView.as_view(), name="move-message"),
     path("runs/<str:run_id>/ask", AskView.as_view(), name="ask"),
     path("runs/<str:run_id>/wake", WakeView.as_view(), name="wake"),
     path("runs/<str:run_id>/pause", PauseView.as_view(), name="pause"),

@@ -33,7 +33,7 @@ from durable.operations.names import workflow_named
 from durable.operations.start_rates import WhenFull, start_rate
 from durable.tag_hashes import stored_tags
 
-__all__ = ["ASK", "RESULT", "SEND", "START"]
+__all__ = ["ASK", "DELETE_MESSAGE", "MOVE_MESSAGE", "RESULT", "SEND", "START"]
 
 
 def _refused(output: Output, error: Exception) -> int:
@@ -240,6 +240,57 @@ def _ask(options: Namespace, output: Output) -> int:
 
 ASK = Subcommand(
     name="ask", help="Send a message to a run and print its answer, as JSON.", configure=_configure_ask, run=_ask
+)
+
+# -- what was sent to the wrong run
+
+
+def _configure_delete(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the run that has not received it")
+    parser.add_argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it")
+    add_acting(parser)
+
+
+def _delete(options: Namespace, output: Output) -> int:
+    try:
+        with acting_as(shell_actor(options.user), reason=options.reason):
+            operations.delete_message(options.id, options.message)
+    except REFUSALS as error:
+        return _refused(output, error)
+    output.say(f"The message {options.message} is deleted.")
+    return Exit.OK
+
+
+DELETE_MESSAGE = Subcommand(
+    name="delete-message",
+    help="Delete a message that a run has not received.",
+    configure=_configure_delete,
+    run=_delete,
+)
+
+
+def _configure_move(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the run that has not received it")
+    parser.add_argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it")
+    parser.add_argument("to", metavar="TO", help="the run that gets it")
+    add_acting(parser)
+
+
+def _move(options: Namespace, output: Output) -> int:
+    try:
+        with acting_as(shell_actor(options.user), reason=options.reason):
+            operations.move_message(options.id, options.message, options.to)
+    except REFUSALS as error:
+        return _refused(output, error)
+    output.say(f"The message {options.message} is in the inbox of run {options.to} now.")
+    return Exit.OK
+
+
+MOVE_MESSAGE = Subcommand(
+    name="move-message",
+    help="Put a message that a run has not received into the inbox of another run.",
+    configure=_configure_move,
+    run=_move,
 )
 
 # -- result

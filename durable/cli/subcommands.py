@@ -12,7 +12,7 @@ from durable.cli.imports import IMPORT
 from durable.cli.limits import LIMITS, SET_LIMIT, TAKE_BACK_LIMIT
 from durable.cli.lint import LINT
 from durable.cli.maintenance import PRUNE
-from durable.cli.messages import ASK, RESULT, SEND, START
+from durable.cli.messages import ASK, DELETE_MESSAGE, MOVE_MESSAGE, RESULT, SEND, START
 from durable.cli.rates import CLOSE_LIMIT, OPEN_LIMIT, RATES, SET_RATE, TAKE_BACK_RATE
 from durable.cli.replay import REPLAY
 from durable.cli.replay_check import REPLAY_CHECK
@@ -31,7 +31,7 @@ __all__ = ["SUBCOMMANDS"]
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LIST, CHILDREN, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
-    *(START, SEND, ASK),
+    *(START, SEND, ASK, DELETE_MESSAGE, MOVE_MESSAGE),
     *VERBS,
     NOTE,
     BULK,

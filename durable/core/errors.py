@@ -100,6 +100,7 @@ __all__ = [
     "MessageConflictError",
     "MessageNotAcceptedError",
     "MessageNotCompletedError",
+    "MessageNotPendingError",
     "MessageRefusedError",
     "MessageTimeoutError",
     "OpenTransactionError",
@@ -618,6 +619,21 @@ class MessageNotAcceptedError(OperationError):
             told["declared"] = ", ".join(f'"{each}"' for each in self.declared) or "none"
             text = gettext_noop('the workflow {workflow} accepts no message "{queue}"; it declares {declared}')
         super().__init__(Sentence(text, **told))
+
+
+class MessageNotPendingError(OperationError):
+    """The run has no message with this id in its inbox that it could still receive."""
+
+    def __init__(self, run_id: str, message_id: str, *, is_received: bool) -> None:
+        self.run_id = run_id
+        self.message_id = message_id
+        self.is_received = is_received
+        text = (
+            gettext_noop('run "{run}" has received the message "{message}" already: it is a part of its history')
+            if is_received
+            else gettext_noop('run "{run}" has no message "{message}"; the page of the run lists its messages')
+        )
+        super().__init__(Sentence(text, run=run_id, message=message_id[:200]))
 
 
 class InvalidTransitionError(OperationError):

@@ -87,6 +87,8 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "restart": pgettext_lazy("verb", "restart"),
     "send": pgettext_lazy("verb", "send"),
     "ask": pgettext_lazy("verb", "ask"),
+    "delete_message": pgettext_lazy("verb", "delete message"),
+    "move_message": pgettext_lazy("verb", "move message"),
     "wake": pgettext_lazy("verb", "wake"),
     "pause": pgettext_lazy("verb", "pause"),
     "resume": pgettext_lazy("verb", "resume"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from durable.operations.keys import Debounce, KeyOptions, key_options, open_run
 from durable.operations.lifecycle import ALLOWED, abandon, cancel, pause, recover, resume, take_stack, wake
-from durable.operations.messages import Sent, aask, ask, send
+from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send
 from durable.operations.queries import (
     aresult,
     children,
@@ -43,11 +43,13 @@ __all__ = [
     "ask",
     "cancel",
     "children",
+    "delete_message",
     "give_output",
     "history",
     "info",
     "infos",
     "key_options",
+    "move_message",
     "open_run",
     "output",
     "parent",

@@ -67,6 +67,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "restart": "start_run",
     "send": "operate_run",
     "ask": "operate_run",
+    "delete_message": "operate_run",
+    "move_message": "operate_run",
     "wake": "operate_run",
     "pause": "operate_run",
     "resume": "operate_run",

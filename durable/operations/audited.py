@@ -17,6 +17,7 @@ from durable.core.errors import (
     EntryNotFoundError,
     MessageConflictError,
     MessageNotAcceptedError,
+    MessageNotPendingError,
     OperationError,
     PayloadError,
     RunConflictError,
@@ -42,7 +43,7 @@ REFUSALS = (DurableError, ValueError, TypeError)
 _OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
     ((OperationDeniedError,), Outcome.DENIED),
     ((StaleRunError, StalePlanError, StaleScheduleError), Outcome.STALE),
-    ((RunNotFoundError, EntryNotFoundError, ScheduleNotFoundError), Outcome.MISSING),
+    ((RunNotFoundError, EntryNotFoundError, MessageNotPendingError, ScheduleNotFoundError), Outcome.MISSING),
     ((RunConflictError, MessageConflictError), Outcome.CONFLICT),
     ((PayloadError, MessageNotAcceptedError, ValueError, TypeError), Outcome.INVALID),
     ((DurableError,), Outcome.REFUSED),

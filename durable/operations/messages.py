@@ -6,14 +6,21 @@ from typing import Any, Final, NamedTuple
 
 from durable import runtime
 from durable.core.duration import Duration, parse_remaining
-from durable.core.errors import MessageConflictError, MessageRefusedError, RunNotFoundError
+from durable.core.errors import (
+    InvalidTransitionError,
+    MessageConflictError,
+    MessageNotPendingError,
+    MessageRefusedError,
+    RunNotFoundError,
+)
 from durable.core.ids import MAX_ID, new_id
 from durable.core.location import escape
 from durable.core.places import of_message
-from durable.core.records import ENDED, Message, MessageState, OutgoingMessage, RunState
+from durable.core.records import ENDED, Message, MessageState, OutgoingMessage, RunChange, RunRecord, RunState
+from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
 from durable.operations.audit import ActorScope
-from durable.operations.audited import audited
+from durable.operations.audited import Attribution, audited
 from durable.operations.common import (
     UNENDED,
     Waiting,
@@ -28,7 +35,7 @@ from durable.operations.queries import check_not_lost, record
 from durable.operations.state_text import describe_state
 from durable.runtime import Runtime
 
-__all__ = ["ANSWERED", "Sent", "aask", "ask", "send"]
+__all__ = ["ANSWERED", "Sent", "aask", "ask", "delete_message", "move_message", "send"]
 
 #: The states of a message to which its run has given an answer.
 ANSWERED: Final = frozenset({MessageState.COMPLETED, MessageState.REFUSED})
@@ -125,6 +132,78 @@ def _put(at: Runtime, message: OutgoingMessage, body: Any) -> Message:
     if queues:
         at.notify(queues)
     return stored[0]
+
+
+def delete_message(run_id: str, message_id: str) -> None:
+    """Delete a message that the run has not received. Who waits for its answer goes on waiting.
+
+    Its idempotency id is free again. Raises RunNotFoundError, MessageNotPendingError, and InvalidTransitionError while
+    a worker executes the run, because it may receive the message at any moment.
+    """
+    at = runtime.current()
+    with audited(at, "delete_message", run_id) as attribution:
+        _taken_out(at, attribution, message_id, "")
+
+
+def move_message(run_id: str, message_id: str, to: str) -> None:
+    """Put a message that the run has not received into the inbox of another run, with the same id and at its end.
+
+    Raises what `delete_message` raises for the one run and `send` for the other; nothing is done then.
+    """
+    at = runtime.current()
+    with audited(at, "move_message", run_id) as attribution, at.store.transaction():
+        target = record(to)
+        if to == run_id:
+            raise ValueError(f'the message is in the inbox of the run "{run_id}" already')
+        attribution.check_sees(to)
+        for each in sorted((run_id, to)):  # in one order, so that two who move messages do not wait for each other
+            at.store.change(each, lambda run, _entries: RunChange(run={"change_seq": run.change_seq}))
+        message = _taken_out(at, attribution, message_id, f" moved to run {to}")
+        body = at.copied(
+            message.body,
+            of_message(run_id, "message", message.id, message.queue),
+            of_message(to, "message", message.id, message.queue),
+        )
+        moved = OutgoingMessage(
+            id=message.id,
+            to=to,
+            queue=message.queue,
+            body=body,
+            sent_at=message.sent_at,
+            idempotency_id=message.idempotency_id,
+        )
+        if _put(at, moved, _body_of(at, to, moved)).id != message.id:
+            problem = "and keeps that one"
+            raise MessageConflictError(to, message.idempotency_id or "", problem)
+        told = f"{_logged(message.id, message.queue)}: moved from run {run_id}"
+        at.store.log([attribution.done(before=target.state, after=target.state, detail=told, run_id=to)])
+
+
+def _taken_out(at: Runtime, attribution: Attribution, message_id: str, told: str) -> Message:
+    """Delete the message from the inbox of the run, and return it."""
+    found: list[Message] = []
+
+    def decide(run: RunRecord, _entries: object) -> RunChange:
+        attribution.check_seen(run)
+        check_not_an_order(run.workflow, "delete a message of")
+        message = at.store.message(message_id)
+        if message is None or message.run_id != run.id or message.state != MessageState.PENDING:
+            is_received = message is not None and message.run_id == run.id
+            raise MessageNotPendingError(run.id, message_id, is_received=is_received)
+        if run.lease_expires_at is not None:
+            text = gettext_noop(
+                'cannot take a message from run "{run}": a worker has the run, and may receive the message at any moment; '
+                "pause the run first, or try again when it waits"
+            )
+            problem = Sentence(text, run=run.id)
+            raise InvalidTransitionError(run.state, UNENDED, attribution.action, run.id, problem=problem)
+        found.append(message)
+        detail = f"{_logged(message.id, message.queue)}:{told or ' deleted'}"
+        action = attribution.done(before=run.state, after=run.state, detail=detail)
+        return RunChange(run={}, retracted=[message.id], action=action)
+
+    at.store.change(attribution.run_id, decide)
+    return found[0]
 
 
 def _checked_message_id(idempotency_id: str | None) -> str | None:

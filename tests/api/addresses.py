@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from durable import get_run
-from durable.models import LogLine, QueueMessage, RateLimit
+from durable.models import Cause, LogLine, QueueMessage, RateLimit
 from tests.api.workflows import add, loop
 from tests.faults.passing import pass_once
 
@@ -82,6 +82,9 @@ WRITES: Mapping[str, Address] = {
     "runs": _verb("start_run", workflow="tests.api.add", args=[1]),
     "messages": _verb("operate_run", *RUN, queue="q"),
     "ask": Address(RUN, frozenset({"operate_run", "view_payload"}), body={"queue": "q"}),
+    "delete-message": _verb("operate_run", "a", "{message}"),
+    "move-message": _verb("operate_run", "a", "{message}", to="s"),
+    "note": _verb("operate_run", "0" * 16, note="the bank knows"),
     **{each: _verb("operate_run", *RUN) for each in ACTIONS},
     "abandon": _verb("operate_run", *RUN, location="rest"),
     "stack": _verb("view_payload", *RUN, location="rest"),
@@ -124,4 +127,5 @@ def make_runs() -> dict[str, str]:
     get_run("a").send("q", 1)
     LogLine.objects.create(run_id="a", at=timezone.now(), level=20, logger="shop", location="", text="begins")
     RateLimit.objects.create(name="calls", rate="1/s", spacing=1_000_000_000)
+    Cause.objects.create(fingerprint="0" * 16, place="rest", error_type="ValueError", first_seen_at=timezone.now())
     return {"{message}": str(QueueMessage.objects.get(run_id="a").pk)}

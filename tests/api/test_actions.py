@@ -149,6 +149,22 @@ class TestMessages:
         assert [each["body"] for each in first["results"] + rest["results"]] == [0, 1, 2]
         assert rest["next_cursor"] is None
 
+    def test_deleted_and_moved_before_they_are_received(self, api: Api, make_api: MakeApi) -> None:
+        for each in ("a", "b"):
+            pass_once(ask.using(id=each).start())
+        wrong, right = (get_run("a").send("question", number) for number in range(2))
+        assert api.post(f"/runs/a/messages/{wrong}/delete", {"reason": "a slip"}).json() == {"id": wrong, "run": "a"}
+        problem(api.post(f"/runs/a/messages/{wrong}/delete"), 409, "message-not-pending")
+        denied = make_api("view_run", "view_payload", name="bob")
+        problem(denied.post(f"/runs/a/messages/{right}/move", {"to": "b"}), 403, "permission-denied")
+        problem(api.post(f"/runs/a/messages/{right}/move", {"to": "nobody"}), 404, "run-not-found")
+        problem(api.post(f"/runs/a/messages/{right}/move", {"to": "a"}), 422, "arguments-refused")
+        moved = api.post(f"/runs/a/messages/{right}/move", {"to": "b"})
+        assert (moved.status_code, moved.json()) == (200, {"id": right, "run": "b"})
+        assert api.get("/runs/a/messages").json()["results"] == []
+        pass_once(get_run("b"))
+        assert api.get(f"/runs/b/messages/{right}").json()["response"] == {"answer": 1}
+
     def test_an_id_of_ones_own_sends_once(self, api: Api) -> None:
         ask.using(id="a").start()
         body = {"queue": "q", "body": 1, "id": "m1"}

@@ -360,6 +360,19 @@ class TestMessages:
         shell("send", "one", "count", "7")
         assert stage.settle("one").output == "7"
 
+    def test_a_message_to_the_wrong_run_is_moved_or_deleted(self, shell: Shell, stage: Stage) -> None:
+        for each in ("one", "two"):
+            stage.start(approving, id=each)
+        moved, deleted = (shell("send", "one", "approved", body).out.strip() for body in ("1", "2"))
+        assert shell("move-message", "one", moved, "two").status == 0
+        assert shell("delete-message", "one", deleted).status == 0
+        assert (stage.settle("one").state, get_run("two").output) == ("sleeping", None)
+        stage.settle("two")
+        assert get_run("two").output == 1
+        refused = shell("move-message", "two", moved, "one")
+        assert refused.status == 1
+        assert "has received the message" in refused.err
+
     def test_a_message_with_an_id_is_sent_once(self, shell: Shell, stage: Stage) -> None:
         stage.start(approving, id="one")
         first, second = (shell("send", "one", "news", "1", "--message-id", "a").out for _ in range(2))

@@ -240,5 +240,17 @@ class SendForm(Form):
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
 
 
+class DeleteMessageForm(Form):
+    """The reason."""
+
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+class MoveMessageForm(DeleteMessageForm):
+    """The run that gets the message."""
+
+    to = Text(min_length=1, max_length=200, help_text="The id of the run that gets the message.")
+
+
 class AskForm(SendForm):
     """A message with a response."""

@@ -17,7 +17,7 @@ from durable.api.paging import PageQuery, cursor_of, key_of
 from durable.api.problems import ProblemError
 from durable.api.render import message_shown
 from durable.api.schema import described
-from durable.api.serializers.actions import AskForm, SendForm
+from durable.api.serializers.actions import AskForm, DeleteMessageForm, MoveMessageForm, SendForm
 from durable.api.serializers.history import (
     AnswerSerializer,
     MessagePageSerializer,
@@ -35,7 +35,7 @@ from durable.models import QueueMessage, Run
 from durable.operations.audit import acting_as
 from durable.operations.messages import ANSWERED
 
-__all__ = ["AskView", "MessageView", "MessagesView"]
+__all__ = ["AskView", "DeleteMessageView", "MessageView", "MessagesView", "MoveMessageView"]
 
 
 class MessagesView(View):
@@ -100,6 +100,47 @@ class MessageView(View):
             raise ProblemError("not-found", 404, f'Run "{run_id}" was sent no message with this id.')
         shown = message_shown(run, message, may_see_payloads=may(request, "view_payload"))
         return Response(MessageSerializer(shown).data)
+
+
+class DeleteMessageView(View):
+    """Delete a message."""
+
+    about = "messages"
+
+    @described(operation_id="delete_message", request=DeleteMessageForm, responses=MessageReferenceSerializer)
+    def post(self, request: Request, run_id: str, message_id: str) -> Response:
+        """Delete a message that the run has not received. Needs `durable.operate_run`.
+
+        409 if the run has received it, if there is none, and while a worker executes the run.
+        """
+        admit(request, "delete_message", run_id)
+        given = self.form(DeleteMessageForm, request)
+        with acting_as(actor_of(request), reason=given["reason"]):
+            operations.delete_message(run_id, message_id)
+        return Response(MessageReferenceSerializer({"id": message_id, "run": run_id}).data)
+
+
+class MoveMessageView(View):
+    """Move a message to another run."""
+
+    about = "messages"
+
+    @described(operation_id="move_message", request=MoveMessageForm, responses=MessageReferenceSerializer)
+    def post(self, request: Request, run_id: str, message_id: str) -> Response:
+        """Put a message that the run has not received into the inbox of another run. Needs `durable.operate_run`.
+
+        It keeps its id. 409 if the run has received it, if there is none, while a worker executes the run, and if the
+        other run has ended.
+        """
+        admit(request, "move_message", run_id)
+        given = self.form(MoveMessageForm, request)
+        visible_run(request, given["to"])
+        try:
+            with acting_as(actor_of(request), reason=given["reason"]):
+                operations.move_message(run_id, message_id, given["to"])
+        except ValueError as error:
+            raise ProblemError("arguments-refused", 422, f"{error}.") from None
+        return Response(MessageReferenceSerializer({"id": message_id, "run": given["to"]}).data)
 
 
 class AskView(View):

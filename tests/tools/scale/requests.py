@@ -383,5 +383,6 @@ _WRITES: Final = {
             "note",
         ),
         *("set-rate", "take-back-rate", "close-limit", "open-limit"),
+        *("delete-message", "move-message"),
     )
 }
