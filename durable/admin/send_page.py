@@ -16,6 +16,7 @@ from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import SendMessageForm
 from durable.conf import conf
+from durable.core.entry_shapes import readable
 from durable.core.ids import new_id
 from durable.core.location import unescape
 from durable.core.message_types import MessageTypes
@@ -107,6 +108,6 @@ def _known_queues(run: Run, awaited: list[str]) -> list[str]:
     """Return the queues that the run waits for now, then those that it has waited for or received messages in."""
     found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=EntryKind.MESSAGE.value).order_by("-ordinal")
     waits = found.values_list("data", flat=True)
-    waited = [str(name) for data in waits[:_MOST] for name in data.get("names", ())]
+    waited = [str(name) for data in waits[:_MOST] for name in readable(EntryKind.MESSAGE, data)["names"]]
     sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)
     return list(dict.fromkeys([*awaited, *waited, *(unescape(each) for each in sent[:_MOST])]))

@@ -9,7 +9,7 @@ from durable.api.serializers.runs import error_of
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection import payload
-from durable.inspection.entry_facts import entry_facts
+from durable.inspection.entry_facts import entry_facts, whole_data
 from durable.models import Attempt, Entry, QueueMessage, Run
 
 __all__ = ["attempt_shown", "entry_shown", "message_shown"]
@@ -74,8 +74,7 @@ def message_shown(run: Run, message: QueueMessage, *, may_see_payloads: bool) ->
 
 
 def _data(entry: Entry) -> dict[str, Any]:
-    data: dict[str, Any] = dict(entry.data)
-    return data
+    return whole_data(entry)
 
 
 def _values(run: Run, entry: Entry) -> dict[str, Any]:

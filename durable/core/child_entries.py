@@ -87,7 +87,7 @@ def unread_children(entries: Iterable[EntryRecord]) -> list[str]:
     for entry in entries:
         started.update(dict.fromkeys(started_children(entry)))
         if entry.kind == EntryKind.CHILD and entry.data["action"] != START and _has_read(entry):
-            read.add(entry.data["child"])
+            read.add(entry.data.get("child", ""))
     return [each for each in started if each not in read]
 
 
@@ -98,7 +98,7 @@ def waits_for(entry: EntryRecord, child_id: str) -> bool:
 
 def _has_read(entry: EntryRecord) -> bool:
     if entry.status == EntryStatus.EXHAUSTED:
-        return entry.data["failure"]["kind"] not in (TIMEOUT, DEADLOCK)
+        return entry.data.get("failure", {}).get("kind") not in (TIMEOUT, DEADLOCK)
     return entry.status == EntryStatus.COMPLETED and "refused" not in entry.data
 
 

@@ -1,7 +1,8 @@
-"""The shapes of what entries have in `data`, to be checked where a history comes from elsewhere.
+"""The shapes of what entries have in `data`, to be checked where a history comes from elsewhere, or is shown.
 
 What durable writes has them. Pages, replays and the engine rely on them, and read nothing else of `data` that is not
-guarded.
+guarded. An import refuses other data; pages, plans and listings read a stand-in for it, so that one row changed by hand
+takes no page away.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any, Final
 
 from durable.core.records import EntryKind, EntryRecord
 
-__all__ = ["check_shape"]
+__all__ = ["CANNOT_BE_SHOWN", "check_shape", "readable"]
+
+#: The name under which the data that stands for another says what is wrong with that.
+CANNOT_BE_SHOWN: Final = "cannot_be_shown"
 
 _Shape = Callable[[Any], bool]
 
@@ -60,22 +64,29 @@ def _with(needed: Mapping[str, _Shape], more: Mapping[str, _Shape] | None = None
     return fits
 
 
+def _is_failed_child(value: Any) -> bool:
+    return isinstance(value, list) and len(value) >= 4
+
+
 _BRANCH: Final = _with(
     {"status": _is_text},
     {"output": _or_none(_is_text), "origins": _listed(_is_text), "error": _or_none(_listed(_or_none(_is_text)))},
 )
 _RECEIVED: Final = _with({"id": _is_text, "name": _is_text, "body": _is_text, "sent_at": _is_moment})
-_POLICY: Final = _with(
-    {
-        "handler": _is_text,
-        "timeout": _or_none(_is_number),
-        "max_retries": _or_none(_is_whole),
-        "base": _is_number,
-        "max": _is_number,
-        "backoff": _is_text,
-    },
-    {"attempts": _is_whole, "uncounted": _is_whole, "retry_at": _or_none(_is_moment), "jitter": _is_number},
-)
+_POLICY: Final[Mapping[str, _Shape]] = {
+    "handler": _is_text,
+    "timeout": _or_none(_is_number),
+    "max_retries": _or_none(_is_whole),
+    "base": _is_number,
+    "max": _is_number,
+    "backoff": _is_text,
+}
+_PROGRESS: Final[Mapping[str, _Shape]] = {
+    "attempts": _is_whole,
+    "uncounted": _is_whole,
+    "retry_at": _or_none(_is_moment),
+    "jitter": _is_number,
+}
 _OBJECT: Final = _with({})
 _WITH_BRANCHES: Final[Mapping[str, _Shape]] = {"branches": _by_name(_BRANCH)}
 
@@ -94,7 +105,12 @@ _NEEDED: Final[Mapping[str, Mapping[str, _Shape]]] = {
 #: The shapes of what may be in the data of entries of several kinds.
 _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "rollback": _OBJECT,
-    "failure": _OBJECT,
+    "failure": _with({}, {"kind": _is_text, "first": _listed(_is_failed_child)}),
+    "given": _with({}, {"at": _is_moment}),
+    "reason": _or_none(_is_text),
+    "uncounted": _is_whole,
+    "ended": _by_name(_is_whole),
+    "again": _with({}, {"of": _is_whole, "done": _is_whole}),
     "branches": _by_name(_BRANCH),
     "received": _listed(_RECEIVED),
     "winner": _or_none(_is_text),
@@ -109,18 +125,54 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
 }
 
 
+#: All that is checked. `durable.core.tag_entries` says what is wrong with tags.
+_KNOWN: Final[Mapping[str, Mapping[str, _Shape]]] = {
+    **{kind: {**_OPTIONAL, **needed} for kind, needed in _NEEDED.items()},
+    EntryKind.STEP: {**_OPTIONAL, "rollback": _with({}, {**_POLICY, **_PROGRESS})},
+    EntryKind.TAG: {name: shape for name, shape in _OPTIONAL.items() if name != "tags"},
+}
+#: What stands for data of another shape, or for what is missing.
+_STAND_IN: Final[Mapping[str, Mapping[str, Any]]] = {
+    EntryKind.LOOP: {"iteration": 0, "state": None, "pruned": 0},
+    EntryKind.SLEEP: {"state": "", "deadline": "1970-01-01T00:00:00+00:00"},
+    EntryKind.MESSAGE: {"names": []},
+    EntryKind.SEND: {"queue": "", "to": "", "message_id": ""},
+    EntryKind.JOIN: {"branches": {}},
+    EntryKind.RACE: {"branches": {}},
+    EntryKind.VERSION_CHECK: {"resolved": 0},
+    EntryKind.CHILD: {"action": "", "workflow": ""},
+    EntryKind.MAP: {"size": 0},
+}
+
+
+def readable(kind: str, data: Any) -> dict[str, Any]:
+    """Return the data of an entry as pages may read it, with all that its kind needs.
+
+    For data of another shape that is a stand-in, which says under `CANNOT_BE_SHOWN` what is wrong.
+    """
+    needed = _STAND_IN.get(kind, {})
+    if (wrong := _misfit(kind, data)) is not None:
+        return {**needed, CANNOT_BE_SHOWN: wrong}
+    found: dict[str, Any] = data if needed.keys() <= data.keys() else {**needed, **data}
+    return found
+
+
 def check_shape(entry: EntryRecord) -> None:
     """Raise ValueError if what the entry has in `data` is not what durable writes for its kind."""
-    data, needed = entry.data, _NEEDED.get(entry.kind, {})
-    if not isinstance(data, dict):
-        raise ValueError("its data is no object")
-    if missing := sorted(needed.keys() - data.keys()):
+    if (wrong := _misfit(entry.kind, entry.data)) is not None:
+        raise ValueError(wrong)
+    if missing := sorted(_NEEDED.get(entry.kind, {}).keys() - entry.data.keys()):
         raise ValueError(f'its data lacks "{missing[0]}"')
-    known = {**_OPTIONAL, **needed}
-    if entry.kind == EntryKind.STEP:
-        known["rollback"] = _POLICY
-    elif entry.kind == EntryKind.TAG:
-        del known["tags"]  # `durable.core.tag_entries` says what is wrong with them
+    if entry.kind == EntryKind.STEP and not _POLICY.keys() <= entry.data.get("rollback", _POLICY).keys():
+        raise ValueError('its data has another "rollback" than durable writes')
+
+
+def _misfit(kind: str, data: Any) -> str | None:
+    """Return how the data of an entry differs from what durable writes; None if it does not."""
+    if not isinstance(data, dict):
+        return "its data is no object"
+    known = _KNOWN.get(kind, _OPTIONAL)
     for name, value in data.items():
         if name in known and not known[name](value):
-            raise ValueError(f'its data has another "{name}" than durable writes')
+            return f'its data has another "{name}" than durable writes'
+    return None

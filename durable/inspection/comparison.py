@@ -16,6 +16,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryStatus
+from durable.inspection.entry_facts import whole_data
 from durable.inspection.payloads import payload, redacted_error
 from durable.inspection.resting import remembered
 from durable.inspection.size_limit import TooLarge, read_within
@@ -155,7 +156,7 @@ def _side(run: Run, entry: Any, read: Sequence[Any] | TooLarge | None) -> Side:
         place = Place(run.pk, "output", entry.location)
         output = payload(run.workflow, f"output:{entry.location}", text, place)
     is_failed = meta.status != EntryStatus.COMPLETED
-    is_given = "given" in entry.data
+    is_given = "given" in whole_data(entry)
     return Side(
         status=meta.status,
         attempts=meta.attempts,

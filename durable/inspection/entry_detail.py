@@ -13,11 +13,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from durable.conf import conf
+from durable.core.entry_shapes import CANNOT_BE_SHOWN
 from durable.core.errors import ErrorInfo
 from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.steps import UNCOUNTED
+from durable.inspection.entry_facts import whole_data
 from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.given_note import given_note
 from durable.inspection.humanize import moment
@@ -162,6 +164,7 @@ def _read(run: Run, entry: Entry, found: QuerySet[Entry], most: int) -> list[Fie
     if isinstance(read, TooLarge):
         return read
     entry.output, entry.arguments, entry.data = read
+    whole_data(entry)
     return list(_fields(run, entry))
 
 
@@ -187,6 +190,9 @@ def _error(workflow: str, error: ErrorInfo, *, with_payloads: bool) -> ErrorInfo
 
 def _facts(run: Run, entry: Entry) -> Iterator[tuple[str, str]]:
     data: dict[str, Any] = entry.data
+    if wrong := data.get(CANNOT_BE_SHOWN):
+        yield _("data"), _("cannot be shown: %(problem)s") % {"problem": wrong}
+        return
     for name in _PLAIN.get(entry.kind, ()):
         if (value := data.get(name)) not in (None, "", []):
             told = state_in_words(value) if name == "state" else value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from durable.core.entry_shapes import readable
 from durable.core.messages import MISFIT, NOT_ACCEPTED, REFUSED
 from durable.core.records import EntryKind
 from durable.core.tag_entries import PRUNED
@@ -14,7 +15,7 @@ from durable.inspection.payloads import redacted
 from durable.inspection.tags import shown_tags
 from durable.models import Entry, Run
 
-__all__ = ["entry_facts"]
+__all__ = ["entry_facts", "whole_data"]
 
 #: The members of an entry's data that hold values of the workflow.
 _VALUES: Final = {
@@ -28,7 +29,7 @@ _VALUES: Final = {
 
 def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
     """Return what is recorded of the operation by name: a child's id, a map's counts, a sleep's deadline."""
-    data: dict[str, Any] = dict(entry.data)
+    data = whole_data(entry)
     facts = _without(data, *_VALUES.get(EntryKind(entry.kind), ()))
     if entry.kind == EntryKind.MESSAGE:
         facts["received"] = [_received(each) for each in data.get("received", ())]
@@ -40,6 +41,12 @@ def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
     if entry.kind == EntryKind.MAP and "first" in facts.get("failure", ()):
         facts["failure"] = {**facts["failure"], "first": [_failed(run, each) for each in facts["failure"]["first"]]}
     return facts
+
+
+def whole_data(entry: Entry) -> dict[str, Any]:
+    """Return the data of an entry that was read with all of it, and keep the entry's own to the shape that it has."""
+    entry.data = readable(entry.kind, entry.data)
+    return dict(entry.data)
 
 
 def _received(record: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from durable.conf import conf
 from durable.core.map_entries import UNDONE_FROM
 from durable.core.records import EntryKind, RunState
+from durable.inspection.entry_facts import whole_data
 from durable.inspection.humanize import thousands
 from durable.inspection.map_note import recovered_note
 from durable.inspection.wording import display_location
@@ -69,7 +70,7 @@ def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
     maps = [each.pk for each in entries if each.kind == EntryKind.MAP]
     found = Entry.objects.using(conf.DATABASE).filter(pk__in=maps).order_by("ordinal") if maps else ()
     for entry in found:
-        if note := recovered_note(entry.data):
+        if note := recovered_note(whole_data(entry)):
             return _('Map "%(map)s": %(note)s') % {"map": display_location(entry.location), "note": note}
     return ""
 

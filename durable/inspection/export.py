@@ -174,7 +174,7 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
         "rollback_error": _error(run, metadata.rollback_error, with_payloads),
         "data": entry_facts(run, entry),
     }
-    if "given" in entry.data:
+    if "given" in entry.data:  # `entry_facts` has looked at its shape
         data["given_by_hand"] = entry.data["given"]
     if with_payloads:
         place = of_arguments(run.id, entry)

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.utils.translation import ngettext
 
 from durable.conf import conf
+from durable.core.entry_shapes import readable
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryStatus
@@ -171,6 +172,7 @@ def _read(found: QuerySet[Entry], *, with_errors: bool) -> Iterator[tuple[int, F
 
 
 def _outcome(location: str, data: Mapping[str, Any], *, with_errors: bool) -> ForkOutcome:
+    data = readable(EntryKind.JOIN, data)
     branches = {
         name: BranchEnd(
             status=each["status"],

@@ -17,6 +17,7 @@ from django.db.models import Count
 from django.utils.translation import gettext
 
 from durable.conf import conf
+from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.activities import RunningStep
@@ -393,14 +394,16 @@ def _fill(page: Sequence[TreeNode]) -> None:
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
-    data_of = {entry.pk: load_json(entry.short) for entry in shown if entry.short is not None}
+    data_of = {entry.pk: readable(entry.kind, load_json(entry.short)) for entry in shown if entry.short is not None}
     data_of |= long_data(conf.DATABASE, [(each.pk, each.weight) for each in shown if each.pk not in data_of])
     workflow = _workflow_of(shown)
     for entry in shown:
         entry.data = data_of.get(entry.pk, {})
         node = by_id[entry.pk]
         node.entry = entry
-        if entry.kind == EntryKind.LOOP:
+        if wrong := entry.data.get(CANNOT_BE_SHOWN):
+            node.note = gettext("cannot be shown: %(problem)s") % {"problem": wrong}
+        elif entry.kind == EntryKind.LOOP:
             node.note = loop_note(node.status, entry.data)
         elif entry.kind == EntryKind.MESSAGE:
             node.note = wait_note(entry)

@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
+from durable.inspection.entry_facts import whole_data
 from durable.inspection.humanize import quoted, thousands
 from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run
@@ -79,8 +80,7 @@ def stuck_step(run: Run) -> Entry | None:
 
 def handler_attempts(step: Entry) -> int:
     """Return how many attempts the rollback handler of a step has made since it began or was recovered."""
-    data: Any = step.data
-    return int(data["rollback"].get("attempts", 0))
+    return int(whole_data(step).get("rollback", {}).get("attempts", 0))
 
 
 @dataclass(frozen=True, slots=True)

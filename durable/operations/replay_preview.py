@@ -175,7 +175,7 @@ def _surveyed(at: Runtime, run: RunRecord, location: str, *, is_given: bool) -> 
 def _undone_by(steps: Iterable[EntryRecord]) -> Iterator[str]:
     """Yield the locations of the operations of the code that have undone these steps."""
     for each in steps:
-        policy: Mapping[str, str | None] = each.data["rollback"]
+        policy: Mapping[str, str | None] = each.data.get("rollback", {})
         by = policy.get("by")
         if by is not None:
             yield by

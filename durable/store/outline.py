@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from durable.core.entry_shapes import readable
 from durable.core.records import EntryKind, EntryRecord, Message
 
 __all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
@@ -22,6 +23,7 @@ _OF_A_BRANCH: Final = ("status", "open")
 
 def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of an entry without states of loops, outputs of branches and bodies of messages."""
+    data = readable(kind, data)
     if kind == EntryKind.MESSAGE:
         return {name: value for name, value in data.items() if name != "received"}
     if kind == EntryKind.LOOP:
