@@ -15,6 +15,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 
 from durable.cli.exit_codes import Exit
 from durable.cli.output import FORMATS, Output
+from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 from durable.inspection.run_tags import read_tag
@@ -138,10 +139,20 @@ def confirmed(output: Output, question: str) -> bool:
 
 
 def read_all(stdin: TextIO | None = None) -> str:
-    """Read all of standard input. At a terminal, print a hint that input is expected."""
+    """Read a value from standard input. At a terminal, print a hint that input is expected.
+
+    Raises ValueError for more than a value may be long, twice `MAX_PAYLOAD_BYTES`: its recorded form may be shorter.
+    """
     if stdin is None and is_at_terminal():
         sys.stderr.write("Write the value, then Ctrl-D; Ctrl-C changes nothing.\n")
-    return (stdin or sys.stdin).read()
+    limit = 2 * conf.MAX_PAYLOAD_BYTES
+    text = (stdin or sys.stdin).read(limit + 1)
+    if len(text) > limit:
+        raise ValueError(
+            f"standard input has more than {limit:,} characters: store the data elsewhere (a file, a row of your own) and "
+            'pass a reference to it, or raise DURABLE["MAX_PAYLOAD_BYTES"]'
+        )
+    return text
 
 
 # -- types, for argparse: they raise ArgumentTypeError with what was expected

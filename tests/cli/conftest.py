@@ -56,12 +56,18 @@ class Shell:
         self._patch = patch
 
     def __call__(
-        self, *arguments: str, piped: str = "", typed: str | None = None, colour: bool = False, columns: int = 160
+        self,
+        *arguments: str,
+        piped: str | io.StringIO = "",
+        typed: str | None = None,
+        colour: bool = False,
+        columns: int = 160,
     ) -> Done:
         out: io.StringIO = Terminal() if colour else io.StringIO()
         err = io.StringIO()
         with self._patch.context() as patch:
-            patch.setattr(sys, "stdin", io.StringIO(piped) if typed is None else Terminal(typed))
+            pipe = io.StringIO(piped) if isinstance(piped, str) else piped
+            patch.setattr(sys, "stdin", pipe if typed is None else Terminal(typed))
             patch.setenv("TERM", "xterm-256color")
             patch.delenv("NO_COLOR", raising=False)
             patch.setenv("COLUMNS", str(columns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pwd
 from dataclasses import replace
@@ -13,6 +14,7 @@ from django.db import OperationalError
 
 from durable import get_run, operations, runtime
 from durable.cli import actor
+from durable.conf import conf
 from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations.bulk import BULK_OPTIONS
@@ -25,6 +27,18 @@ pytestmark = pytest.mark.usefixtures("stage")
 
 def actions() -> list[tuple[Any, ...]]:
     return list(OperatorAction.objects.order_by("id").values_list("action", "run_id", "outcome", "reason"))
+
+
+class Endless(io.StringIO):
+    """A pipe that never ends, as that of `yes`."""
+
+    given = 0
+
+    def read(self, size: int | None = -1, /) -> str:
+        assert size is not None
+        assert size >= 0, "it is read until memory ends"
+        self.given += size
+        return "9" * size
 
 
 class TestVerbs:
@@ -336,6 +350,14 @@ class TestStart:
         shell("start", "cli.echo", "-", "--id", "one", piped='{"many": [1, 2, 3]}\n')
         stage.settle("one")
         assert get_run("one").result()[0] == [{"many": [1, 2, 3]}]
+
+    def test_a_pipe_is_read_no_further_than_a_value_may_be_long(self, shell: Shell) -> None:
+        endless = Endless()
+        done = shell("start", "cli.echo", "-", piped=endless)
+        assert done.status != 0
+        assert "MAX_PAYLOAD_BYTES" in done.err
+        assert 0 < endless.given <= 3 * conf.MAX_PAYLOAD_BYTES
+        assert not Run.objects.exists()
 
 
 class TestMessages:

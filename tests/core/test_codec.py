@@ -36,6 +36,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.codec import Codec, JsonCodec
+from durable.codec.notation import MARK
 from durable.core.errors import PayloadError
 
 codec = JsonCodec()
@@ -334,6 +335,14 @@ def test_a_tricky_value_survives(value: Any) -> None:
     assert survives(value)
     assert survives([value])
     assert survives({"key": (value,)})
+
+
+@pytest.mark.parametrize("odd", [{MARK: 1}, "\ud83d"])
+def test_what_is_too_long_as_plain_json_is_refused_before_it_is_looked_through(odd: Any) -> None:
+    value = [odd, *range(100)]
+    plain = len(json.dumps(value, separators=(",", ":")))
+    with pytest.raises(PayloadError, match=f"it takes {plain} bytes"):
+        JsonCodec(max_bytes=100).encode(value)
 
 
 def test_plain_values_are_plain_json() -> None:
