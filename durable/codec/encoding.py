@@ -60,8 +60,8 @@ def encode_text(value: object, what: str, max_bytes: int) -> str:
         except (ValueError, RecursionError):
             text = None  # NaN, an infinity or a huge integer: the walk has tags for them
         else:
-            # A key that looks like a tag, or surrogates that JSON may have joined: rare, so check again. Not for what is
-            # too long already: the text of the walk is no shorter, and the walk takes long.
+            # A key that looks like a tag, or surrogates that JSON may have joined: rare, so check again. A text that is
+            # too long already is refused: that of the walk is no shorter, and the walk takes long.
             if len(text) <= max_bytes and (MARK_IN_TEXT in text or "\\ud" in text):
                 text = None
     if text is None:
