@@ -111,10 +111,9 @@ def _module(module_name: str, name: str) -> object:
     try:
         return used_module(module_name, name.partition(":")[2].partition(".")[0])
     except NotInUse as error:
-        package = module_name.partition(".")[0]
         raise Refused(
-            f"the class {name} was recorded, and nothing in this process has imported {package}",
-            f"import {package} in the workflows.py of an installed app, or, if the class moved, say so in a migration with "
+            f"the class {name} was recorded, and nothing in this process has imported {error.name}",
+            f"import {error.name} in the workflows.py of an installed app, or, if the class moved, say so in a migration with "
             "durable.migrations.MoveClass, or leave an alias of it under the old name",
         ) from error.__cause__
     except ModuleRefused as error:

@@ -3,7 +3,8 @@
 Owns how far a recorded name may lead. What the name does not lead to may have moved (`durable.core.moved_names`).
 `resolve_name` imports any module: a worker calls a rollback handler by its name, also one that nothing has imported
 yet. `used_module` and `resolve_used` are for readers of records that another program may have written. They import no
-module of a top-level package that this process has not imported already, and none whose source has no such name.
+module of a top-level package that this process has not imported already, and none whose source has no such name. Within
+`importing_nothing` they import none.
 Nothing here calls what it finds.
 """
 
@@ -13,7 +14,8 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,7 +25,7 @@ from typing import Any, Final, TypeAlias
 
 from durable.core.moved_names import other_names
 
-__all__ = ["ModuleRefused", "NotInUse", "resolve_name", "resolve_used", "used_module"]
+__all__ = ["ModuleRefused", "NotInUse", "importing_nothing", "resolve_name", "resolve_used", "used_module"]
 
 
 _Definitions: TypeAlias = "type[ast.ClassDef] | tuple[type[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef], ...]"
@@ -35,7 +37,20 @@ class ModuleRefused(ImportError):
 
 
 class NotInUse(ModuleRefused):
-    """A module of a top-level package that nothing in this process has imported."""
+    """Nothing in this process has imported `name`: the module, or its top-level package."""
+
+
+_imports_nothing: ContextVar[bool] = ContextVar("durable_imports_nothing", default=False)
+
+
+@contextmanager
+def importing_nothing() -> Iterator[None]:
+    """Let `used_module` find imported modules only, within the block: for records of a file from anywhere."""
+    token = _imports_nothing.set(True)
+    try:
+        yield
+    finally:
+        _imports_nothing.reset(token)
 
 
 def resolve_name(name: str) -> Callable[..., Any]:
@@ -111,9 +126,9 @@ def used_module(module_name: str, wanted: str) -> ModuleType:
     module = sys.modules.get(module_name)
     if module is not None:
         return module
-    package = module_name.partition(".")[0]
-    if package not in sys.modules:
-        raise NotInUse(f"nothing in this process has imported {package}")
+    needed = module_name if _imports_nothing.get() else module_name.partition(".")[0]
+    if needed not in sys.modules:
+        raise NotInUse(f"nothing in this process has imported {needed}", name=needed)
     if "__main__" in module_name:
         # A package's __main__ is a program; importing it runs it.
         raise ModuleRefused(f"{module_name} is a part of a program, not of a library")

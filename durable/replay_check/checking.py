@@ -14,6 +14,7 @@ from durable.core.aliases import Alias
 from durable.core.errors import ErrorInfo
 from durable.core.moved_names import Move
 from durable.core.moved_names import in_force as moves_in_force
+from durable.core.recorded_names import importing_nothing
 from durable.core.renames import Rename, in_force
 from durable.renames.classes_pending import expected_moves, moves_of
 from durable.renames.pending import expected_renames, renames_of_migrations
@@ -87,11 +88,11 @@ def check_recorded(
 ) -> Iterator[Verdict | None]:
     """Yield the verdict on each recorded run. What migrations of the project rename or move fits under both names.
 
-    `facts` is that, None to find it.
+    No module is imported that a record names: anybody may have written the file. `facts` is that, None to find it.
     """
     facts = facts or Facts.of_project()
     for each in runs:
-        with _checking(facts):
+        with _checking(facts), importing_nothing():
             verdict = _checked(each, with_decision=with_decision)
         yield verdict
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import transaction
 
-from durable import Context, CriticalError, RollbackContext
+from durable import AsyncContext, Context, CriticalError, RollbackContext
 from durable.models import Entry, Run
 from durable.replay_check.findings import FindingKind
 from tests.cli.conftest import Shell, shell, stage
@@ -32,6 +33,9 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[]
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(note)
         (tmp_path / package / "refunds.py").write_text(note + handler + error)
+        (tmp_path / package / "prices.py").write_text(
+            f"{note}from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Price:\n    cents: int\n"
+        )
         (tmp_path / package / "script.py").write_text(note + "wipe = 1\n")
         (tmp_path / package / "lazy.py").write_text(
             "import sys\ndef __getattr__(name):\n"
@@ -63,6 +67,35 @@ def guarded(ctx: Context) -> None:
         ctx.step("ship", decline)
     except CriticalError:
         ctx.sleep("wait", "1 day")
+
+
+@dataclass(frozen=True)
+class Price:
+    cents: int
+
+
+def price() -> Price:
+    return Price(cents=100)
+
+
+def priced(ctx: Context) -> None:
+    assert ctx.step("price", price).cents == 100
+    ctx.sleep("wait", "1 day")
+
+
+def priced_in_branches(ctx: Context) -> None:
+    found = ctx.join("both", {"one": lambda c: c.step("price", price), "two": lambda c: c.step("other", str)})
+    assert found["one"].cents == 100
+    ctx.sleep("wait", "1 day")
+
+
+async def priced_in_a_task(ctx: AsyncContext) -> None:
+    async def one(c: AsyncContext) -> Price:
+        return await c.step("price", price)
+
+    found = await ctx.join("both", {"one": one})
+    assert found["one"].cents == 100
+    await ctx.sleep("wait", "1 day")
 
 
 def forge(location: str, **data: Any) -> None:
@@ -175,6 +208,23 @@ def test_a_file_of_histories_imports_nothing(
         forged = text.replace(own, f'"{package}.script:undo"').replace(error, f'"{package}.refunds:DeclinedError"')
         assert shell_status(shell, path, forged) == 1
     assert ran() == []
+
+
+@pytest.mark.parametrize("body", [priced, priced_in_branches, priced_in_a_task])
+def test_a_class_inside_a_value_of_a_file_imports_nothing(
+    deploys: Deploys, shell: Shell, ran: Callable[[], list[str]], tmp_path: Path, body: Any
+) -> None:
+    """A module of a package that is in use would be imported to decode a value of the database."""
+    deploys.deploy(body)
+    deploys.start()
+    path = tmp_path / "h.jsonl"
+    text = shell("export", "order-1", "--history").out
+    assert shell_status(shell, path, text) == 0
+    assert f"{__name__}:Price" in text
+    path.write_text(text.replace(f"{__name__}:Price", "hostile_used.prices:Price"), encoding="utf-8")
+    done = shell("replay-check", "--from", str(path))
+    assert (done.status, ran()) == (1, [])
+    assert "nothing in this process has imported hostile_used.prices" in done.out
 
 
 def shell_status(shell: Shell, path: Path, text: str) -> int:
