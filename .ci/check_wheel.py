@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-REQUIRED = ("durable/__init__.py", "durable/py.typed", "durable/migrations/0001_initial.py")
+REQUIRED = ("durable/__init__.py", "durable/py.typed", "durable/migrations/0001_tables.py")
 
 
 def problems(wheel: Path) -> list[str]:

@@ -74,7 +74,7 @@ class TestReports:
             ({"database_answered_at": None}, [], "database"),
             ({"ready_workers": 0}, [], "workers"),
             ({"is_stopping": True}, [], "supervisor"),
-            ({}, ["durable.0001_initial"], "migrations"),
+            ({}, ["durable.0001_tables"], "migrations"),
             ({}, None, "migrations"),
         ],
     )
@@ -225,7 +225,7 @@ class TestProcesses:
         assert status(f"{at}/livez") == 200
         answer = http.get(f"{at}/readyz", headers={"Accept": "application/json"})
         assert answer.status_code == 503
-        assert "durable.0001_initial" in json.loads(answer.text)["checks"]["migrations"]
+        assert "durable.0001_tables" in json.loads(answer.text)["checks"]["migrations"]
         run_command(site, {**environment, **own}, "migrate", "--verbosity=0")
         eventually(lambda: status(f"{at}/readyz") == 200)
 

@@ -74,7 +74,7 @@ class TestDurableWorker:
         url = f"sqlite:///{tmp_path}/empty.sqlite3"
         program = run("durable_worker", DATABASE_URL=url)
         [said] = program.wait_for("migrations are missing")
-        assert "durable.0001_initial" in said
+        assert "durable.0001_tables" in said
         assert "Run: manage.py migrate durable --database default" in said
         assert not any("started, pid" in line for line in program.lines)
         assert run("migrate", "--verbosity=0", DATABASE_URL=url).wait() == 0

@@ -23,56 +23,9 @@ _WITNESSED: Final = """(witness IS NULL OR EXISTS (
     SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal))"""
 
 FUNCTIONS: Final = (
-    # Insert a new run; its other columns are as in every new run. Returns true if the id was free.
-    Function.of("""
-CREATE FUNCTION durable_start_1(
-  new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
-  of_replay text
-) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
-BEGIN
-  INSERT INTO durable_run (
-    id, workflow, queue, state, input, origins, wake_at, waiting_for, summary, fence, worker, crashes, change_seq,
-    message_count, pending_request, request_reason, state_after_rollback, generations, created_at, parent_id,
-    replay_of_id)
-  VALUES (
-    new_id, of_workflow, on_queue, 'pending', with_input, '[]', due, '', '', 0, '', 0, 0, 0,
-    '', '', '', '{}', at, by_parent, of_replay)
-  ON CONFLICT (id) DO NOTHING;
-  RETURN FOUND;
-END $$
-"""),
-    # Claim due runs of one queue for a worker, the longest due first, from (`since`, `since_id`) on; see `Store.claim`.
-    # Returns a row for each with the run, and a last row with the number of entries of the index that the search has
-    # visited. The lower bound skips what ended runs leave in the index: two entries for each run, which no vacuum
-    # removes while a transaction holds an older snapshot.
-    Function.of(f"""
-CREATE FUNCTION durable_claim_2(
-  on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
-) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
-DECLARE
-  visited_before bigint := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass);
-  first_moment timestamptz := COALESCE(since, '-infinity');
-  first_id text := COALESCE(since_id, '');
-BEGIN
-  RETURN QUERY WITH due AS MATERIALIZED (
-    SELECT id FROM durable_run
-    WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at AND (wake_at, id) >= (first_moment, first_id)
-      AND (lease_expires_at IS NULL OR lease_expires_at <= at) AND state <> 'paused'
-    ORDER BY wake_at, id LIMIT at_most FOR NO KEY UPDATE SKIP LOCKED)
-  UPDATE durable_run AS r SET fence = {raised("r.fence")},
-    crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
-    lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
-    state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
-    wake_at = LEAST(r.wake_at, at)
-  WHERE r.id = ANY(ARRAY(SELECT id FROM due)) RETURNING r, NULL::bigint; -- a join planned on few runs reads all of them
-  run := NULL;
-  visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass) - visited_before;
-  RETURN NEXT;
-END $$
-"""),
-    # Insert a new run, as durable_start_1 does; paused, if new starts of its workflow are held. Returns NULL if the id
-    # was taken, "" for a run that is due, and the summary of one that is held. The lock lets a release wait for the
-    # commit.
+    # Insert a new run, whose other columns are as in every new run; paused, if new starts of its workflow are held.
+    # Returns NULL if the id was taken, "" for a run that is due, and the summary of one that is held. The lock lets a
+    # release wait for the commit.
     Function.of("""
 CREATE FUNCTION durable_start_2(
   new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
@@ -100,7 +53,10 @@ BEGIN
   RETURN COALESCE(held, '');
 END $$
 """),
-    # Claim due runs of one queue, as durable_claim_2 does; none of a paused queue, for which `visited` is NULL.
+    # Claim due runs of one queue for a worker, the longest due first, from (`since`, `since_id`) on; see `Store.claim`.
+    # Returns a row for each with the run, and a last row with the number of entries of the index that the search has
+    # visited; NULL for a paused queue, of which no run is claimed. The lower bound skips what ended runs leave in the
+    # index: two entries for each run, which no vacuum removes while a transaction holds an older snapshot.
     Function.of(f"""
 CREATE FUNCTION durable_claim_3(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
@@ -432,42 +388,9 @@ BEGIN
   END IF;
 END $$
 """),
-    # Write one commit that makes the run failed, and the run's failure with its cause. Returns what durable_commit_1
-    # returns. The lock of the cause keeps it from being deleted meanwhile; failures of one cause do not wait for it.
-    Function.of("""
-CREATE FUNCTION durable_fail_1(
-  of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
-  unreceived json, patch jsonb, known_change_seq bigint, sends json, failure json,
-  OUT pending text, OUT queues_to_notify text
-) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
-DECLARE
-  f record;
-  found_id bigint;
-BEGIN
-  SELECT c.pending, c.queues_to_notify INTO pending, queues_to_notify FROM durable_commit_1(of_run, with_fence, at,
-    deleted, entries, failures, consumed, unreceived, patch, known_change_seq, sends, NULL, NULL) AS c;
-  IF pending IS NULL THEN
-    RETURN;
-  END IF;
-  SELECT * INTO f FROM json_to_record(failure) AS x(
-    names text[], place text, error_type text, pattern text, first_seen_at timestamptz, workflow text, queue text,
-    worker text, failed_at timestamptz, run_created_at timestamptz, is_open boolean);
-  LOOP
-    SELECT id INTO found_id FROM durable_cause WHERE fingerprint = ANY(f.names)
-    ORDER BY array_position(f.names, fingerprint::text) LIMIT 1 FOR KEY SHARE;
-    EXIT WHEN FOUND;
-    INSERT INTO durable_cause (fingerprint, place, error_type, pattern, first_seen_at, muted_by)
-    VALUES (f.names[1], f.place, f.error_type, f.pattern, f.first_seen_at, '')
-    ON CONFLICT (fingerprint) DO NOTHING;
-  END LOOP;
-  INSERT INTO durable_failure (run_id, cause_id, workflow, queue, worker, failed_at, run_created_at, is_open)
-  VALUES (of_run, found_id, f.workflow, f.queue, f.worker, f.failed_at, f.run_created_at, f.is_open)
-  ON CONFLICT (run_id) DO UPDATE SET cause_id = EXCLUDED.cause_id, workflow = EXCLUDED.workflow,
-    queue = EXCLUDED.queue, worker = EXCLUDED.worker, failed_at = EXCLUDED.failed_at,
-    run_created_at = EXCLUDED.run_created_at, is_open = EXCLUDED.is_open;
-END $$
-"""),
-    # The same, with the build of the worker, which is noted with the cause as well.
+    # Write one commit that makes the run failed, and the run's failure with its cause and the build of the worker.
+    # Returns what durable_commit_1 returns. The lock of the cause keeps it from being deleted meanwhile; failures of
+    # one cause do not wait for it.
     Function.of("""
 CREATE FUNCTION durable_fail_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,

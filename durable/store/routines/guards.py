@@ -59,33 +59,6 @@ DECLARE
 BEGIN{_REFUSE}END $$
 """),
     Function.of(f"""
-CREATE FUNCTION durable_entry_guard_1() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-  broken text := CASE
-    WHEN NEW.kind NOT IN ('step', 'loop', 'sleep', 'message', 'send', 'join', 'race', 'removed', 'version_check',
-      'rollback_checkpoint', 'compensate') THEN 'durable_entry_kind_is_known'
-  END;
-BEGIN{_REFUSE}END $$
-"""),
-    Function.of(f"""
-CREATE FUNCTION durable_entry_guard_2() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-  broken text := CASE
-    WHEN NEW.kind NOT IN ('step', 'loop', 'sleep', 'message', 'send', 'join', 'race', 'removed', 'version_check',
-      'rollback_checkpoint', 'compensate', 'child') THEN 'durable_entry_kind_is_known'
-  END;
-BEGIN{_REFUSE}END $$
-"""),
-    Function.of(f"""
-CREATE FUNCTION durable_entry_guard_3() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-  broken text := CASE
-    WHEN NEW.kind NOT IN ('step', 'loop', 'sleep', 'message', 'send', 'join', 'race', 'removed', 'version_check',
-      'rollback_checkpoint', 'compensate', 'child', 'map') THEN 'durable_entry_kind_is_known'
-  END;
-BEGIN{_REFUSE}END $$
-"""),
-    Function.of(f"""
 CREATE FUNCTION durable_entry_guard_4() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
@@ -171,9 +144,6 @@ def _gone(table: str, function: str) -> tuple[Trigger, Trigger]:
 
 TRIGGERS: Final = (
     _guard("durable_run", "durable_run_guard_1"),
-    _guard("durable_entry", "durable_entry_guard_1"),
-    _guard("durable_entry", "durable_entry_guard_2", "durable_guard_2"),
-    _guard("durable_entry", "durable_entry_guard_3", "durable_guard_3"),
     _guard("durable_entry", "durable_entry_guard_4", "durable_guard_4"),
     _guard("durable_entrymetadata", "durable_metadata_guard_1"),
     *_gone("durable_run", "durable_run_gone_1"),

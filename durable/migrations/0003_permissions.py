@@ -1,17 +1,26 @@
-"""Name the abandoning of attempts in the text of the permission `operate_run`."""
+"""The permissions that have no model of their own: those on runs."""
 
+from __future__ import annotations
+
+from django.apps import apps
 from django.db import migrations
 
 
 class Migration(migrations.Migration):
+    """Name the permissions."""
+
     dependencies = [
-        ("durable", "0012_saved_views"),
+        ("durable", "0002_routines"),
+        # their names have more than the 50 characters that its first migration allows
+        *([("auth", "0002_alter_permission_name_max_length")] if apps.is_installed("django.contrib.auth") else []),
     ]
 
     operations = [
         migrations.AlterModelOptions(
             name="run",
             options={
+                "verbose_name": "run",
+                "verbose_name_plural": "runs",
                 "ordering": ["-created_at", "-id"],
                 "permissions": [
                     ("view_payload", "Can view inputs, outputs, messages and tracebacks"),
