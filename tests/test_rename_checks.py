@@ -21,7 +21,7 @@ from django.db import migrations
 from durable.migrations import RenameQueue, RenameStep, RenameWorkflow
 
 class Migration(migrations.Migration):
-    dependencies = [("durable", "0033_renamed_names")]
+    dependencies = [("durable", "0002_routines")]
     operations = [{operations}]
 """
 

@@ -69,7 +69,7 @@ class _Moved(Operation):
         if MovedName._meta.db_table not in schema_editor.connection.introspection.table_names():
             raise RenameRefused(
                 f"the migration of {app_label} is applied before durable's own: add "
-                '("durable", "0034_moved_names") to its dependencies. Nothing was written.'
+                '("durable", "0002_routines") to its dependencies. Nothing was written.'
             )
         known = Moves(recorded_moves(alias))
         if known.newest(self.move.old) == self.move.new:
@@ -142,7 +142,7 @@ class MoveClass(_Moved):
 
     From then on both paths are of one class: each process reads records of both as the class that its code has, so that
     workers with the old code and with the new one may run beside each other. No record is rewritten. Migrate before the
-    new code runs. The migration depends on ("durable", "0034_moved_names"). It can be reversed.
+    new code runs. The migration depends on ("durable", "0002_routines"). It can be reversed.
 
     Raises TypeError and ValueError for what are no such paths; `RenameRefused` when it is applied to a database with
     runs, if the code has no such class, or another one that is recorded under the old path.

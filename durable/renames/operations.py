@@ -79,7 +79,7 @@ class _Renaming(Operation):
         if RenamedName._meta.db_table not in connection.introspection.table_names():
             raise RenameRefused(
                 f"the migration of {app_label} is applied before durable's own: add "
-                '("durable", "0033_renamed_names") to its dependencies. Nothing was written.'
+                '("durable", "0002_routines") to its dependencies. Nothing was written.'
             )
         self._rewrite(connection.alias, is_back=is_back)
 
@@ -104,7 +104,7 @@ class RenameStep(_Renaming):
 
     From then on both names are of one operation in this workflow, so that workers with the old code and with the new
     one may run beside each other. Migrate before the new code runs. The migration depends on ("durable",
-    "0033_renamed_names"), and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied
+    "0002_routines"), and has `atomic = False` if there are more than 500 runs. It can be interrupted and applied
     again, and reversed.
 
     Runs that workers have are tried again for `wait` seconds, then they keep the old name, which goes on to fit.
@@ -177,7 +177,7 @@ class RenameWorkflow(_RenamingOfName):
     each other. Its schedules, holds and saved views refer to the new name too. The old name cannot be given to another
     workflow.
 
-    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has
+    Migrate before the new code runs. The migration depends on ("durable", "0002_routines"), and has
     `atomic = False` if there are more than 500 runs. It can be interrupted and applied again, and reversed. Runs that
     old code starts afterwards keep the old name; the same operation in a later migration rewrites them.
 
@@ -211,7 +211,7 @@ class RenameQueue(_RenamingOfName):
     settings and with the new ones may run beside each other. Its pause, schedules and saved views refer to the new name
     too. The old name cannot be given to another queue.
 
-    Migrate before the new code runs. The migration depends on ("durable", "0033_renamed_names"), and has
+    Migrate before the new code runs. The migration depends on ("durable", "0002_routines"), and has
     `atomic = False` if there are more than 500 open runs. It can be interrupted and applied again, and reversed.
     Running workers learn of the rename within 15 seconds. Runs that old code starts afterwards are in the old queue,
     and ended runs stay in it.

@@ -81,7 +81,7 @@ def rest(apps, schema_editor):
 
 class Migration(migrations.Migration):
     atomic = {atomic}
-    dependencies = [("durable", "0034_moved_names")]
+    dependencies = [("durable", "0002_routines")]
     operations = [
         MoveClass("moving_shop.models.Order", "moving_shop.orders.Order"),
         MoveClass("moving_shop.models.Size", "moving_shop.orders.Size"),

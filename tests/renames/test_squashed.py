@@ -39,7 +39,7 @@ def project(child_environment: dict[str, str], tmp_path: Path) -> Iterator[dict[
     (directory / "__init__.py").touch()
     (tmp_path / "squashed_settings.py").write_text(SETTINGS)
     for name, dependency, operation in (
-        (FIRST, ("durable", "0033_renamed_names"), 'RenameStep("renames.rest", "charge", "charge card")'),
+        (FIRST, ("durable", "0002_routines"), 'RenameStep("renames.rest", "charge", "charge card")'),
         (SECOND, ("renames", FIRST), 'RenameWorkflow("renames.rest", "renames.pause")'),
     ):
         text = MIGRATION.format(dependency=dependency, operation=operation)

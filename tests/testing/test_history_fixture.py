@@ -52,7 +52,7 @@ from django.db import migrations
 from durable.migrations import RenameStep, RenameWorkflow
 
 class Migration(migrations.Migration):
-    dependencies = [("durable", "0033_renamed_names")]
+    dependencies = [("durable", "0002_routines")]
     operations = [
         RenameStep("fixture.order", "charge", "charge card"),
         RenameWorkflow("fixture.order", "fixture.purchase"),

@@ -7,7 +7,7 @@ from durable.migrations import RenameStep
 
 class Migration(migrations.Migration):
     atomic = False
-    dependencies = [("durable", "0033_renamed_names")]
+    dependencies = [("durable", "0002_routines")]
     operations = [
         RenameStep("gate.order", "charge", "charge card", wait=3600),
         RenameStep("renames.order", "orders/~/charge", "orders/~/charge card", wait=1),

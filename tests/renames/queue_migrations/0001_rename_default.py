@@ -7,5 +7,5 @@ from durable.migrations import RenameQueue
 
 class Migration(migrations.Migration):
     atomic = False
-    dependencies = [("durable", "0033_renamed_names")]
+    dependencies = [("durable", "0002_routines")]
     operations = [RenameQueue("default", "orders")]

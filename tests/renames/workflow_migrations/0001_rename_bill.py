@@ -7,5 +7,5 @@ from durable.migrations import RenameWorkflow
 
 class Migration(migrations.Migration):
     atomic = False
-    dependencies = [("durable", "0033_renamed_names")]
+    dependencies = [("durable", "0002_routines")]
     operations = [RenameWorkflow("renames.bill", "renames.invoice")]
