@@ -109,7 +109,16 @@ class _Shared(Generic[D]):
 
         The next operation ends the pass. Code that takes long between two operations may check this.
         """
-        return self._scope.journal.is_evicted()
+        return bool(self._scope.journal.eviction_reason())
+
+    def eviction_reason(self) -> str:
+        """Return why the pass has to end; "" while it has not.
+
+        "cancel", "cancel_rollback" or "pause": an operator has asked for that. "shutdown": this worker stops, and
+        another one goes on with the run. "lease_lost": another worker may have the run already.
+        "commits_lost": the database has lost what this pass has written, and the run is loaded again.
+        """
+        return self._scope.journal.eviction_reason()
 
     def now(self) -> datetime:
         """Return the time of the newest record that this code has seen: the same in each pass. Aware, in UTC."""

@@ -110,7 +110,7 @@ class StepInfo:
     _run: RunRecord = field(repr=False)
     location: str
     attempt: int
-    is_evicted: Callable[[], bool] = field(repr=False)
+    _eviction_reason: Callable[[], str] = field(repr=False)
     _purpose: str = field(default="step", repr=False)
     #: In seconds; 0 for none.
     timeout: float = field(default=0.0, repr=False)
@@ -118,6 +118,14 @@ class StepInfo:
     heartbeat: float = field(default=0.0, repr=False)
     _begin_progress: Callable[[], StepProgress] | None = field(default=None, repr=False)
     _progress: StepProgress | None = field(default=None, repr=False)
+
+    def is_evicted(self) -> bool:
+        """Return True if the attempt should end: its worker stops, or an operator has asked to end or pause the run."""
+        return bool(self._eviction_reason())
+
+    def eviction_reason(self) -> str:
+        """Return why it should end, as `Context.eviction_reason` does; "" while it should not."""
+        return self._eviction_reason()
 
     def save(self, details: Any = None) -> None:
         """Keep `details` for the step's next attempt, and tell that this one goes on (`heartbeat`).

@@ -130,6 +130,9 @@ class Environment(Protocol):
     def is_asked(self) -> bool:
         """Return True if an operator has requested a pause or a cancel, as far as is known without a commit."""
 
+    def eviction_reason(self) -> str:
+        """Return why the pass has to end, or what an operator has requested; "" for neither."""
+
     def is_in_transaction(self) -> bool:
         """Return True if the calling code has a transaction open that could roll back a commit made now."""
 
@@ -292,9 +295,12 @@ class Journal:
             node = child
         return node
 
-    def is_evicted(self) -> bool:
-        """Tell the run's code whether the pass has to end, or an operator has requested a pause or a cancel."""
-        return bool(self.request) or self.environment.is_evicted() or self.environment.is_asked()
+    def eviction_reason(self) -> str:
+        """Tell the run's code why the pass has to end, or what an operator has requested; "" for neither.
+
+        A lost lease or a stop of the worker comes before a request, which the next pass reads.
+        """
+        return self.environment.eviction_reason() or self.request
 
     def excess(self) -> RunDeadlineError | None:
         """Return the error of a run that is past its deadline or its work limit, None within them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Generic, Literal, TypedDict, TypeVar
@@ -43,7 +43,15 @@ class RollbackContext:
     run_id: str
     location: str
     args: tuple[Any, ...]
-    is_evicted: Callable[[], bool]
+    _eviction_reason: Callable[[], str] = field(repr=False)
+
+    def is_evicted(self) -> bool:
+        """Return True if the pass has to end, or an operator has requested something of the run."""
+        return bool(self._eviction_reason())
+
+    def eviction_reason(self) -> str:
+        """Return why, as `Context.eviction_reason` does; "" for no reason."""
+        return self._eviction_reason()
 
 
 class Unset(Enum):

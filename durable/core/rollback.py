@@ -103,12 +103,12 @@ def _handler_call(journal: Journal, entry: EntryRecord) -> Call:
     def handle() -> Any:
         handler = environment.resolve(policy["handler"])
         args = environment.decode(entry.arguments, "arguments", entry.location) or ()
-        context = RollbackContext(journal.run.id, entry.location, tuple(args), journal.is_evicted)
+        context = RollbackContext(journal.run.id, entry.location, tuple(args), journal.eviction_reason)
         return handler(context, environment.decode(entry.output, "output", entry.location))
 
     name = f"rollback of {entry.location}"
     attempt = policy.get("attempts", 0) + 1
-    info = StepInfo(journal.run, entry.location, attempt, journal.is_evicted, "rollback", policy["timeout"])
+    info = StepInfo(journal.run, entry.location, attempt, journal.eviction_reason, "rollback", policy["timeout"])
     return Call(handle, (), name, policy["timeout"], info, is_rollback=True)
 
 

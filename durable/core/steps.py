@@ -296,7 +296,7 @@ class _Attempt:
             self.journal.run,
             self.entry.location,
             self.entry.attempts,
-            self.journal.is_evicted,
+            self.journal.eviction_reason,
             timeout=timeout,
             heartbeat=self.options.heartbeat,
             _begin_progress=None if self.options.atomic else self._begin_progress,

@@ -100,5 +100,8 @@ class PassEnvironment:
     def is_asked(self) -> bool:
         return bool(self._eviction.asked)
 
+    def eviction_reason(self) -> str:
+        return self._eviction.why
+
     def new_id(self) -> str:
         return new_id()

@@ -13,8 +13,8 @@ import time
 __all__ = ["COMMITS_LOST", "LEASE_LOST", "Eviction"]
 
 # The reasons of an eviction after which the pass may write nothing more.
-LEASE_LOST = "lease lost"
-COMMITS_LOST = "commits lost"
+LEASE_LOST = "lease_lost"
+COMMITS_LOST = "commits_lost"
 
 
 class Eviction:
@@ -46,8 +46,13 @@ class Eviction:
     def _is_past_lease(self) -> bool:
         return time.monotonic() >= self.lease_ends_at
 
+    @property
+    def why(self) -> str:
+        """The reason for which the pass has to end, or else the operator's request; "" for none."""
+        return self.reason or (LEASE_LOST if self._is_past_lease() else self.asked)
+
     def request(self, reason: str) -> None:
-        """End the pass at its next operation. `reason` is for the log."""
+        """End the pass at its next operation."""
         self.reason = self.reason or reason
         self._event.set()
 

@@ -29,7 +29,9 @@ CHILD_METHODS: Final = frozenset({"result"})
 MESSAGE_METHODS: Final = frozenset({"complete", "refuse"})
 
 #: Members of a context that perform no operation.
-PLAIN: Final = frozenset({"run_id", "scheduled_for", "random", "is_evicted", "now", "uuid4", "logger", "queue"})
+PLAIN: Final = frozenset(
+    {"run_id", "scheduled_for", "random", "is_evicted", "eviction_reason", "now", "uuid4", "logger", "queue"}
+)
 
 STEPS: Final = frozenset({"step", "try_step"})
 #: Operations whose second argument is a body, or a dict of bodies, with a scope of their own.

@@ -16,7 +16,7 @@ __all__ = ["ConditionalEviction", "evicted_pass", "threaded_pass"]
 
 
 class ConditionalEviction(Eviction):
-    """Requested once `when()` holds."""
+    """The stop of a worker, once `when()` holds."""
 
     def __init__(self, when: Callable[[], bool]) -> None:
         super().__init__()
@@ -24,7 +24,13 @@ class ConditionalEviction(Eviction):
 
     @property
     def requested(self) -> bool:
-        return super().requested or self.when()
+        if self.when():
+            self.request("shutdown")
+        return super().requested
+
+    @property
+    def why(self) -> str:
+        return super().why if self.requested else ""
 
 
 def evicted_pass(h: Harness, run_id: str, *, when: Callable[[], bool], after_begin: bool = False) -> PassOutcome:

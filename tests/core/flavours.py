@@ -78,7 +78,7 @@ class _Awaited:
         found = getattr(self.ctx, name)
         if name == "queue":
             return _AwaitedQueue(found)
-        if name in {"run_id", "random", "now", "uuid4", "is_evicted", "logger"}:
+        if name in {"run_id", "random", "now", "uuid4", "is_evicted", "eviction_reason", "logger"}:
             return found
         return lambda *args, **options: _Done(found(*args, **options))
 

@@ -373,7 +373,7 @@ def test_an_evicted_pass_ends_at_its_next_operation(h: Harness, flavour: Flavour
     async def ship(ctx: Any) -> Any:
         async def body(ctx: Any) -> Any:
             await ctx.step("a", lambda: calls.append("a"))
-            seen.append(ctx.is_evicted())
+            seen.append((ctx.is_evicted(), ctx.eviction_reason()))
             await ctx.step("b", lambda: calls.append("b"))
             return "done"
 
@@ -382,7 +382,7 @@ def test_an_evicted_pass_ends_at_its_next_operation(h: Harness, flavour: Flavour
     run = h.start(flavour(ship), id="run")
     outcome = evicted_pass(h, "run", when=lambda: calls == ["a"])
     assert (outcome.state, outcome.due_now) == ("pending", True)
-    assert seen == [True]
+    assert seen == [(True, "shutdown")]
     assert calls == ["a"]
     assert run.wake_at == h.now
     assert h.run(run).output == "done"

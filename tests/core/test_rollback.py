@@ -72,6 +72,7 @@ def test_the_handler_knows_what_it_undoes(h: Harness, flavour: Flavour) -> None:
     context = undoing.contexts[0]
     assert (context.run_id, context.location, context.args) == ("run", "a", (1, ("two", {3})))
     assert context.is_evicted() is False
+    assert context.eviction_reason() == ""
     assert undoing.undone == [{"id": 7}]
 
 

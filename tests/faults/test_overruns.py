@@ -85,7 +85,7 @@ def test_a_process_that_hands_over_before_the_next_look_ends_for_what_a_step_has
 
 def step_of(record: RunRecord, seconds: float) -> Any:
     """What the LeaseManager sees of a step that began so long ago, and has a timeout of one second."""
-    info = StepInfo(record, "step", 1, lambda: False, timeout=1.0)
+    info = StepInfo(record, "step", 1, str, timeout=1.0)
     return SimpleNamespace(info=info, since=time.monotonic() - seconds, is_of=lambda _record: False)
 
 
@@ -105,7 +105,7 @@ def test_a_step_that_misses_its_heartbeat_and_does_not_end_costs_the_process_too
     record = RunRecord(id="r", workflow="w", queue="q", input="", created_at=timezone.now())
 
     def step(timeout: float, heartbeat: float, signed: float | None = None) -> StepInfo:
-        info = StepInfo(record, "step", 1, lambda: False, timeout=timeout, heartbeat=heartbeat)
+        info = StepInfo(record, "step", 1, str, timeout=timeout, heartbeat=heartbeat)
         if signed is not None:
             info._progress = SimpleNamespace(signed_at=time.monotonic() - signed)  # type: ignore[assignment]
         return info

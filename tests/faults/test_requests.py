@@ -23,6 +23,7 @@ from tests.support.worker import lease_manager
 LIMIT = 120.0  # seconds
 began = threading.Event()
 heard: list[str] = []
+reasons: list[str] = []
 
 
 def listen(what: str = "returned") -> str:
@@ -34,6 +35,7 @@ def listen(what: str = "returned") -> str:
             return "never heard of it"
         time.sleep(0.01)
     heard.append(current_step().location)
+    reasons.append(current_step().eviction_reason())
     if what == "raise":
         raise CriticalError("asked to end")
     return what
@@ -79,6 +81,7 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], threading.
     """Pass the run that is due in a thread, as a worker does; the thread."""
     began.clear()
     heard.clear()
+    reasons.clear()
     stop, store = ShutdownFlag(), store_for(conf.DATABASE)
     with lease_manager(store, stop) as watching:
         holder = RunExecutor(store=store, execute=execute_pass, leases=watching, stop=stop)
@@ -119,6 +122,7 @@ def test_a_cancelled_run_ends_cancelled_after_the_step_that_heard_of_it(
     steer(handle, "cancel", passing)
     assert handle.state == "cancelled"
     assert heard
+    assert set(reasons) == {"cancel"}
     steps = [entry for entry in handle.history() if entry.kind == "step"]
     assert {entry.status for entry in steps} == {"completed"}
 
@@ -144,6 +148,7 @@ def test_a_paused_run_stands_still_at_its_end_and_completes_when_it_is_resumed(
     handle = last_step.start()
     steer(handle, "pause", passing)
     assert handle.state == "paused"
+    assert reasons == ["pause"]
     handle.resume()
     passing().join(LIMIT)
     assert (handle.state, handle.output) == ("completed", "returned")
