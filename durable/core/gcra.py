@@ -1,6 +1,6 @@
 """The generic cell rate algorithm (GCRA): at which moment an attempt may begin.
 
-What the function in `durable.store.routines.rates` computes on PostgreSQL, for stores that compute in Python. Pure
+What the function in `durable/store/routines/rates.sql` computes on PostgreSQL, for stores that compute in Python. Pure
 functions of whole nanoseconds.
 """
 

@@ -1,7 +1,7 @@
 """Counts of the units of a key in each five seconds of the last minute, as text in the key's row.
 
 The text is the number of the newest five seconds since 1970, and behind it the counts, the newest first. It is bounded,
-and written by the statement that lets an attempt begin. The function in `durable.store.routines.rates` does what
+and written by the statement that lets an attempt begin. The function in `durable/store/routines/rates.sql` does what
 `counted` does.
 """
 

@@ -1,4 +1,4 @@
-"""The end of a run on databases that have no function for it: what `durable.store.routines.ending` does on PostgreSQL.
+"""The end of a run on databases that have no function for it: what `routines/ending.sql` does on PostgreSQL.
 
 The run's key is free again, the parent that waits for the run is woken, and the run's open children are cancelled. The
 portable store calls it for each update that ends a run. Must not decide what becomes of a row:

@@ -5,7 +5,7 @@ child takes after the child's row; a commit of the parent that changes a group t
 a transaction that has a parent's row locked never waits for a tally: the end of a parent leaves what is locked to the
 sweep.
 
-On PostgreSQL `durable.store.routines.groups` counts the ends. Must not decide anything: `durable.store.group_rules`
+On PostgreSQL `routines/groups.sql` counts the ends. Must not decide anything: `durable.store.group_rules`
 does.
 """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, F
@@ -20,7 +21,6 @@ from durable.core.records import KeyRecord, MessageState
 from durable.core.renames import canonical_workflow
 from durable.models import KeyedSend, QueueMessage, Run, RunKey
 from durable.models.renames import know_names
-from durable.store.routines.ending import MESSAGES_LEFT
 
 __all__ = [
     "close",
@@ -38,6 +38,9 @@ __all__ = [
     "take",
     "unreceived",
 ]
+
+#: The constraint that `durable/store/routines/ending.sql` names when it refuses an end that would lose messages.
+_MESSAGES_LEFT: Final = "durable_messages_left"
 
 
 def owner_of_keys(alias: str, workflow: str) -> str:
@@ -124,7 +127,7 @@ def unreceived(alias: str, run_id: str) -> list[KeyedSendRecord]:
 def is_refused(error: IntegrityError) -> bool:
     """Whether the end of a run was refused because of messages that it has not received."""
     diagnosis = getattr(error.__cause__, "diag", None)
-    return diagnosis is not None and diagnosis.constraint_name == MESSAGES_LEFT
+    return diagnosis is not None and diagnosis.constraint_name == _MESSAGES_LEFT
 
 
 def note_follower(alias: str, run_id: str, before: str) -> None:

@@ -1,6 +1,6 @@
 """Lines of limits: who takes a slot, who waits for one, and who is next.
 
-What the functions in `durable.store.routines.slots` do on PostgreSQL, for stores that compute in Python. Such a store
+What the functions in `routines/slots.sql` do on PostgreSQL, for stores that compute in Python. Such a store
 has a `SlotTable`; nothing here reads or writes a row by itself.
 """
 

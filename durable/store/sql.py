@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from durable.core.fences import FIRST
 from durable.core.ranks import UNTAGGED
 from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
-from durable.store.routines.definitions import raised
 from durable.store.rows import (
     ACTIVITY,
     ENTRY,
@@ -49,6 +49,7 @@ __all__ = [
     "LOAD_SHORT_NUMBERS",
     "LOCK_RUN",
     "NEXT_DEADLINE",
+    "RAISED",
     "RANK",
     "RELEASE",
     "RENEW",
@@ -73,7 +74,10 @@ _CLAIMABLE: Final = ", ".join(f"'{state}'" for state in starts_of("claimed"))
 
 # -- claims and leases
 
-_TAKEN = f"""fence = {raised("r.fence")},
+#: A fence that is higher than the row's (`durable.core.fences.raised`). PostgreSQL draws anew for each row.
+RAISED: Final = f"r.fence + CASE r.fence WHEN 0 THEN {FIRST} ELSE {2 * FIRST} END + floor(random() * {FIRST})::bigint"
+
+_TAKEN = f"""fence = {RAISED},
   crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
   lease_expires_at = %(lease_until)s, worker = %(worker)s, started_at = COALESCE(r.started_at, %(now)s),
   state = {_led("claimed")},

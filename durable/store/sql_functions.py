@@ -1,6 +1,6 @@
 """The PostgreSQL store's writes: functions in the database for what a run does most often.
 
-Owns their parameters in order. `durable.store.routines.functions` has their bodies, and migrations create them. Must
+Owns their parameters in order. `routines/functions.sql` has their bodies, and migrations create them. Must
 not execute anything by itself.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -20,10 +21,7 @@ from durable.core.location import child_token
 from durable.core.records import RunState
 from durable.store import Store, sql_functions
 from durable.store.postgres import PostgresStore
-from durable.store.routines.ending import ENDING
-from durable.store.routines.groups import GROUPS
-from durable.store.routines.keys import KEYS
-from durable.store.routines.slots import SLOTS
+from durable.store.routines.definitions import Function, read
 from durable.store.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.family import a_child, finish, start_children
@@ -322,8 +320,9 @@ def test_without_migrations_the_functions_are_made_after_the_tables(
 def test_without_migrations_ends_have_what_follows_from_them(postgres_store: PostgresStore, settings: Any) -> None:
     with transaction.atomic(using=POSTGRES):
         with connections[POSTGRES].cursor() as cursor:
-            for each in (*KEYS, *SLOTS, *ENDING, *GROUPS):
-                cursor.execute(f"DROP FUNCTION {each.signature} CASCADE")
+            for each in chain.from_iterable(map(read, ("keys", "slots", "ending", "groups"))):
+                if isinstance(each, Function):
+                    cursor.execute(f"DROP FUNCTION {each.signature} CASCADE")
         settings.MIGRATION_MODULES = {"durable": None}
         for _ in range(2):
             _tell_of_tables(POSTGRES)

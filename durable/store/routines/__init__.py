@@ -1,6 +1,7 @@
 """PostgreSQL's functions and triggers: their texts, the migration operations that create them, and their check.
 
-- `functions` and `guards` have the texts: one home, for the migrations and for the check.
+- The files `*.sql` have the texts: one home, for the migrations and for the check. Values of the engine's, as states,
+  are literals there; tests compare them with the enums.
 - `operations` has the migration operations. A migration lists the names of what it creates.
 - `comparison` compares a database with its applied migrations. The check `durable.W087`, the doctor and the start of
   `durable_worker` tell what differs; `migrate` restores it.

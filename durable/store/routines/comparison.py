@@ -20,8 +20,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from durable.store.routines.definitions import Function, Routine, Trigger
-from durable.store.routines.guards import GUARDS, TRIGGERS
-from durable.store.routines.operations import ROUTINES, created_by
+from durable.store.routines.operations import GUARDS, ROUTINES, created_by
 
 __all__ = ["Difference", "differences", "restore"]
 
@@ -77,7 +76,7 @@ def _expected(alias: str) -> list[Routine]:
     """Return what the applied migrations have created; nothing if some are of a version that is not this one."""
     package, _ = MigrationLoader.migrations_module("durable")
     if package is None:  # tables without migrations have the models' constraints, and no guards
-        guards = {each.name for each in (*GUARDS, *TRIGGERS)}
+        guards = {each.name for each in GUARDS}
         return [each for each in ROUTINES.values() if each.name not in guards]
     applied = {name for app, name in MigrationRecorder(connections[alias]).applied_migrations() if app == "durable"}
     known = [each.name for each in iter_modules(import_module(package).__path__)]

@@ -1,15 +1,18 @@
-"""Definitions of functions and triggers of the database, read from the statement that creates it."""
+"""Definitions of functions and triggers of the database, read from the statements that create them.
+
+The files `*.sql` beside this one have the statements, with what each does: in plain SQL, for editors and for psql.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self, TypeAlias
 
-from durable.core.fences import FIRST
+__all__ = ["Function", "Routine", "Trigger", "read"]
 
-__all__ = ["Function", "Routine", "Trigger", "raised"]
-
+_STATEMENT: Final = re.compile(r"^CREATE (?:FUNCTION .*?^END \$\$|TRIGGER [^;]*);$", re.DOTALL | re.MULTILINE)
 _FUNCTION: Final = re.compile(
     r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\)(?P<result>.*?)LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",
     re.DOTALL,
@@ -83,9 +86,8 @@ class Trigger:
 Routine: TypeAlias = Function | Trigger
 
 
-def raised(fence: str) -> str:
-    """Return the expression of a fence that is higher than this one (`durable.core.fences.raised`).
-
-    PostgreSQL draws anew for each row.
-    """
-    return f"{fence} + CASE {fence} WHEN 0 THEN {FIRST} ELSE {2 * FIRST} END + floor(random() * {FIRST})::bigint"
+def read(file: str) -> tuple[Routine, ...]:
+    """Return the functions and triggers of a file of this folder ("slots" for `slots.sql`), in their order."""
+    text = Path(__file__).with_name(f"{file}.sql").read_text(encoding="utf-8")
+    statements = (each.removesuffix(";") for each in _STATEMENT.findall(text))
+    return tuple(Trigger.of(each) if each.startswith("CREATE TRIGGER") else Function.of(each) for each in statements)

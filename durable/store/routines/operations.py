@@ -11,34 +11,35 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 from django.db.models import CheckConstraint
 
-from durable.store.routines.definitions import Routine
-from durable.store.routines.ending import ENDING, ENDING_TRIGGERS
-from durable.store.routines.functions import FUNCTIONS
-from durable.store.routines.groups import GROUP_TRIGGERS, GROUPS
-from durable.store.routines.guards import GUARDED, GUARDS, REFERENCES, TRIGGERS
-from durable.store.routines.keys import KEYS
-from durable.store.routines.ranks import RANKS
-from durable.store.routines.rates import RATES
-from durable.store.routines.slots import SLOTS
+from durable.store.routines.definitions import Routine, read
 
-__all__ = ["ROUTINES", "CreateRoutines", "DropGuardedConstraints", "DropRoutines", "OnOtherDatabases", "created_by"]
+__all__ = [
+    "GUARDS",
+    "ROUTINES",
+    "CreateRoutines",
+    "DropGuardedConstraints",
+    "DropRoutines",
+    "OnOtherDatabases",
+    "created_by",
+]
+
+#: The functions and triggers that replace constraints.
+GUARDS: Final = read("guards")
 
 #: All functions and triggers by name, in the order in which they can be created.
 ROUTINES: Final[dict[str, Routine]] = {
-    each.name: each
-    for each in (
-        *FUNCTIONS,
-        *KEYS,
-        *SLOTS,
-        *RATES,
-        *RANKS,
-        *ENDING,
-        *GROUPS,
-        *GUARDS,
-        *TRIGGERS,
-        *ENDING_TRIGGERS,
-        *GROUP_TRIGGERS,
-    )
+    routine.name: routine
+    for routines in (*map(read, ("functions", "keys", "slots", "rates", "ranks", "ending", "groups")), GUARDS)
+    for routine in routines
+}
+
+#: The models whose check constraints and foreign keys the guards replace.
+GUARDED: Final = ("Run", "Entry", "EntryMetadata")
+
+#: By table, the foreign key that the guards replace: its column, the other table and that table's key.
+REFERENCES: Final = {
+    "durable_entry": ("run_id", "durable_run", "id"),
+    "durable_entrymetadata": ("entry_id", "durable_entry", "id"),
 }
 
 

@@ -1,20 +1,8 @@
-"""The rank of runs on PostgreSQL: start tags of shares, and the claim of due runs by rank."""
+-- The rank of runs on PostgreSQL: start tags of shares, and the claim of due runs by rank.
 
-# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
-
-from __future__ import annotations
-
-from typing import Final
-
-from durable.store.routines.definitions import Function, raised
-
-__all__ = ["RANKS"]
-
-RANKS: Final = (
-    # Move a share by this number of runs of this weight. Returns the start tag of the first of them
-    # (`durable.core.ranks.tagged`). A start waits for another start of the share. A claim, which does not wait, leaves
-    # a share that another transaction has locked where it is.
-    Function.of("""
+-- Move a share by this number of runs of this weight. Returns the start tag of the first of them
+-- (`durable.core.ranks.tagged`). A start waits for another start of the share. A claim, which does not wait, leaves
+-- a share that another transaction has locked where it is.
 CREATE FUNCTION durable_tag_1(
   on_queue text, of_share text, of_weight float8, number integer, at timestamptz, waits boolean
 ) RETURNS timestamptz LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -65,12 +53,11 @@ BEGIN
     WHERE s.id = found_id RETURNING s.tag - span INTO first;
   END IF;
   RETURN first;
-END $$
-"""),
-    # Give new runs of one queue, in this order, a head start and a share. Those that are due have their start tags from
-    # now on. Others get them from the claim that finds them due, and so do runs that another run has started: a commit
-    # of that one's worker does not wait for a start.
-    Function.of("""
+END $$;
+
+-- Give new runs of one queue, in this order, a head start and a share. Those that are due have their start tags from
+-- now on. Others get them from the claim that finds them due, and so do runs that another run has started: a commit
+-- of that one's worker does not wait for a start.
 CREATE FUNCTION durable_rank_1(
   runs text[], on_queue text, of_priority text, seconds integer, of_share text, of_weight float8,
   at timestamptz
@@ -95,11 +82,10 @@ BEGIN
   UPDATE durable_run AS r SET head_start = seconds,
     start_tag = COALESCE(first + make_interval(secs => (d.place - 1) / of_weight), '9999-01-01Z')
   FROM unnest(runs) AS each LEFT JOIN unnest(due) WITH ORDINALITY AS d(id, place) ON d.id = each WHERE r.id = each;
-END $$
-"""),
-    # Give a new child a ranking: what its start says (`given`, NULL for nothing), and for the rest what its parent has
-    # (`durable.core.ranks.inherited`).
-    Function.of("""
+END $$;
+
+-- Give a new child a ranking: what its start says (`given`, NULL for nothing), and for the rest what its parent has
+-- (`durable.core.ranks.inherited`).
 CREATE FUNCTION durable_rank_child_1(
   of_run text, on_queue text, by_parent text, given json, at timestamptz
 ) RETURNS void LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -122,19 +108,18 @@ BEGIN
     g.weight := COALESCE(p.weight, 1);
   END IF;
   PERFORM durable_rank_1(ARRAY[of_run], on_queue, g.priority, g.head_start, g.share, g.weight, at);
-END $$
-"""),
-    # Claim due runs of a queue in which a run has had a priority or a share, in the order of rank. Each part is read in
-    # the order of its index: a plan that is made while few runs are due would sort all that is in an index, and under
-    # an old snapshot what ended runs have left there. The function
-    #
-    # 1. gives start tags to runs of shares that have become due;
-    # 2. reads the first due runs without a lock: those without a rank, and of each lane those with a tag and others;
-    # 3. locks the first of them by rank, skips what another transaction has locked, and reads again if that was all.
-    #
-    # The last row also has the points at which the next search may begin: that of runs without a rank, and that of the
-    # others.
-    Function.of(f"""
+END $$;
+
+-- Claim due runs of a queue in which a run has had a priority or a share, in the order of rank. Each part is read in
+-- the order of its index: a plan that is made while few runs are due would sort all that is in an index, and under
+-- an old snapshot what ended runs have left there. The function
+-- 
+-- 1. gives start tags to runs of shares that have become due;
+-- 2. reads the first due runs without a lock: those without a rank, and of each lane those with a tag and others;
+-- 3. locks the first of them by rank, skips what another transaction has locked, and reads again if that was all.
+-- 
+-- The last row also has the points at which the next search may begin: that of runs without a rank, and that of the
+-- others.
 CREATE FUNCTION durable_claim_ranked_1(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text,
   since_ranked timestamptz
@@ -158,7 +143,7 @@ DECLARE
   ranks timestamptz[];
   tags timestamptz[];
   is_plain boolean[];
-  taken text[] := '{{}}';
+  taken text[] := '{}';
   served timestamptz;
   left_tagged integer;
   share_id bigint;
@@ -220,7 +205,7 @@ BEGIN
           THEN r.lease_expires_at IS NULL OR r.lease_expires_at <= at END
       FOR NO KEY UPDATE SKIP LOCKED;
       CONTINUE WHEN NOT FOUND;
-      UPDATE durable_run AS r SET fence = {raised("r.fence")},
+      UPDATE durable_run AS r SET fence = r.fence + CASE r.fence WHEN 0 THEN 536870912 ELSE 1073741824 END + floor(random() * 536870912)::bigint,
         crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
         lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
         state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
@@ -255,11 +240,10 @@ BEGIN
   visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass)
     + pg_stat_get_xact_tuples_returned('durable_run_ranked'::regclass) - visited_before;
   RETURN NEXT;
-END $$
-"""),
-    # Claim due runs of one queue, as durable_claim_3 does, in the order of rank. A queue in which no run has ever had a
-    # priority or a share pays for one look at the lanes.
-    Function.of("""
+END $$;
+
+-- Claim due runs of one queue, as durable_claim_3 does, in the order of rank. A queue in which no run has ever had a
+-- priority or a share pays for one look at the lanes.
 CREATE FUNCTION durable_claim_4(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text,
   since_ranked timestamptz
@@ -276,6 +260,4 @@ BEGIN
     RETURN QUERY SELECT c.run, (c.run).wake_at, c.visited, NULL::timestamptz, NULL::text, NULL::timestamptz
     FROM durable_claim_3(on_queue, at, until, by_worker, at_most, since, since_id) AS c;
   END IF;
-END $$
-"""),
-)
+END $$;

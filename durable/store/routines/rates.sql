@@ -1,26 +1,11 @@
-"""Rates of limits on PostgreSQL: the one statement that gives an attempt its moment.
+-- Rates of limits on PostgreSQL: the one statement that gives an attempt its moment.
+--
+-- It locks the row of the key, and no row of a run: so it may wait for nothing but another call of itself.
+-- `durable.core.gcra` says what it computes.
 
-It locks the row of the key, and no row of a run: so it may wait for nothing but another call of itself.
-`durable.core.gcra` says what it computes.
-"""
-
-# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
-
-from __future__ import annotations
-
-from typing import Final
-
-from durable.core.gcra import END, LONGEST
-from durable.core.rate_counts import BUCKETS, SECONDS
-from durable.store.routines.definitions import Function
-
-__all__ = ["RATES"]
-
-RATES: Final = (
-    # Give an attempt its moment, or let it begin. `given_spacing` is that of a limit that has no row yet, NULL if it is
-    # not defined. `is_ours` is NULL for an older fence. `refusal` is 'undefined', or 'units' for units that take too
-    # long.
-    Function.of(f"""
+-- Give an attempt its moment, or let it begin. `given_spacing` is that of a limit that has no row yet, NULL if it is
+-- not defined. `is_ours` is NULL for an older fence. `refusal` is 'undefined', or 'units' for units that take too
+-- long.
 CREATE FUNCTION durable_reserve_1(
   of_run text, with_fence bigint, at_location text, of_limit text, of_key text, of_units bigint, given_rate text,
   given_spacing bigint, given_burst integer, may_begin boolean, patience bigint, at timestamptz,
@@ -60,7 +45,7 @@ BEGIN
     INSERT INTO durable_ratelimit (name, rate, spacing, burst) VALUES (of_limit, given_rate, given_spacing, given_burst)
     ON CONFLICT DO NOTHING;
   END LOOP;
-  IF of_units::numeric * each_takes > {LONGEST} THEN
+  IF of_units::numeric * each_takes > 31622400000000000 THEN
     refusal := 'units';
     RETURN;
   END IF;
@@ -89,7 +74,7 @@ BEGIN
       cell.reserved := LEAST(cell.reserved, taken);
       cell.put_off := LEAST(cell.put_off, taken);
     END IF;
-    cell.reserved := LEAST({END}, GREATEST(cell.reserved, cell.put_off, starts) + cost);
+    cell.reserved := LEAST(9000000000000000000, GREATEST(cell.reserved, cell.put_off, starts) + cost);
     due := GREATEST(starts, cell.reserved - room);
   END IF;
   is_begun := false;
@@ -101,18 +86,18 @@ BEGIN
     due := GREATEST(first, GREATEST(cell.begun, first - larger) + cost - room);
     IF due <= latest THEN
       is_begun := true;
-      cell.begun := LEAST({END}, GREATEST(cell.begun, first - larger) + cost);
+      cell.begun := LEAST(9000000000000000000, GREATEST(cell.begun, first - larger) + cost);
     ELSE
-      cell.put_off := LEAST({END}, GREATEST(cell.put_off, cell.begun, starts - larger) + cost);
+      cell.put_off := LEAST(9000000000000000000, GREATEST(cell.put_off, cell.begun, starts - larger) + cost);
       due := GREATEST(starts, cell.put_off - room);
     END IF;
   END IF;
   IF is_begun AND may_begin THEN
-    bucket := due / {SECONDS * 1_000_000_000};
-    ring := CASE cell.recent WHEN '' THEN ARRAY[0] || array_fill(0::bigint, ARRAY[{BUCKETS}])
+    bucket := due / 5000000000;
+    ring := CASE cell.recent WHEN '' THEN ARRAY[0] || array_fill(0::bigint, ARRAY[12])
       ELSE string_to_array(cell.recent, ' ')::bigint[] END;
-    passed := LEAST({BUCKETS}, GREATEST(0, bucket - ring[1]));
-    ring := ARRAY[GREATEST(bucket, ring[1])] || array_fill(0::bigint, ARRAY[passed]) || ring[2:{BUCKETS} + 1 - passed];
+    passed := LEAST(12, GREATEST(0, bucket - ring[1]));
+    ring := ARRAY[GREATEST(bucket, ring[1])] || array_fill(0::bigint, ARRAY[passed]) || ring[2:12 + 1 - passed];
     ring[2] := ring[2] + of_units;
     cell.recent := array_to_string(ring, ' ');
   END IF;
@@ -129,6 +114,4 @@ BEGIN
     ON CONFLICT (run_id, location) DO UPDATE
     SET "limit" = EXCLUDED."limit", key = EXCLUDED.key, units = EXCLUDED.units, at = EXCLUDED.at;
   END IF;
-END $$
-"""),
-)
+END $$;

@@ -1,18 +1,8 @@
-"""The start of a run under a key on PostgreSQL: the key and the run are one statement."""
+-- The start of a run under a key on PostgreSQL: the key and the run are one statement.
 
-from __future__ import annotations
-
-from typing import Final
-
-from durable.store.routines.definitions import Function
-
-__all__ = ["KEYS"]
-
-KEYS: Final = (
-    # Insert a new run with a key, as durable_start_2 does it, unless the id is taken or an open run of the workflow has
-    # the key. `summary` is what durable_start_2 returns of a new run; otherwise `holder` is the run that has the id, or
-    # else the key. The insert waits for a run that is ending, and for another start: what they commit decides.
-    Function.of("""
+-- Insert a new run with a key, as durable_start_2 does it, unless the id is taken or an open run of the workflow has
+-- the key. `summary` is what durable_start_2 returns of a new run; otherwise `holder` is the run that has the id, or
+-- else the key. The insert waits for a run that is ending, and for another start: what they commit decides.
 CREATE FUNCTION durable_start_keyed_1(
   new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
   of_replay text, with_key text, OUT summary text, OUT holder text
@@ -41,6 +31,4 @@ BEGIN
     DELETE FROM durable_runkey AS k WHERE k.run_id = new_id
       AND NOT EXISTS (SELECT 1 FROM durable_run WHERE id = new_id);
   END LOOP;
-END $$
-"""),
-)
+END $$;

@@ -1,26 +1,12 @@
-"""The end of a child of a group on PostgreSQL: it is counted, and the next child begins, in the commit of that end.
+-- The end of a child of a group on PostgreSQL: it is counted, and the next child begins, in the commit of that end.
+--
+-- The rules are those of `durable.store.group_rules`.
 
-The rules are those of `durable.store.group_rules`.
-"""
-
-# ruff: noqa: S608 - texts are made of the engine's own words alone
-
-from __future__ import annotations
-
-from typing import Final
-
-from durable.core.records import OnFailure, RunState, WhenParentEnds
-from durable.store.routines.definitions import Function, Trigger
-
-__all__ = ["GROUPS", "GROUP_TRIGGERS"]
-
-GROUPS: Final = (
-    # Count the end of a child in its group, and let the next children begin, unless a failure has stopped them, or
-    # their parent has ended. Returns the group if its parent is to be woken: all have ended, or the first one has
-    # failed. The caller has the child's row locked; the rows of others that another transaction has locked are passed
-    # over. Where the next one is of another queue, whose workers may be idle, a setting local to the transaction tells
-    # it the commit.
-    Function.of(f"""
+-- Count the end of a child in its group, and let the next children begin, unless a failure has stopped them, or
+-- their parent has ended. Returns the group if its parent is to be woken: all have ended, or the first one has
+-- failed. The caller has the child's row locked; the rows of others that another transaction has locked are passed
+-- over. Where the next one is of another queue, whose workers may be idle, a setting local to the transaction tells
+-- it the commit.
 CREATE FUNCTION durable_member_ended_1(of_child text, of_group text, how text, at timestamptz) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off SET enable_bitmapscan TO off SET enable_sort TO off AS $$
 DECLARE
@@ -28,7 +14,7 @@ DECLARE
   g record;
   one record;
   r record;
-  queues text[] := '{{}}';
+  queues text[] := '{}';
   had_turn boolean;
   begun integer := 0;
   passed_over bigint;
@@ -46,12 +32,12 @@ BEGIN
   DELETE FROM durable_turn WHERE run_id = of_child;
   had_turn := NOT FOUND;
   SELECT * INTO g FROM durable_childgroup WHERE id = of_group;
-  stops := t.is_stopped OR (how <> '{RunState.COMPLETED}' AND g.on_failure = '{OnFailure.STOP}');
+  stops := t.is_stopped OR (how <> 'completed' AND g.on_failure = 'stop');
   t.running := t.running - had_turn::integer;
   t.waiting := t.waiting - (NOT had_turn)::integer;
   IF t.waiting > 0 AND NOT stops AND NOT g.is_over THEN
     room := LEAST(t.waiting, COALESCE(g.at_once, t.waiting + t.running) - t.running);
-    IF room > 0 AND (g.when_parent_ends <> '{WhenParentEnds.CANCEL}' OR EXISTS (
+    IF room > 0 AND (g.when_parent_ends <> 'cancel' OR EXISTS (
       SELECT 1 FROM durable_run WHERE id = g.parent_id AND finished_at IS NULL
     )) THEN
       -- in the order of the index: a plan that is made while there are few turns would sort all of them for the first one
@@ -64,7 +50,7 @@ BEGIN
           CONTINUE;
         END IF;
         t.turns_from := one.position;
-        IF r.state = '{RunState.PENDING}' THEN
+        IF r.state = 'pending' THEN
           UPDATE durable_run SET wake_at = LEAST(wake_at, GREATEST(one.due_at, at)) WHERE id = one.run_id;
           IF one.due_at <= at AND r.queue <> ALL (queues) THEN
             queues := queues || r.queue::text;
@@ -74,16 +60,16 @@ BEGIN
         begun := begun + 1;
         EXIT WHEN begun = room;
       END LOOP;
-      IF queues <> '{{}}' THEN
-        queues := queues || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}');
+      IF queues <> '{}' THEN
+        queues := queues || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}');
         PERFORM set_config('durable.queues', queues::text, true);
       END IF;
     END IF;
   END IF;
   UPDATE durable_grouptally SET waiting = t.waiting - begun, running = t.running + begun,
-    completed = completed + (how = '{RunState.COMPLETED}')::integer,
-    failed = failed + (how = '{RunState.FAILED}')::integer,
-    cancelled = cancelled + (how = '{RunState.CANCELLED}')::integer, is_stopped = stops,
+    completed = completed + (how = 'completed')::integer,
+    failed = failed + (how = 'failed')::integer,
+    cancelled = cancelled + (how = 'cancelled')::integer, is_stopped = stops,
     turns_from = COALESCE(passed_over, t.turns_from)
   WHERE group_id = of_group;
   IF g.is_over THEN -- the parent may wait until the open ones are cancelled or compensated
@@ -94,28 +80,21 @@ BEGIN
     RETURN of_group;
   END IF;
   RETURN NULL;
-END $$
-"""),
-    # The row of a child is deleted: where its run has not ended, it counts as cancelled.
-    Function.of(f"""
+END $$;
+
+-- The row of a child is deleted: where its run has not ended, it counts as cancelled.
 CREATE FUNCTION durable_member_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   woken text;
 BEGIN
   IF EXISTS (SELECT 1 FROM durable_run WHERE id = OLD.run_id AND finished_at IS NULL) THEN
-    woken := durable_member_ended_1(OLD.run_id, OLD.member_of, '{RunState.CANCELLED}', now());
+    woken := durable_member_ended_1(OLD.run_id, OLD.member_of, 'cancelled', now());
     IF woken IS NOT NULL THEN
       PERFORM durable_wake_parent_1(woken, OLD.parent_id, now());
     END IF;
   END IF;
   RETURN NULL;
-END $$
-"""),
-)
+END $$;
 
-GROUP_TRIGGERS: Final = (
-    Trigger.of(
-        "CREATE TRIGGER durable_member_gone AFTER DELETE ON durable_child FOR EACH ROW "
-        "WHEN (OLD.member_of IS NOT NULL) EXECUTE FUNCTION durable_member_gone_1()"
-    ),
-)
+CREATE TRIGGER durable_member_gone AFTER DELETE ON durable_child FOR EACH ROW WHEN (OLD.member_of IS NOT NULL)
+  EXECUTE FUNCTION durable_member_gone_1();

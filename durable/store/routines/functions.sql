@@ -1,32 +1,16 @@
-"""The functions that write what a run does most often: start, claim, record, receive a message, park, end.
+-- The functions that write what a run does most often: start, claim, record, receive a message, park, end.
+--
+-- Sent as statements, these writes would spend more time on parsing and planning than on writing. A session keeps the
+-- plans of a function, whichever pooler is in between. Each function locks first and reads then, so it decides by the
+-- newest version of a row. A plan is made once and kept while tables grow, so no plan may scan a whole table.
+-- `durable.store.sql_functions` calls them.
+--
+-- A commit proves that what the pass has written last is there: its witness, an entry. The statement that locks the
+-- run's row looks for it: one look at an index, where a statement of its own would cost several times as much.
 
-Sent as statements, these writes would spend more time on parsing and planning than on writing. A session keeps the
-plans of a function, whichever pooler is in between. Each function locks first and reads then, so it decides by the
-newest version of a row. A plan is made once and kept while tables grow, so no plan may scan a whole table.
-`durable.store.sql_functions` calls them.
-"""
-
-# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
-
-from __future__ import annotations
-
-from typing import Final
-
-from durable.store.routines.definitions import Function, raised
-
-__all__ = ["FUNCTIONS"]
-
-#: Whether the witness of a commit is there, if it is an entry; false for other ones, which are JSON. The statement that
-#: locks the run's row looks for it: that is one look at an index, where a statement of its own would cost several times
-#: as much. A further parameter would cost about as much as the look.
-_WITNESSED: Final = """(witness IS NULL OR EXISTS (
-    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal))"""
-
-FUNCTIONS: Final = (
-    # Insert a new run, whose other columns are as in every new run; paused, if new starts of its workflow are held.
-    # Returns NULL if the id was taken, "" for a run that is due, and the summary of one that is held. The lock lets a
-    # release wait for the commit.
-    Function.of("""
+-- Insert a new run, whose other columns are as in every new run; paused, if new starts of its workflow are held.
+-- Returns NULL if the id was taken, "" for a run that is due, and the summary of one that is held. The lock lets a
+-- release wait for the commit.
 CREATE FUNCTION durable_start_2(
   new_id text, of_workflow text, on_queue text, with_input text, at timestamptz, due timestamptz, by_parent text,
   of_replay text
@@ -51,13 +35,12 @@ BEGIN
     INSERT INTO durable_heldstart (run_id, workflow, due_at) VALUES (new_id, of_workflow, COALESCE(due, at));
   END IF;
   RETURN COALESCE(held, '');
-END $$
-"""),
-    # Claim due runs of one queue for a worker, the longest due first, from (`since`, `since_id`) on; see `Store.claim`.
-    # Returns a row for each with the run, and a last row with the number of entries of the index that the search has
-    # visited; NULL for a paused queue, of which no run is claimed. The lower bound skips what ended runs leave in the
-    # index: two entries for each run, which no vacuum removes while a transaction holds an older snapshot.
-    Function.of(f"""
+END $$;
+
+-- Claim due runs of one queue for a worker, the longest due first, from (`since`, `since_id`) on; see `Store.claim`.
+-- Returns a row for each with the run, and a last row with the number of entries of the index that the search has
+-- visited; NULL for a paused queue, of which no run is claimed. The lower bound skips what ended runs leave in the
+-- index: two entries for each run, which no vacuum removes while a transaction holds an older snapshot.
 CREATE FUNCTION durable_claim_3(
   on_queue text, at timestamptz, until timestamptz, by_worker text, at_most integer, since timestamptz, since_id text
 ) RETURNS TABLE (run durable_run, visited bigint) LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -75,7 +58,7 @@ BEGIN
     WHERE queue = on_queue AND wake_at IS NOT NULL AND wake_at <= at AND (wake_at, id) >= (first_moment, first_id)
       AND (lease_expires_at IS NULL OR lease_expires_at <= at) AND state <> 'paused'
     ORDER BY wake_at, id LIMIT at_most FOR NO KEY UPDATE SKIP LOCKED)
-  UPDATE durable_run AS r SET fence = {raised("r.fence")},
+  UPDATE durable_run AS r SET fence = r.fence + CASE r.fence WHEN 0 THEN 536870912 ELSE 1073741824 END + floor(random() * 536870912)::bigint,
     crashes = r.crashes + (r.lease_expires_at IS NOT NULL)::integer,
     lease_expires_at = until, worker = by_worker, started_at = COALESCE(r.started_at, at),
     state = CASE r.state WHEN 'rolling_back' THEN r.state ELSE 'running' END,
@@ -84,12 +67,11 @@ BEGIN
   run := NULL;
   visited := pg_stat_get_xact_tuples_returned('durable_run_due'::regclass) - visited_before;
   RETURN NEXT;
-END $$
-"""),
-    # Raise an error, so that nothing is written, if earlier commits of the pass are not there
-    # (`durable.core.witnesses`). The caller has locked the run's row, and has not found the witness. Without an
-    # ordinal, the witness is a JSON list of such as are not a single entry, and this function looks for them.
-    Function.of("""
+END $$;
+
+-- Raise an error, so that nothing is written, if earlier commits of the pass are not there
+-- (`durable.core.witnesses`). The caller has locked the run's row, and has not found the witness. Without an
+-- ordinal, the witness is a JSON list of such as are not a single entry, and this function looks for them.
 CREATE FUNCTION durable_witness_1(of_run text, witness text, witness_ordinal bigint) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -121,10 +103,9 @@ BEGIN
     RAISE integrity_constraint_violation USING CONSTRAINT = 'durable_commits_are_there', TABLE = 'durable_entry',
       MESSAGE = format('the database has lost earlier commits of run "%s"', of_run), DETAIL = of_run;
   END IF;
-END $$
-"""),
-    # Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
-    Function.of(f"""
+END $$;
+
+-- Write entries and their metadata, given as JSON. Returns the same as durable_record_1.
 CREATE FUNCTION durable_flush_1(
   of_run text, with_fence bigint, entries json, witness text, witness_ordinal bigint
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -132,7 +113,8 @@ DECLARE
   pending text;
   is_there boolean;
 BEGIN
-  SELECT r.pending_request, {_WITNESSED} INTO pending, is_there
+  SELECT r.pending_request, (witness IS NULL OR EXISTS (
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal)) INTO pending, is_there
   FROM durable_run AS r WHERE r.id = of_run AND r.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
@@ -164,12 +146,11 @@ BEGIN
     finished_ordinal = EXCLUDED.finished_ordinal, rollback_completed_at = EXCLUDED.rollback_completed_at,
     rollback_error = EXCLUDED.rollback_error;
   RETURN pending;
-END $$
-"""),
-    # Write one entry and its metadata. Returns the pending request; NULL, with nothing written, for an older fence. A
-    # writer of a run's entries has the run's row locked, so an entry that was found stays. Most entries are new, so the
-    # function inserts first.
-    Function.of(f"""
+END $$;
+
+-- Write one entry and its metadata. Returns the pending request; NULL, with nothing written, for an older fence. A
+-- writer of a run's entries has the run's row locked, so an entry that was found stays. Most entries are new, so the
+-- function inserts first.
 CREATE FUNCTION durable_record_1(
   of_run text, with_fence bigint,
   new_location text, new_kind text, new_ordinal bigint, new_output text, new_arguments text, new_data text,
@@ -183,7 +164,8 @@ DECLARE
   is_there boolean;
   found_id bigint;
 BEGIN
-  SELECT r.pending_request, {_WITNESSED} INTO pending, is_there
+  SELECT r.pending_request, (witness IS NULL OR EXISTS (
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal)) INTO pending, is_there
   FROM durable_run AS r WHERE r.id = of_run AND r.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
@@ -210,12 +192,11 @@ BEGIN
       new_completed_at, new_finished_ordinal, new_rollback_completed_at, new_rollback_error);
   END IF;
   RETURN pending;
-END $$
-"""),
-    # Put a message into a run's inbox, and raise the run's `change_seq` by `rise`. Returns the message's place in the
-    # inbox, and the queue to notify or NULL; or the id of the message that was sent before with the same idempotency
-    # id; all NULL if there is no such run.
-    Function.of("""
+END $$;
+
+-- Put a message into a run's inbox, and raise the run's `change_seq` by `rise`. Returns the message's place in the
+-- inbox, and the queue to notify or NULL; or the id of the message that was sent before with the same idempotency
+-- id; all NULL if there is no such run.
 CREATE FUNCTION durable_send_1(
   new_id text, to_run text, to_queue text, with_body text, at timestamptz, with_idempotency_id text, rise integer,
   OUT place bigint, OUT queue_to_notify text, OUT before text
@@ -248,12 +229,11 @@ BEGIN
     AND (r.lease_expires_at IS NULL OR r.lease_expires_at <= at) THEN
     queue_to_notify := r.queue;
   END IF;
-END $$
-"""),
-    # Put messages into inboxes, in their order. Returns for each what durable_send_1 returns. Locks the runs first,
-    # the youngest first, as every function does that locks several: a child is younger than its parent, and the end of
-    # a child locks the child, then the parent.
-    Function.of("""
+END $$;
+
+-- Put messages into inboxes, in their order. Returns for each what durable_send_1 returns. Locks the runs first,
+-- the youngest first, as every function does that locks several: a child is younger than its parent, and the end of
+-- a child locks the child, then the parent.
 CREATE FUNCTION durable_sends_1(sends json) RETURNS TABLE (place bigint, queue_to_notify text, before text)
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -267,13 +247,12 @@ BEGIN
     RETURN QUERY SELECT s.place, s.queue_to_notify, s.before FROM durable_send_1(
       one.id, one.run_id, one.queue, one.body, one.sent_at, one.idempotency_id, 1) AS s;
   END LOOP;
-END $$
-"""),
-    # Write one commit; NULL for a part means that it is absent. Returns the pending request and the queues to notify
-    # (JSON); all NULL, with nothing written, for an older fence. The order of the parts matters: what is deleted may be
-    # written again, a run must not park for a message that it has just consumed, and it finds what it sends to itself
-    # when it parks.
-    Function.of(f"""
+END $$;
+
+-- Write one commit; NULL for a part means that it is absent. Returns the pending request and the queues to notify
+-- (JSON); all NULL, with nothing written, for an older fence. The order of the parts matters: what is deleted may be
+-- written again, a run must not park for a message that it has just consumed, and it finds what it sends to itself
+-- when it parks.
 CREATE FUNCTION durable_commit_1(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
@@ -285,7 +264,7 @@ DECLARE
   new durable_run;
   one record;
   notified text;
-  queues text[] := '{{}}';
+  queues text[] := '{}';
   concerned text[];
   awaited text;
   is_overruled boolean := false;
@@ -298,7 +277,8 @@ BEGIN
     PERFORM 1 FROM durable_run WHERE id = ANY(concerned) ORDER BY created_at DESC, id FOR NO KEY UPDATE;
   END IF;
   SELECT d.queue, d.state, d.waiting_for, d.change_seq, d.pending_request, d.state_after_rollback,
-    {_WITNESSED} AS is_there INTO r
+    (witness IS NULL OR EXISTS (
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal)) AS is_there INTO r
   FROM durable_run AS d WHERE d.id = of_run AND d.fence = with_fence FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN;
@@ -383,15 +363,14 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
-  IF queues <> '{{}}' THEN
+  IF queues <> '{}' THEN
     queues_to_notify := array_to_json(queues)::text;
   END IF;
-END $$
-"""),
-    # Write one commit that makes the run failed, and the run's failure with its cause and the build of the worker.
-    # Returns what durable_commit_1 returns. The lock of the cause keeps it from being deleted meanwhile; failures of
-    # one cause do not wait for it.
-    Function.of("""
+END $$;
+
+-- Write one commit that makes the run failed, and the run's failure with its cause and the build of the worker.
+-- Returns what durable_commit_1 returns. The lock of the cause keeps it from being deleted meanwhile; failures of
+-- one cause do not wait for it.
 CREATE FUNCTION durable_fail_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
@@ -430,10 +409,9 @@ BEGIN
     INSERT INTO durable_causebuild (cause_id, build, first_seen_at) VALUES (found_id, f.build, f.first_seen_at)
     ON CONFLICT (cause_id, build) DO NOTHING;
   END IF;
-END $$
-"""),
-    # Write the end of a completed run where nothing else is to be written. Returns the same as durable_record_1.
-    Function.of(f"""
+END $$;
+
+-- Write the end of a completed run where nothing else is to be written. Returns the same as durable_record_1.
 CREATE FUNCTION durable_complete_1(
   of_run text, with_fence bigint, at timestamptz, with_output text,
   witness text, witness_ordinal bigint
@@ -449,7 +427,8 @@ BEGIN
   UPDATE durable_run SET state = 'completed', output = with_output, error = NULL, origins = '[]', wake_at = NULL,
     waiting_for = '', summary = '', lease_expires_at = NULL, worker = '', pending_request = '', diverged_at = NULL,
     finished_at = at
-  WHERE id = of_run AND fence = with_fence AND {_WITNESSED};
+  WHERE id = of_run AND fence = with_fence AND (witness IS NULL OR EXISTS (
+    SELECT 1 FROM durable_entry AS e WHERE e.run_id = of_run AND e.location = witness AND e.ordinal = witness_ordinal));
   IF FOUND THEN
     RETURN '';
   END IF;
@@ -457,6 +436,4 @@ BEGIN
     PERFORM durable_witness_1(of_run, witness, witness_ordinal);
   END IF;
   RETURN NULL;
-END $$
-"""),
-)
+END $$;

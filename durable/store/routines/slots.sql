@@ -1,32 +1,12 @@
-"""Slots of limits on PostgreSQL: taking them, waiting in line, handing them on.
+-- Slots of limits on PostgreSQL: taking them, waiting in line, handing them on.
+--
+-- Every function that counts or changes the slots of a key has the key's row in durable_limitkey locked. Rows of runs
+-- are locked before rows of keys: the one function that touches another run's row while it has a key's locks it only if
+-- no other transaction has, and leaves a note for the sweep otherwise. Several keys are locked in their order. So no
+-- two of them wait for each other.
 
-Every function that counts or changes the slots of a key has the key's row in durable_limitkey locked. Rows of runs are
-locked before rows of keys: the one function that touches another run's row while it has a key's locks it only if no
-other transaction has, and leaves a note for the sweep otherwise. Several keys are locked in their order. So no two of
-them wait for each other.
-"""
-
-# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
-
-from __future__ import annotations
-
-from typing import Final
-
-from durable.core.records import HoldKind, RunState
-from durable.core.slot_records import SlotKind
-from durable.store.routines.definitions import Function
-from durable.store.row_rules import MOST_IN_LINE
-
-__all__ = ["SLOTS"]
-
-#: The run `r` may be given a slot: it goes on, it is not paused, and workers take runs of its queue.
-_MAY_BE_NEXT: Final = f"""r.state <> '{RunState.PAUSED}' AND r.finished_at IS NULL
-      AND NOT EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = '{HoldKind.QUEUE}' AND h.name = r.queue)"""
-
-SLOTS: Final = (
-    # Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if another transaction has it
-    # locked.
-    Function.of("""
+-- Lock the row of a key, which is inserted if there is none. Without `may_wait`: false if another transaction has it
+-- locked.
 CREATE FUNCTION durable_lock_limit_1(of_limit text, of_key text, may_wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
@@ -44,12 +24,11 @@ BEGIN
     END IF;
     INSERT INTO durable_limitkey ("limit", key) VALUES (of_limit, of_key) ON CONFLICT DO NOTHING;
   END LOOP;
-END $$
-"""),
-    # Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. A run whose
-    # queue was paused meanwhile, and that no worker executes, is put back to the head of the line. Returns the queue to
-    # notify, NULL for none, and '' where it has left a note.
-    Function.of(f"""
+END $$;
+
+-- Make a run due that has a slot by now, if no other transaction has its row locked; otherwise note it. A run whose
+-- queue was paused meanwhile, and that no worker executes, is put back to the head of the line. Returns the queue to
+-- notify, NULL for none, and '' where it has left a note.
 CREATE FUNCTION durable_tell_of_slot_1(of_run text, of_limit text, of_key text, at timestamptz) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -61,18 +40,18 @@ BEGIN
     INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, of_run);
     RETURN '';
   END IF;
-  IF r.state = '{RunState.PAUSED}' THEN
+  IF r.state = 'paused' THEN
     -- it was paused when the slot was on its way to it: others are to have what it does not use
-    WITH gone AS (DELETE FROM durable_slot WHERE run_id = of_run AND is_held AND kind <> '{SlotKind.OPEN}'
+    WITH gone AS (DELETE FROM durable_slot WHERE run_id = of_run AND is_held AND kind <> 'open'
       RETURNING "limit", key)
     INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, '' FROM gone;
   END IF;
-  IF r.finished_at IS NOT NULL OR r.state = '{RunState.PAUSED}' THEN
+  IF r.finished_at IS NOT NULL OR r.state = 'paused' THEN
     RETURN NULL;
   END IF;
   IF r.lease_expires_at IS NULL
-    AND EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = '{HoldKind.QUEUE}' AND h.name = r.queue) THEN
-    WITH gone AS (DELETE FROM durable_slot WHERE run_id = of_run AND is_held AND kind <> '{SlotKind.OPEN}'
+    AND EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = 'queue' AND h.name = r.queue) THEN
+    WITH gone AS (DELETE FROM durable_slot WHERE run_id = of_run AND is_held AND kind <> 'open'
       RETURNING location, "limit", key, kind, since),
     noted AS (INSERT INTO durable_slotnote ("limit", key, run_id) SELECT DISTINCT "limit", key, '' FROM gone)
     INSERT INTO durable_slot (run_id, location, "limit", key, kind, is_held, place, since, wants)
@@ -86,12 +65,11 @@ BEGIN
   END IF;
   UPDATE durable_run SET wake_at = LEAST(wake_at, at) WHERE id = of_run;
   RETURN CASE WHEN r.lease_expires_at IS NULL OR r.lease_expires_at <= at THEN r.queue END;
-END $$
-"""),
-    # Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if another
-    # transaction has the key locked. A run that is paused, or whose queue is, keeps its place and is passed by. Returns
-    # the queues to notify.
-    Function.of(f"""
+END $$;
+
+-- Give free slots of a key to the first in its line. Without `may_wait`, leave it to the sweep if another
+-- transaction has the key locked. A run that is paused, or whose queue is, keeps its place and is passed by. Returns
+-- the queues to notify.
 CREATE FUNCTION durable_hand_on_1(of_limit text, of_key text, at timestamptz, may_wait boolean) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -100,7 +78,7 @@ DECLARE
   head record;
   other record;
   full_one record;
-  queues text[] := '{{}}';
+  queues text[] := '{}';
 BEGIN
   IF NOT durable_lock_limit_1(of_limit, of_key, may_wait) THEN
     INSERT INTO durable_slotnote ("limit", key, run_id) VALUES (of_limit, of_key, '');
@@ -116,14 +94,16 @@ BEGIN
   WHILE number < most LOOP
     SELECT s.id, s.run_id, s.location, s.wants INTO head FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
     WHERE s."limit" = of_limit AND s.key = of_key AND NOT s.is_held
-      AND {_MAY_BE_NEXT}
+      AND r.state <> 'paused' AND r.finished_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = 'queue' AND h.name = r.queue)
     ORDER BY s.place LIMIT 1 FOR UPDATE OF s SKIP LOCKED;
     IF NOT FOUND THEN
       -- a place that somebody has locked is that of a run which is ending: if it goes on nevertheless, it is next
       INSERT INTO durable_slotnote ("limit", key, run_id) SELECT of_limit, of_key, '' WHERE EXISTS (
         SELECT 1 FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
         WHERE s."limit" = of_limit AND s.key = of_key AND NOT s.is_held
-          AND {_MAY_BE_NEXT});
+          AND r.state <> 'paused' AND r.finished_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = 'queue' AND h.name = r.queue));
       EXIT line;
     END IF;
     full_one := NULL;
@@ -154,12 +134,11 @@ BEGIN
     queues := queues || durable_tell_of_slot_1(head.run_id, of_limit, of_key, at);
   END LOOP;
   RETURN array_remove(queues, NULL);
-END $$
-"""),
-    # Return the line in which a run has a place. A transaction that is about nothing else (`is_alone`) does not wait
-    # for the disk while it has the key locked: the commit that parks the run is behind it in the log, and waits for
-    # both. If the server dies before, the run has neither its place nor parked, and asks again.
-    Function.of(f"""
+END $$;
+
+-- Return the line in which a run has a place. A transaction that is about nothing else (`is_alone`) does not wait
+-- for the disk while it has the key locked: the commit that parks the run is behind it in the log, and waits for
+-- both. If the server dies before, the run has neither its place nor parked, and asks again.
 CREATE FUNCTION durable_line_1(
   of_limit text, of_key text, own_place bigint, held bigint, most integer, is_alone boolean
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
@@ -171,16 +150,15 @@ BEGIN
   END IF;
   SELECT json_build_array(of_limit, of_key, 1 + count(*), held, most)::text INTO found FROM (
     SELECT 1 FROM durable_slot WHERE "limit" = of_limit AND key = of_key AND NOT is_held AND place < own_place
-    LIMIT {MOST_IN_LINE}) AS before;
+    LIMIT 1000) AS before;
   RETURN found;
-END $$
-"""),
-    # Take slots for an operation of a run: all of them, or a place in the line of the first that is full. `slots` is a
-    # JSON array of limit, key, kind and the number of a limit that is not defined yet, in the order of limits and keys.
-    # `is_ours` is NULL for an older fence. `undefined` is a limit that is not defined. Otherwise `line` is NULL where
-    # the run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits.
-    # `is_alone`: the transaction is about nothing else.
-    Function.of(f"""
+END $$;
+
+-- Take slots for an operation of a run: all of them, or a place in the line of the first that is full. `slots` is a
+-- JSON array of limit, key, kind and the number of a limit that is not defined yet, in the order of limits and keys.
+-- `is_ours` is NULL for an older fence. `undefined` is a limit that is not defined. Otherwise `line` is NULL where
+-- the run has its slots, or the limit, key, place, number held and number allowed of the line in which it waits.
+-- `is_alone`: the transaction is about nothing else.
 CREATE FUNCTION durable_acquire_1(
   of_run text, with_fence bigint, at_location text, slots json, at timestamptz, is_alone boolean,
   OUT is_ours boolean, OUT undefined text, OUT line text, OUT queues_to_notify text
@@ -192,7 +170,7 @@ DECLARE
   own bigint;
   number bigint;
   new_place bigint;
-  queues text[] := '{{}}';
+  queues text[] := '{}';
 BEGIN
   SELECT count(*), count(*) FILTER (WHERE s.is_held
     AND EXISTS (SELECT 1 FROM json_array_elements(slots) AS x WHERE (x ->> 0, x ->> 1) = (s."limit", s.key)))
@@ -245,7 +223,7 @@ BEGIN
     END IF;
     queues := queues || durable_hand_on_1(w."limit", w.key, at, true);
   END LOOP;
-  IF queues <> '{{}}' THEN
+  IF queues <> '{}' THEN
     queues_to_notify := array_to_json(queues)::text;
   END IF;
   -- of an earlier attempt of another version of the code, which wanted others
@@ -268,7 +246,8 @@ BEGIN
     IF number >= most OR EXISTS (
       SELECT 1 FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
       WHERE s."limit" = w."limit" AND s.key = w.key AND NOT s.is_held AND (mine.id IS NULL OR s.id <> mine.id)
-        AND {_MAY_BE_NEXT}
+        AND r.state <> 'paused' AND r.finished_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = 'queue' AND h.name = r.queue)
         AND (mine.id IS NULL OR (mine."limit", mine.key) <> (w."limit", w.key) OR s.place < mine.place)
     ) THEN
       IF mine.id IS NULL OR (mine."limit", mine.key) <> (w."limit", w.key) THEN
@@ -294,25 +273,24 @@ BEGIN
   SELECT of_run, at_location, x ->> 0, x ->> 1, x ->> 2, true, 0, at, '[]' FROM json_array_elements(slots) AS x
   WHERE NOT EXISTS (SELECT 1 FROM durable_slot AS s
     WHERE s.run_id = of_run AND s.location = at_location AND s."limit" = x ->> 0 AND s.key = x ->> 1);
-END $$
-"""),
-    # Write what a commit does to the slots of its run, after everything else: give some up, hand them on, and make the
-    # run due if it parks for slots that are its own by now. The end of the run has noted what it gave up. Returns the
-    # queues to notify, as JSON.
-    Function.of(f"""
+END $$;
+
+-- Write what a commit does to the slots of its run, after everything else: give some up, hand them on, and make the
+-- run due if it parks for slots that are its own by now. The end of the run has noted what it gave up. Returns the
+-- queues to notify, as JSON.
 CREATE FUNCTION durable_change_slots_1(
   of_run text, at timestamptz, released json, is_left boolean, awaited json
 ) RETURNS text LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   k record;
-  queues text[] := '{{}}';
+  queues text[] := '{}';
   own text;
 BEGIN
   FOR k IN
     WITH gone AS (
       DELETE FROM durable_slot WHERE run_id = of_run
         AND (location IN (SELECT json_array_elements_text(released))
-          OR (is_left AND is_held AND kind <> '{SlotKind.OPEN}' AND location NOT IN (SELECT json_array_elements_text(awaited))))
+          OR (is_left AND is_held AND kind <> 'open' AND location NOT IN (SELECT json_array_elements_text(awaited))))
       RETURNING "limit", key),
     noted AS (DELETE FROM durable_slotnote WHERE run_id = of_run RETURNING "limit", key)
     SELECT "limit", key FROM gone UNION SELECT "limit", key FROM noted ORDER BY 1, 2
@@ -323,21 +301,20 @@ BEGIN
     SELECT 1 FROM json_array_elements_text(awaited) AS a(location) WHERE NOT EXISTS (
       SELECT 1 FROM durable_slot AS s WHERE s.run_id = of_run AND s.location = a.location AND NOT s.is_held)
   ) THEN
-    UPDATE durable_run SET wake_at = at WHERE id = of_run AND finished_at IS NULL AND state <> '{RunState.PAUSED}'
+    UPDATE durable_run SET wake_at = at WHERE id = of_run AND finished_at IS NULL AND state <> 'paused'
     RETURNING queue INTO own;
     queues := queues || own;
   END IF;
-  RETURN CASE WHEN queues <> '{{}}' THEN array_to_json(array_remove(queues, NULL))::text END;
-END $$
-"""),
-    # Do what is noted, at most so much of it; and take slots back that were handed to runs of a queue which was paused
-    # meanwhile. Returns the queues to notify, as JSON, and how much was done.
-    Function.of(f"""
+  RETURN CASE WHEN queues <> '{}' THEN array_to_json(array_remove(queues, NULL))::text END;
+END $$;
+
+-- Do what is noted, at most so much of it; and take slots back that were handed to runs of a queue which was paused
+-- meanwhile. Returns the queues to notify, as JSON, and how much was done.
 CREATE FUNCTION durable_sweep_slots_1(at timestamptz, most integer, OUT queues_to_notify text, OUT number integer)
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   k record;
-  queues text[] := '{{}}';
+  queues text[] := '{}';
 BEGIN
   number := 0;
   FOR k IN SELECT id, "limit", key, run_id FROM durable_slotnote ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED LOOP
@@ -355,21 +332,19 @@ BEGIN
         SELECT id FROM durable_run WHERE id = k.run_id AND lease_expires_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
     END IF;
     IF EXISTS (SELECT 1 FROM durable_limitkey WHERE "limit" = k."limit" AND key = k.key) THEN
-      IF EXISTS (SELECT 1 FROM durable_hold WHERE kind = '{HoldKind.QUEUE}')
+      IF EXISTS (SELECT 1 FROM durable_hold WHERE kind = 'queue')
         AND durable_lock_limit_1(k."limit", k.key, false) THEN
         PERFORM durable_tell_of_slot_1(held.run_id, k."limit", k.key, at) FROM (
           SELECT DISTINCT s.run_id FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
-          JOIN durable_hold AS h ON h.kind = '{HoldKind.QUEUE}' AND h.name = r.queue
-          WHERE s."limit" = k."limit" AND s.key = k.key AND s.is_held AND s.kind <> '{SlotKind.OPEN}'
+          JOIN durable_hold AS h ON h.kind = 'queue' AND h.name = r.queue
+          WHERE s."limit" = k."limit" AND s.key = k.key AND s.is_held AND s.kind <> 'open'
             AND r.lease_expires_at IS NULL) AS held;
       END IF;
       queues := queues || durable_hand_on_1(k."limit", k.key, at, false);
     END IF;
     number := number + 1;
   END LOOP;
-  IF queues <> '{{}}' THEN
+  IF queues <> '{}' THEN
     queues_to_notify := array_to_json(array_remove(queues, NULL))::text;
   END IF;
-END $$
-"""),
-)
+END $$;

@@ -1,42 +1,13 @@
-"""The guards: triggers that keep the invariants of runs and entries on PostgreSQL, in place of constraints.
+-- The guards: triggers that keep the invariants of runs and entries on PostgreSQL, in place of constraints.
+--
+-- PostgreSQL parses the expressions of a table's check constraints for each statement that writes to the table, and
+-- runs a statement of its own for the row that a foreign key names. Together these took a third of what the server
+-- spent on recording a step. A session compiles a trigger's function once. A guard refuses what the constraint of the
+-- same name refuses, with the same error.
+--
+-- A function that has the run's row locked writes what refers to a run or an entry, so the referenced row exists. What
+-- has to be refused is the deletion of a row that leaves its own rows behind, perhaps to a later run of the same id.
 
-PostgreSQL parses the expressions of a table's check constraints for each statement that writes to the table, and runs
-a statement of its own for the row that a foreign key names. Together these took a third of what the server spent on
-recording a step. A session compiles a trigger's function once. A guard refuses what the constraint of the same name
-refuses, with the same error.
-
-A function that has the run's row locked writes what refers to a run or an entry, so the referenced row exists. What has
-to be refused is the deletion of a row that leaves its own rows behind, perhaps to a later run of the same id.
-"""
-
-from __future__ import annotations
-
-from typing import Final
-
-from durable.store.routines.definitions import Function, Trigger
-
-__all__ = ["GUARDED", "GUARDS", "REFERENCES", "TRIGGERS"]
-
-#: The models whose check constraints and foreign keys the guards replace.
-GUARDED: Final = ("Run", "Entry", "EntryMetadata")
-
-#: By table, the foreign key that the guards replace: its column, the other table and that table's key.
-REFERENCES: Final = {
-    "durable_entry": ("run_id", "durable_run", "id"),
-    "durable_entrymetadata": ("entry_id", "durable_entry", "id"),
-}
-
-#: The end of a guard that checks a row. It raises the error that PostgreSQL raises for a constraint.
-_REFUSE: Final = """
-  IF broken IS NOT NULL THEN
-    RAISE check_violation USING CONSTRAINT = broken, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA,
-      MESSAGE = format('row for relation "%s" violates check constraint "%s"', TG_TABLE_NAME, broken);
-  END IF;
-  RETURN NEW;
-"""
-
-GUARDS: Final = (
-    Function.of(f"""
 CREATE FUNCTION durable_run_guard_1() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
@@ -56,18 +27,28 @@ DECLARE
     WHEN NEW.parent_id = NEW.id THEN 'durable_run_is_not_its_own_parent'
     WHEN NEW.id = '' THEN 'durable_run_has_an_id'
   END;
-BEGIN{_REFUSE}END $$
-"""),
-    Function.of(f"""
+BEGIN
+  IF broken IS NOT NULL THEN
+    RAISE check_violation USING CONSTRAINT = broken, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA,
+      MESSAGE = format('row for relation "%s" violates check constraint "%s"', TG_TABLE_NAME, broken);
+  END IF;
+  RETURN NEW;
+END $$;
+
 CREATE FUNCTION durable_entry_guard_4() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
     WHEN NEW.kind NOT IN ('step', 'loop', 'sleep', 'message', 'send', 'join', 'race', 'removed', 'version_check',
       'rollback_checkpoint', 'compensate', 'child', 'map', 'tag') THEN 'durable_entry_kind_is_known'
   END;
-BEGIN{_REFUSE}END $$
-"""),
-    Function.of(f"""
+BEGIN
+  IF broken IS NOT NULL THEN
+    RAISE check_violation USING CONSTRAINT = broken, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA,
+      MESSAGE = format('row for relation "%s" violates check constraint "%s"', TG_TABLE_NAME, broken);
+  END IF;
+  RETURN NEW;
+END $$;
+
 CREATE FUNCTION durable_metadata_guard_1() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   broken text := CASE
@@ -75,11 +56,16 @@ DECLARE
       THEN 'durable_metadata_status_is_known'
     WHEN NEW.attempts < 0 THEN 'durable_metadata_attempts_from_zero'
   END;
-BEGIN{_REFUSE}END $$
-"""),
-    # After a statement that deleted runs or emptied the table. Without foreign keys, TRUNCATE ... CASCADE does not
-    # empty the tables of entries and metadata; this does.
-    Function.of("""
+BEGIN
+  IF broken IS NOT NULL THEN
+    RAISE check_violation USING CONSTRAINT = broken, TABLE = TG_TABLE_NAME, SCHEMA = TG_TABLE_SCHEMA,
+      MESSAGE = format('row for relation "%s" violates check constraint "%s"', TG_TABLE_NAME, broken);
+  END IF;
+  RETURN NEW;
+END $$;
+
+-- After a statement that deleted runs or emptied the table. Without foreign keys, TRUNCATE ... CASCADE does not
+-- empty the tables of entries and metadata; this does.
 CREATE FUNCTION durable_run_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   IF TG_OP = 'TRUNCATE' THEN
@@ -92,9 +78,8 @@ BEGIN
       HINT = 'Delete the rows of durable_entrymetadata and durable_entry first, or delete runs with Run.objects.';
   END IF;
   RETURN NULL;
-END $$
-"""),
-    Function.of("""
+END $$;
+
 CREATE FUNCTION durable_entry_gone_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   IF TG_OP = 'TRUNCATE' THEN
@@ -107,10 +92,9 @@ BEGIN
       HINT = 'Delete the rows of durable_entrymetadata first.';
   END IF;
   RETURN NULL;
-END $$
-"""),
-    # A run that has entries keeps its id.
-    Function.of("""
+END $$;
+
+-- A run that has entries keeps its id.
 CREATE FUNCTION durable_run_renamed_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM durable_entry WHERE run_id = OLD.id) THEN
@@ -119,37 +103,26 @@ BEGIN
       HINT = 'Start a new run instead, or replay this one under a new id.';
   END IF;
   RETURN NEW;
-END $$
-"""),
-)
+END $$;
 
+CREATE TRIGGER durable_guard BEFORE INSERT OR UPDATE ON durable_run FOR EACH ROW EXECUTE FUNCTION durable_run_guard_1();
 
-def _guard(table: str, function: str, name: str = "durable_guard") -> Trigger:
-    return Trigger.of(
-        f"CREATE TRIGGER {name} BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"
-    )
+CREATE TRIGGER durable_guard_4 BEFORE INSERT OR UPDATE ON durable_entry FOR EACH ROW
+  EXECUTE FUNCTION durable_entry_guard_4();
 
+CREATE TRIGGER durable_guard BEFORE INSERT OR UPDATE ON durable_entrymetadata FOR EACH ROW
+  EXECUTE FUNCTION durable_metadata_guard_1();
 
-def _gone(table: str, function: str) -> tuple[Trigger, Trigger]:
-    return (
-        Trigger.of(
-            f"CREATE TRIGGER durable_gone AFTER DELETE ON {table} REFERENCING OLD TABLE AS gone "
-            f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
-        ),
-        Trigger.of(
-            f"CREATE TRIGGER durable_emptied AFTER TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
-        ),
-    )
+CREATE TRIGGER durable_gone AFTER DELETE ON durable_run REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
+  EXECUTE FUNCTION durable_run_gone_1();
 
+CREATE TRIGGER durable_emptied AFTER TRUNCATE ON durable_run FOR EACH STATEMENT EXECUTE FUNCTION durable_run_gone_1();
 
-TRIGGERS: Final = (
-    _guard("durable_run", "durable_run_guard_1"),
-    _guard("durable_entry", "durable_entry_guard_4", "durable_guard_4"),
-    _guard("durable_entrymetadata", "durable_metadata_guard_1"),
-    *_gone("durable_run", "durable_run_gone_1"),
-    *_gone("durable_entry", "durable_entry_gone_1"),
-    Trigger.of(
-        "CREATE TRIGGER durable_renamed BEFORE UPDATE OF id ON durable_run FOR EACH ROW WHEN (OLD.id <> NEW.id) "
-        "EXECUTE FUNCTION durable_run_renamed_1()"
-    ),
-)
+CREATE TRIGGER durable_gone AFTER DELETE ON durable_entry REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
+  EXECUTE FUNCTION durable_entry_gone_1();
+
+CREATE TRIGGER durable_emptied AFTER TRUNCATE ON durable_entry FOR EACH STATEMENT
+  EXECUTE FUNCTION durable_entry_gone_1();
+
+CREATE TRIGGER durable_renamed BEFORE UPDATE OF id ON durable_run FOR EACH ROW WHEN (OLD.id <> NEW.id)
+  EXECUTE FUNCTION durable_run_renamed_1();

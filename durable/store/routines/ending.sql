@@ -1,82 +1,42 @@
-"""The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
+-- The end of a run on PostgreSQL: one function that a trigger calls, whatever statement has ended the run.
+--
+-- What must happen with every end happens here: the key of the run is free again, its slots and reservations of limits
+-- are given up, the parent that waits for the run is woken, or the run's group counts it (`groups.sql`), and the run's
+-- open children are cancelled. For a run without a key that is no child and has none it is one look at an index for
+-- each, and nothing is written.
+--
+-- A child's end holds the child's row and then locks the parent's, which may wait. The end of a parent holds the
+-- parent's row and never waits for a child's: what is locked is left to the sweep (`durable_cascade`).
 
-What must happen with every end happens here: the key of the run is free again, its slots and reservations of limits are
-given up, the parent that waits for the run is woken, or the run's group counts it (`durable.store.routines.groups`),
-and the run's open children are cancelled. For a run without a key that is no child and has none it is one look at an
-index for each, and nothing is written.
-
-A child's end holds the child's row and then locks the parent's, which may wait. The end of a parent holds the parent's
-row and never waits for a child's: what is locked is left to the sweep (`durable_cascade`).
-"""
-
-# ruff: noqa: S608 - texts are made of the engine's own words alone; values are parameters
-
-from __future__ import annotations
-
-from typing import Final
-
-from durable.core.records import ENDED, Request, RunState, WhenParentEnds
-from durable.core.summary import DROPPED, PARENT_ENDED, SummaryKind
-from durable.store.routines.definitions import Function, Trigger
-from durable.store.row_rules import CASCADED_AT_ONCE
-
-__all__ = ["ENDING", "ENDING_TRIGGERS", "MESSAGES_LEFT"]
-
-#: The constraint that is named where a run with a key is not completed, because it has not received all messages.
-MESSAGES_LEFT: Final = "durable_messages_left"
-
-_ENDED: Final = ", ".join(f"'{each}'" for each in sorted(ENDED))
-
-#: A child that is to be cancelled: dropped, or left by a parent that has ended. It is not ending already, and is not
-#: being compensated.
-_CANCELLABLE: Final = f"""c.parent_id = of_parent
-      AND (c.is_dropped
-        OR EXISTS (SELECT 1 FROM durable_childgroup AS g WHERE g.id = c.member_of AND g.is_dropped)
-        OR (parent_state <> '' AND c.when_parent_ends = '{WhenParentEnds.CANCEL.value}'))
-      AND r.state NOT IN ({_ENDED}, '{RunState.ROLLING_BACK}') AND r.state_after_rollback = ''
-      AND r.pending_request NOT IN ('{Request.CANCEL}', '{Request.CANCEL_ROLLBACK}')"""
-
-_WHY: Final = f"""CASE WHEN parent_state = '' THEN format('{DROPPED.format(parent="%s")}', of_parent)
-    ELSE format('{PARENT_ENDED.format(parent="%s", state="%s")}', of_parent, parent_state) END"""
-_SUMMARY: Final = f"""CASE WHEN parent_state = ''
-    THEN format('{{{{"kind":"{SummaryKind.DROPPED.value}","parent":%s}}}}', to_json(of_parent))
-    ELSE format('{{{{"kind":"{SummaryKind.PARENT_ENDED.value}","parent":%s,"state":%s}}}}', to_json(of_parent),
-      to_json(parent_state)) END""".replace("{{", "{").replace("}}", "}")
-
-#: The queues to notify after the end of a child: that of the parent if it is due, and those of the children of its
-#: group whose turn has come.
-_TO_NOTIFY: Final = f"""ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
-      AND state NOT IN ({_ENDED}, '{RunState.PAUSED}') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
-      || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{{}}')"""
-
-ENDING: Final = (
-    # Make a parent due that waits for the end of this child; do nothing if it does not wait for it, or has ended. The
-    # lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it.
-    Function.of(f"""
+-- Make a parent due that waits for the end of this child; do nothing if it does not wait for it, or has ended. The
+-- lock comes first: a parent that is about to park either sees the child's end, or is seen to wait for it.
 CREATE FUNCTION durable_wake_parent_1(of_child text, of_parent text, at timestamptz) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   p record;
 BEGIN
   SELECT state, waiting_for INTO p FROM durable_run WHERE id = of_parent FOR NO KEY UPDATE;
-  IF FOUND AND p.state NOT IN ({_ENDED})
+  IF FOUND AND p.state NOT IN ('cancelled', 'completed', 'failed')
     AND (p.waiting_for = '*' OR strpos(p.waiting_for, '/~' || of_child || '/') > 0) THEN
     UPDATE durable_run SET wake_at = LEAST(wake_at, at) WHERE id = of_parent;
   END IF;
-END $$
-"""),
-    # Cancel the open children of a run that has ended, and the dropped ones of a run that has not (then `parent_state`
-    # is ""), as `transitions.cancelled_at_once` does it, or `transitions.cancel_requested` for one that a worker has.
-    # Each end fires the trigger again, which cancels the children's children. One transaction ends a bounded number;
-    # what is left is noted for the sweep. Returns how many were cancelled or asked to end.
-    Function.of(f"""
+END $$;
+
+-- Cancel the open children of a run that has ended, and the dropped ones of a run that has not (then `parent_state`
+-- is ""), as `transitions.cancelled_at_once` does it, or `transitions.cancel_requested` for one that a worker has.
+-- Each end fires the trigger again, which cancels the children's children. One transaction ends a bounded number;
+-- what is left is noted for the sweep. Returns how many were cancelled or asked to end.
 CREATE FUNCTION durable_end_children_1(of_parent text, at timestamptz, parent_state text) RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   before integer := COALESCE(NULLIF(current_setting('durable.cascaded', true), '')::integer, 0);
   number integer := 0;
-  why text := {_WHY};
-  how text := {_SUMMARY};
+  why text := CASE WHEN parent_state = '' THEN format('its parent "%s" has taken its start back', of_parent)
+    ELSE format('its parent "%s" has ended (%s)', of_parent, parent_state) END;
+  how text := CASE WHEN parent_state = ''
+    THEN format('{"kind":"dropped","parent":%s}', to_json(of_parent))
+    ELSE format('{"kind":"parent_ended","parent":%s,"state":%s}', to_json(of_parent),
+      to_json(parent_state)) END;
   one record;
   -- the caller has the parent's row locked, and so must not wait for a tally
   groups text[] := ARRAY(SELECT t.group_id FROM durable_childgroup AS g JOIN durable_grouptally AS t ON t.group_id = g.id
@@ -85,18 +45,23 @@ BEGIN
   FOR one IN
     SELECT r.id, COALESCE(r.lease_expires_at > at, false) AS is_held
     FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
-    WHERE {_CANCELLABLE} AND (c.member_of IS NULL OR c.member_of = ANY(groups))
-    ORDER BY c.position LIMIT {CASCADED_AT_ONCE} - before FOR NO KEY UPDATE OF r SKIP LOCKED
+    WHERE c.parent_id = of_parent
+      AND (c.is_dropped
+        OR EXISTS (SELECT 1 FROM durable_childgroup AS g WHERE g.id = c.member_of AND g.is_dropped)
+        OR (parent_state <> '' AND c.when_parent_ends = 'cancel'))
+      AND r.state NOT IN ('cancelled', 'completed', 'failed', 'rolling_back') AND r.state_after_rollback = ''
+      AND r.pending_request NOT IN ('cancel', 'cancel_rollback') AND (c.member_of IS NULL OR c.member_of = ANY(groups))
+    ORDER BY c.position LIMIT 300 - before FOR NO KEY UPDATE OF r SKIP LOCKED
   LOOP
     before := COALESCE(NULLIF(current_setting('durable.cascaded', true), '')::integer, 0);
-    EXIT WHEN before >= {CASCADED_AT_ONCE};
+    EXIT WHEN before >= 300;
     PERFORM set_config('durable.cascaded', (before + 1)::text, true);
     number := number + 1;
     IF one.is_held THEN
-      UPDATE durable_run SET pending_request = '{Request.CANCEL}', request_reason = why, change_seq = change_seq + 1
+      UPDATE durable_run SET pending_request = 'cancel', request_reason = why, change_seq = change_seq + 1
       WHERE id = one.id;
     ELSE
-      UPDATE durable_run SET state = '{RunState.CANCELLED}', change_seq = change_seq + 1, fence = fence + 1,
+      UPDATE durable_run SET state = 'cancelled', change_seq = change_seq + 1, fence = fence + 1,
         worker = '', lease_expires_at = NULL, pending_request = '', request_reason = why, wake_at = NULL,
         waiting_for = '', diverged_at = NULL, finished_at = at, summary = how
       WHERE id = one.id;
@@ -104,18 +69,22 @@ BEGIN
   END LOOP;
   IF EXISTS (
     SELECT 1 FROM durable_child AS c JOIN durable_run AS r ON r.id = c.run_id
-    WHERE {_CANCELLABLE}
+    WHERE c.parent_id = of_parent
+      AND (c.is_dropped
+        OR EXISTS (SELECT 1 FROM durable_childgroup AS g WHERE g.id = c.member_of AND g.is_dropped)
+        OR (parent_state <> '' AND c.when_parent_ends = 'cancel'))
+      AND r.state NOT IN ('cancelled', 'completed', 'failed', 'rolling_back') AND r.state_after_rollback = ''
+      AND r.pending_request NOT IN ('cancel', 'cancel_rollback')
   ) THEN
     INSERT INTO durable_cascade (run_id, began_at) VALUES (of_parent, at) ON CONFLICT (run_id) DO NOTHING;
   ELSE
     DELETE FROM durable_cascade WHERE run_id = of_parent;
   END IF;
   RETURN number;
-END $$
-"""),
-    # Cancel these children of a run that goes on, which the caller has locked, and for each place ("a/loop/") the open
-    # children that were started below; without `every`, only those that its end would cancel.
-    Function.of(f"""
+END $$;
+
+-- Cancel these children of a run that goes on, which the caller has locked, and for each place ("a/loop/") the open
+-- children that were started below; without `every`, only those that its end would cancel.
 CREATE FUNCTION durable_drop_children_1(of_parent text, children text[], at timestamptz, every boolean) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -123,24 +92,23 @@ DECLARE
   is_one boolean;
 BEGIN
   UPDATE durable_child SET is_dropped = true WHERE run_id = ANY(children) AND parent_id = of_parent
-    AND (every OR when_parent_ends = '{WhenParentEnds.CANCEL.value}');
+    AND (every OR when_parent_ends = 'cancel');
   is_one := FOUND;
-  IF places <> '{{}}' THEN
+  IF places <> '{}' THEN
     UPDATE durable_child AS c SET is_dropped = true FROM durable_run AS r
     WHERE c.parent_id = of_parent AND r.id = c.run_id AND r.finished_at IS NULL AND NOT c.is_dropped
-      AND (every OR c.when_parent_ends = '{WhenParentEnds.CANCEL.value}')
+      AND (every OR c.when_parent_ends = 'cancel')
       AND EXISTS (SELECT 1 FROM unnest(places) AS place WHERE starts_with(c.location, place));
     is_one := is_one OR FOUND;
   END IF;
   IF is_one THEN
     PERFORM durable_end_children_1(of_parent, at, '');
   END IF;
-END $$
-"""),
-    # Go on with the children of the first parent behind this one whose end has left some. Returns that parent and how
-    # many were cancelled or asked to end; NULL if there is none. Others lock the parent's row first and this row then,
-    # so this does not wait for the parent's. The tallies of the groups come before both, as in a commit.
-    Function.of("""
+END $$;
+
+-- Go on with the children of the first parent behind this one whose end has left some. Returns that parent and how
+-- many were cancelled or asked to end; NULL if there is none. Others lock the parent's row first and this row then,
+-- so this does not wait for the parent's. The tallies of the groups come before both, as in a commit.
 CREATE FUNCTION durable_cascade_1(after text, at timestamptz, OUT of_parent text, OUT number integer)
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -163,12 +131,11 @@ BEGIN
   IF FOUND THEN
     number := durable_end_children_1(of_parent, at, p.parent_state);
   END IF;
-END $$
-"""),
-    # Write a commit that starts children, that parks for the end of some, or that ends the run of a parent: what
-    # durable_commit_1, or durable_fail_2 with a failure, writes, and then the rest. NULL for a part means that it is
-    # absent. Returns what durable_commit_1 returns. A child's id that another run has raises a unique violation.
-    Function.of(f"""
+END $$;
+
+-- Write a commit that starts children, that parks for the end of some, or that ends the run of a parent: what
+-- durable_commit_1, or durable_fail_2 with a failure, writes, and then the rest. NULL for a part means that it is
+-- absent. Returns what durable_commit_1 returns. A child's id that another run has raises a unique violation.
 CREATE FUNCTION durable_commit_2(
   of_run text, with_fence bigint, at timestamptz, deleted json, entries json, failures json, consumed json,
   unreceived json, patch jsonb, known_change_seq bigint, sends json,
@@ -178,8 +145,8 @@ CREATE FUNCTION durable_commit_2(
 DECLARE
   one record;
   summary text;
-  queues text[] := '{{}}';
-  taken text[] := '{{}}';
+  queues text[] := '{}';
+  taken text[] := '{}';
   has_rank boolean;
 BEGIN
   IF starts IS NOT NULL THEN
@@ -256,7 +223,7 @@ BEGIN
   END IF;
   IF awaited IS NOT NULL AND EXISTS (
     SELECT 1 FROM json_array_elements_text(awaited) AS a(id) LEFT JOIN durable_run AS r ON r.id = a.id
-    WHERE r.id IS NULL OR r.state IN ({_ENDED})
+    WHERE r.id IS NULL OR r.state IN ('cancelled', 'completed', 'failed')
   ) THEN
     UPDATE durable_run SET wake_at = at WHERE id = of_run AND finished_at IS NULL RETURNING queue INTO one;
     IF FOUND THEN
@@ -264,16 +231,17 @@ BEGIN
     END IF;
   END IF;
   IF of_parent IS NOT NULL THEN
-    queues := queues || {_TO_NOTIFY};
+    queues := queues || ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
+      AND state NOT IN ('cancelled', 'completed', 'failed', 'paused') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
+      || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}');
   END IF;
-  IF queues <> '{{}}' THEN
+  IF queues <> '{}' THEN
     queues_to_notify := array_to_json(ARRAY(SELECT json_array_elements_text(queues_to_notify::json)) || queues)::text;
   END IF;
-END $$
-"""),
-    # Write the end of a completed child where nothing else is to be written, as durable_complete_1 does. Returns the
-    # same as durable_commit_1.
-    Function.of(f"""
+END $$;
+
+-- Write the end of a completed child where nothing else is to be written, as durable_complete_1 does. Returns the
+-- same as durable_commit_1.
 CREATE FUNCTION durable_complete_2(
   of_run text, with_fence bigint, at timestamptz, with_output text,
   witness text, witness_ordinal bigint, of_parent text,
@@ -284,17 +252,18 @@ DECLARE
 BEGIN
   pending := durable_complete_1(of_run, with_fence, at, with_output, witness, witness_ordinal);
   IF pending IS NOT NULL THEN
-    queues := {_TO_NOTIFY};
-    IF queues <> '{{}}' THEN
+    queues := ARRAY(SELECT queue::text FROM durable_run WHERE id = of_parent AND wake_at <= at
+      AND state NOT IN ('cancelled', 'completed', 'failed', 'paused') AND (lease_expires_at IS NULL OR lease_expires_at <= at))
+      || COALESCE(NULLIF(current_setting('durable.queues', true), '')::text[], '{}');
+    IF queues <> '{}' THEN
       queues_to_notify := array_to_json(queues)::text;
     END IF;
   END IF;
-END $$
-"""),
-    # The end of a run: called for each row whose `finished_at` is set, and for the deletion of an open run. A run with
-    # a key is not completed while messages of `start_or_send` are in its inbox: the worker gives them to another run,
-    # which takes the key, and completes it then.
-    Function.of(f"""
+END $$;
+
+-- The end of a run: called for each row whose `finished_at` is set, and for the deletion of an open run. A run with
+-- a key is not completed while messages of `start_or_send` are in its inbox: the worker gives them to another run,
+-- which takes the key, and completes it then.
 CREATE FUNCTION durable_ended_1() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
   is_child boolean;
@@ -325,11 +294,11 @@ BEGIN
     EXISTS (SELECT 1 FROM durable_reservation WHERE run_id = NEW.id)
   INTO is_child, is_parent, has_key, has_slot, has_reservation;
   IF has_key THEN
-    IF NEW.state = '{RunState.COMPLETED}' AND EXISTS (
+    IF NEW.state = 'completed' AND EXISTS (
       SELECT 1 FROM durable_queuemessage AS m JOIN durable_keyedsend AS s ON s.message_id = m.id
       WHERE m.run_id = NEW.id AND m.state = 'pending' AND s.run_id = NEW.id
     ) THEN
-      RAISE unique_violation USING CONSTRAINT = '{MESSAGES_LEFT}', TABLE = 'durable_keyedsend',
+      RAISE unique_violation USING CONSTRAINT = 'durable_messages_left', TABLE = 'durable_keyedsend',
         MESSAGE = 'the run has not received all messages that were sent to its key', DETAIL = NEW.id;
     END IF;
     UPDATE durable_runkey SET is_open = NULL WHERE run_id = NEW.id;
@@ -356,17 +325,12 @@ BEGIN
     PERFORM durable_end_children_1(NEW.id, NEW.finished_at, NEW.state);
   END IF;
   RETURN NULL;
-END $$
-"""),
-)
+END $$;
 
-ENDING_TRIGGERS: Final = (
-    Trigger.of(
-        "CREATE TRIGGER durable_ended AFTER UPDATE OF state ON durable_run FOR EACH ROW "
-        "WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION durable_ended_1()"
-    ),
-    Trigger.of(
-        "CREATE TRIGGER durable_ended_by_deletion AFTER DELETE ON durable_run FOR EACH ROW "
-        "WHEN (OLD.finished_at IS NULL AND OLD.parent_id IS NOT NULL) EXECUTE FUNCTION durable_ended_1()"
-    ),
-)
+CREATE TRIGGER durable_ended AFTER UPDATE OF state ON durable_run FOR EACH ROW
+  WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL)
+  EXECUTE FUNCTION durable_ended_1();
+
+CREATE TRIGGER durable_ended_by_deletion AFTER DELETE ON durable_run FOR EACH ROW
+  WHEN (OLD.finished_at IS NULL AND OLD.parent_id IS NOT NULL)
+  EXECUTE FUNCTION durable_ended_1();
