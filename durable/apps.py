@@ -8,8 +8,6 @@ from django.apps import AppConfig
 from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
 
-__all__ = ["DurableConfig"]
-
 
 def count_long_histories(now: datetime) -> None:
     """Count the histories that are noted as long; only the process of the sweep needs what this imports."""

@@ -72,25 +72,6 @@ from durable.guard import MODES
 from durable.mistakes import error_classes
 from durable.tag_hashes import KINDS
 
-__all__ = [
-    "check_atomic_requests",
-    "check_cachalot",
-    "check_codec",
-    "check_database",
-    "check_isolation",
-    "check_queues",
-    "check_redaction",
-    "check_retention",
-    "check_router",
-    "check_rqworker",
-    "check_serializers",
-    "check_settings",
-    "check_sqlite",
-    "check_time_zones",
-    "check_vendor",
-    "check_workflows",
-]
-
 TAG = "durable"
 JSON_SERIALIZERS = ("rq.serializers.JSONSerializer", "json")
 WORKER = "durable.rq_workers.Worker"

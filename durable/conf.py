@@ -19,8 +19,6 @@ from django.core.signals import setting_changed
 from durable.core.duration import Duration, seconds
 from durable.core.mistakes import MISTAKES
 
-__all__ = ["DEFAULT_MISTAKES", "DURATIONS", "Conf", "Values", "conf"]
-
 #: The classes of mistakes unless a project or a workflow names others; their subclasses count. Django raises its own
 #: one where a coroutine uses the ORM.
 DEFAULT_MISTAKES: Final[tuple[type[Exception], ...]] = (*MISTAKES, SynchronousOnlyOperation)

@@ -29,17 +29,6 @@ NETWORK_ADVICE: Final = (
     'Settings for a failover are in docs/guides/deploying.md, "When the database fails over".'
 )
 
-__all__ = [
-    "NETWORK_ADVICE",
-    "check_cached_tables",
-    "check_network_options",
-    "check_routines",
-    "check_server_isolation",
-    "check_server_version",
-    "missing_network_options",
-    "unsuitable",
-]
-
 
 @register(Tags.database)
 def check_server_isolation(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:

@@ -15,8 +15,6 @@ from durable.core.rates import RateWant, rate_of
 from durable.core.slot_records import SlotWant
 from durable.core.workflow_limits import Limit, WorkflowLimits
 
-__all__ = ["check_defined", "defined", "undefined", "with_rate"]
-
 
 def defined(want: SlotWant) -> SlotWant:
     """Return the want with the number of slots that the setting LIMITS, or else a workflow, gives the limit."""

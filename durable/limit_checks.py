@@ -7,8 +7,6 @@ from django.core.checks import CheckMessage, Error, register
 from durable.core import registry
 from durable.declared_limits import undefined
 
-__all__ = ["check_limits"]
-
 
 @register("durable")
 def check_limits(**_: object) -> list[CheckMessage]:

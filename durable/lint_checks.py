@@ -13,8 +13,6 @@ from pathlib import Path
 
 from django.core.checks import CheckMessage, Warning, register
 
-__all__ = ["check_code", "leaves_code_out", "without_code"]
-
 _is_left_out: ContextVar[bool] = ContextVar("_is_left_out", default=False)
 
 

@@ -24,8 +24,6 @@ from django.db.models.functions import Length
 from durable.conf import conf
 from durable.core.current import running_place
 
-__all__ = ["RunLogHandler"]
-
 _PAUSE: Final = 0.25  # seconds that lines wait for others
 _BATCH: Final = 500
 _MOST_TEXT: Final = 8_000  # characters of a line

@@ -14,8 +14,6 @@ from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.registry import WorkflowDefinition
 from durable.lint_checks import leaves_code_out
 
-__all__ = ["check_renamed_workflows"]
-
 _ID = "durable.E016"
 
 

@@ -28,8 +28,6 @@ from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
 from durable.core.scope import Scope
 from durable.store import Store, store_for
 
-__all__ = ["Runtime", "activate", "current", "deactivate", "is_replaced", "production"]
-
 
 def _write_later(_saved: SavedDetails) -> None:
     """Do nothing: the worker's lease manager writes what steps save, once a second."""

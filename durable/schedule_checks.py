@@ -12,8 +12,6 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 from durable.conf import conf
 from durable.operations.schedules.sync import differences, has_table
 
-__all__ = ["check_schedules"]
-
 
 @register(Tags.database)
 def check_schedules(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:

@@ -20,8 +20,6 @@ from durable.core import registry
 from durable.lint_checks import leaves_code_out
 from durable.tag_hashes import HOW_TO_KEEP, tells_of_people
 
-__all__ = ["check_tags"]
-
 _LEFT_OUT: Final = frozenset({"migrations", "tests", "site-packages", "dist-packages", "node_modules", "__pycache__"})
 
 

@@ -18,8 +18,6 @@ from django.utils.crypto import salted_hmac
 from durable.conf import conf
 from durable.core.tags import HASHED, TagValue, check_tag_name, tag_text
 
-__all__ = ["HOW_TO_KEEP", "KINDS", "is_hashed", "sought", "stored_tags", "tells_of_people"]
-
 logger = logging.getLogger("durable")
 
 #: What `DURABLE["TAGS"]` says of a tag. "clear" says that the value may be read by all who see the run.

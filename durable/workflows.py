@@ -13,8 +13,6 @@ from durable.definitions import workflow
 from durable.operations.bulk import BulkOrder, perform_page
 from durable.operations.canary import look
 
-__all__ = ["bulk"]
-
 _REFUSALS_KEPT: Final = 100
 _COUNTED: Final = ("done", "refused", "refusals")
 _LOOK_EVERY: Final = (1.0, 15.0)  # seconds between two looks at the canary: the first interval, the longest one

@@ -8,8 +8,6 @@ from django.utils.translation import gettext as _
 
 from durable.operations.audit import Actor
 
-__all__ = ["actor_of", "demand", "may"]
-
 
 def actor_of(request: HttpRequest) -> Actor:
     """Return the user as an actor for the audit log."""

@@ -38,8 +38,6 @@ from durable.operations.audit import OperationDeniedError, acting_as, needed_by,
 from durable.operations.audited import UnseenRunError, audited
 from durable.operations.bulk_starts import starts_of_run
 
-__all__ = ["Refusal", "admit", "log_denied", "no_verb", "refusals", "show", "status_of"]
-
 
 class Refusal(Exception):  # not an error: the page shows this text instead of "done"
     """The verb was refused: the reason in words, and the status of the response."""

@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     from durable.inspection import Count
     from durable.inspection.causes import CauseLine
 
-__all__ = [
-    "Row",
-    "Verb",
-    "bulk_url",
-    "children_url",
-    "headline",
-    "lines_of_causes",
-    "permitted",
-    "query_of",
-    "rows_of_causes",
-    "rows_of_findings",
-    "title_of",
-]
-
 #: Kinds of failures that need no words of their own.
 _ORDINARY: Final = frozenset({"exhausted", "failed"})
 #: Kinds of failures that the code has: a recovery by the same build meets them again.

@@ -44,8 +44,6 @@ from durable.inspection.wording import outcome_in_words, source_in_words, verb_i
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 
-__all__ = ["OperatorActionAdmin"]
-
 _CAP = 10_000  # rows that the list counts and pages through
 _WINDOW = 100_000  # newest rows that are searched if no index serves the filter
 _MOST_OF_A_DETAIL = 200  # characters

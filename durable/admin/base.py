@@ -20,8 +20,6 @@ from durable.admin.visible_text import with_visible_text
 from durable.inspection.humanize import printable
 from durable.models import Run
 
-__all__ = ["AdminPages"]
-
 _PERMISSIONS = (
     *("view_run", "view_payload", "start_run", "operate_run", "replay_run"),
     *("pause_queue", "hold_workflow", "view_source"),

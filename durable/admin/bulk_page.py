@@ -39,8 +39,6 @@ from durable.operations import bulk
 from durable.operations.audit import acting_as
 from durable.operations.bulk_starts import starts_of_bulk
 
-__all__ = ["show"]
-
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
 _SELECTING = ("verb", "all", "filter", "bulk", "children_of", "group", "id")  # what says which runs

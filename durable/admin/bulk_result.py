@@ -24,8 +24,6 @@ from durable.inspection.wording import verb_title
 from durable.models.run import RunQuerySet
 from durable.operations.audit import PERMISSIONS
 
-__all__ = ["live", "show"]
-
 _SHOWN: Final = 20  # runs that have failed again
 _DECISIONS: Final = ("go_on", "stop_here")
 

@@ -34,8 +34,6 @@ from durable.inspection.shell_command import command
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, note, unmute
 
-__all__ = ["mark", "show", "show_all"]
-
 SAMPLES: Final = 10  # runs on the page of a cause
 CANARY: Final = {"first": 5, "stop_after": 3}  # that the page proposes
 MOST_NAMES: Final = 8  # workflows, queues and workers each that it names

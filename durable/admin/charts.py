@@ -11,8 +11,6 @@ from dataclasses import replace
 from durable.inspection import TreeNode
 from durable.inspection.wording import display_location
 
-__all__ = ["shallow", "spark"]
-
 _DEEPEST = 12  # nesting levels of scopes that are drawn
 _SPARK_HEIGHT = 24
 _SPARK_WIDTH = 1.6  # of a column; the next one begins 2 units further

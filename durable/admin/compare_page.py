@@ -14,8 +14,6 @@ from durable.inspection.shell_command import command
 from durable.inspection.wording import display_location
 from durable.models import Run
 
-__all__ = ["show"]
-
 _CUT = 1_000  # characters of an output
 
 

@@ -22,8 +22,6 @@ from durable.models import Run
 from durable.operations.audit import acting_as
 from durable.operations.edited_input import arguments_of
 
-__all__ = ["show"]
-
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the editor, or start the run again."""

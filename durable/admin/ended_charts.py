@@ -22,8 +22,6 @@ from durable.admin.url_keys import as_key
 from durable.inspection import Bar, Throughput, TimeMark, last_hour_and_day, marks_of
 from durable.inspection.humanize import day_and_clock, span, thousands
 
-__all__ = ["BarShapes", "ChartMark", "EndedCharts", "Part", "ended_charts"]
-
 HEIGHT: Final = 100  # of a viewBox
 STEP: Final = 10  # its width for each bar
 _LONG: Final = timedelta(minutes=20)  # to be behind: a worker that counts is so for a minute or two

@@ -16,8 +16,6 @@ from durable.inspection.later_recoveries import recovered_later
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["family_of"]
-
 WIDTH: Final = 1_000  # of the drawing's viewBox
 _NAMED: Final = 3  # failed children
 _MOST_GROUPS: Final = 8

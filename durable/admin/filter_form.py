@@ -27,8 +27,6 @@ from durable.inspection.runs import hides_alerts
 from durable.inspection.wording import cause_in_words, state_in_words
 from durable.models import Cause
 
-__all__ = ["SINCE", "Chip", "FilterForm", "query_of", "with_offsets"]
-
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 
 _APART: Final = frozenset({"q", "state"})  # fields that the page shows apart

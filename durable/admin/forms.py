@@ -20,20 +20,6 @@ from durable.inspection.refusals import told
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
 
-__all__ = [
-    "MAX_BODY",
-    "ActForm",
-    "BulkForm",
-    "MuteForm",
-    "NoteForm",
-    "ReplayRunForm",
-    "SendMessageForm",
-    "as_token",
-    "json_editor",
-    "read_arguments",
-    "read_json",
-]
-
 MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
 
 

@@ -21,8 +21,6 @@ from durable.operations import holds
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["show_queue", "show_workflow"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verb(NamedVerb):

@@ -30,8 +30,6 @@ from durable.models import Slot
 from durable.operations import limits
 from durable.operations.audit import acting_as
 
-__all__ = ["show", "show_all", "show_verb"]
-
 _MOST: Final = 999_999
 
 

@@ -12,8 +12,6 @@ from django.utils.translation import gettext, gettext_lazy
 from durable.admin.filter_form import query_of
 from durable.inspection import RunOrder
 
-__all__ = ["COLUMNS", "ORDERS", "Column", "columns_of", "order_choices", "order_of"]
-
 ORDERS: Final[Mapping[RunOrder, Any]] = {
     RunOrder.NEWEST: gettext_lazy("newest first"),
     RunOrder.OLDEST: gettext_lazy("oldest first"),

@@ -46,8 +46,6 @@ from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
 from durable.operations.eligibility import allowed_states
 
-__all__ = ["Row", "show"]
-
 _SUGGESTED = 200  # names that are in the page; with JavaScript all names are found
 
 

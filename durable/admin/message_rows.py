@@ -15,8 +15,6 @@ from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 
-__all__ = ["MOST_MESSAGES", "MessageRow", "message_rows"]
-
 MOST_MESSAGES: Final = 30
 _MOST: Final = 4_000  # characters of a body that a row shows
 

@@ -10,8 +10,6 @@ from django.utils.safestring import SafeString
 
 from durable.inspection import humanize
 
-__all__ = ["moment"]
-
 
 def moment(then: datetime | None, now: datetime) -> SafeString | str:
     """A time on the clock and from now, with all of it for machines and on hovering."""

@@ -23,8 +23,6 @@ from durable.operations.audit import acting_as
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["Answer", "NamedVerb", "acting", "answer"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedVerb:

@@ -9,8 +9,6 @@ from durable.admin.base import AdminPages
 from durable.inspection import find_names
 from durable.inspection.names import KINDS
 
-__all__ = ["show"]
-
 _MOST_TEXT = 200  # characters
 
 

@@ -25,8 +25,6 @@ from durable.inspection import (
 from durable.inspection.causes import MOST, further_causes
 from durable.inspection.counts import CAP, count_everyone
 
-__all__ = ["Attention", "context", "needs_a_person", "show"]
-
 CAUSES: Final = 10  # that the overview and the admin's index show in full
 FEWER: Final = 5  # that the index shows in full if there are further ones, so that these are on the first screen too
 #: The text of a time from now: the browser counts it on, so it is no change of the page.

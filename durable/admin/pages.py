@@ -15,8 +15,6 @@ from durable.admin.url_keys import as_id
 from durable.inspection.family import has_children
 from durable.models import Run
 
-__all__ = ["etag_of", "find", "is_known", "now", "tagged", "unchanged", "with_children", "with_everyone"]
-
 
 def now() -> datetime:
     """Return the time by the clock of the active runtime."""

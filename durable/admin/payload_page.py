@@ -34,8 +34,6 @@ from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
 from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 
-__all__ = ["download", "show"]
-
 _OF_RUN = ("input", "output")
 _OF_MESSAGE = {"message": "body", "response": "response"}
 _ANY_SIZE = 2**62

@@ -19,8 +19,6 @@ from durable.inspection.size_limit import TooLarge
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["MOST", "PayloadView", "folded_html", "payload_title", "view_of"]
-
 MOST: Final = 20_000  # characters of a payload among other things
 
 

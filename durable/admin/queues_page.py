@@ -22,8 +22,6 @@ from durable.inspection.queues import WINDOW
 from durable.inspection.shell_command import worker_command
 from durable.models import Run
 
-__all__ = ["show", "show_all"]
-
 OLDEST = 10  # due runs on the page of a queue
 
 

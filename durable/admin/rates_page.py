@@ -32,8 +32,6 @@ from durable.models import Reservation
 from durable.operations import rates
 from durable.operations.audit import acting_as
 
-__all__ = ["RATE_VERBS", "last_minute", "rate_rows", "show", "show_verb", "shown"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRate:

@@ -29,8 +29,6 @@ from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan
 from durable.operations.replay_starts import StartsAgain
 
-__all__ = ["show", "show_giving"]
-
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the preview, or replay."""

@@ -50,8 +50,6 @@ from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["RunAdmin"]
-
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Run]
 else:  # at run time Django's class takes no parameters

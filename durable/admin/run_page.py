@@ -51,8 +51,6 @@ from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS
 
-__all__ = ["Button", "export", "lead", "live", "show"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:

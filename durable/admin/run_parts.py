@@ -46,8 +46,6 @@ from durable.inspection.undone import handler_attempts
 from durable.models import Attempt, Entry, LogLine, OperatorAction, Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["PART_NAMES", "Part", "Shown", "part_of", "parts_of"]
-
 _MOST: Final = 20  # related runs and actions
 _MOST_ATTEMPTS: Final = 30
 _MOST_PLACES: Final = 100  # of a history on one page

@@ -16,8 +16,6 @@ from durable.inspection.saves import saved_by
 from durable.inspection.shell_command import command
 from durable.inspection.wording import display_location
 
-__all__ = ["show", "show_step"]
-
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the list, or, for a page that refreshes itself, its table alone."""

@@ -14,8 +14,6 @@ from durable.core.duration import parse_duration
 from durable.schedules import CATCH_UPS, OVERLAPS, check_name, read_rules
 from durable.schedules.options import MAX_NAME, check_zone
 
-__all__ = ["BackfillForm", "CreateScheduleForm", "EditScheduleForm", "OverrideForm", "RunNowForm"]
-
 
 def _checked(check: Callable[[str], Any], text: str) -> str:
     """Return the text if `check` accepts it. Raises ValidationError."""

@@ -34,8 +34,6 @@ from durable.operations.schedules import verbs
 from durable.operations.schedules.rows import arguments_of
 from durable.schedules.rules import duration_text
 
-__all__ = ["create", "show"]
-
 
 def _pause(name: str, _given: dict[str, Any]) -> str:
     verbs.pause(name)

@@ -26,8 +26,6 @@ from durable.operations.schedules.rows import place_of
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["ACTIONS", "find", "show", "show_all"]
-
 #: By state, the class of its colour and its words.
 _STATES: Final[dict[str, tuple[str, StrPromise]]] = {
     "active": ("good", _("active")),

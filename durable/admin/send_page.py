@@ -28,8 +28,6 @@ from durable.inspection.workflow_code import declared_messages
 from durable.models import Entry, QueueMessage, Run
 from durable.operations.audit import acting_as
 
-__all__ = ["show"]
-
 _MOST = 50  # waits and messages that are searched for names of queues
 
 

@@ -20,20 +20,6 @@ from durable.inspection.run_rules import RunRule, existing_among, find_among
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "LIMITED",
-    "demand_offered",
-    "existing",
-    "find_bulk",
-    "find_run",
-    "is_limited",
-    "is_offered",
-    "refusal",
-    "seen_by",
-    "visible_runs",
-    "within",
-]
-
 _RULE: Final = RunRule("ADMIN_RUNS")
 _KEPT: Final = "_durable_runs"  # attribute of a request
 

@@ -21,8 +21,6 @@ from durable.inspection.run_tags import checked_tags, read_tag
 from durable.notifier import redis_clients
 from durable.operations.start_options import START_OPTIONS
 
-__all__ = ["StartForm"]
-
 _LONGEST: Final = 100  # characters of a duration or a time
 
 

@@ -26,8 +26,6 @@ from durable.inspection.workflow_names import workflow_of
 from durable.notifier import redis_clients
 from durable.operations.audit import acting_as
 
-__all__ = ["show"]
-
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Show the form for the arguments, or start a run."""

@@ -25,8 +25,6 @@ from durable.inspection.wording import display_location, kind_in_words
 from durable.models import Entry, Run
 from durable.operations.audit import PERMISSIONS
 
-__all__ = ["show"]
-
 _NEAR = 100  # ordinals among which the entries before and after are looked for first
 
 

@@ -11,8 +11,6 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-__all__ = ["CHUNK", "streamed"]
-
 CHUNK: Final = 512 * 1024  # characters in memory at a time
 
 

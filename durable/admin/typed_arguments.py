@@ -14,8 +14,6 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 from durable.inspection.humanize import shortened
 
-__all__ = ["misfit"]
-
 _PLAIN: Final[Mapping[Any, tuple[type, ...]]] = {
     bool: (bool,),
     dict: (dict,),

@@ -10,8 +10,6 @@ from django.contrib.admin.utils import quote, unquote
 from django.urls import reverse
 from django.utils.http import RFC3986_SUBDELIMS
 
-__all__ = ["as_id", "as_key", "location_query", "url_maker"]
-
 _ANY: Final = "anyrun"  # a key that is quoted by itself
 _SAFE: Final = f"{RFC3986_SUBDELIMS}/~:@"  # what `reverse` leaves as it is
 

@@ -16,8 +16,6 @@ from durable.operations.replay import replay_failed
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["BULK", "VERBS", "Option", "Verb"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:

@@ -14,8 +14,6 @@ from durable.inspection import reading
 from durable.inspection.saved_views import list_views
 from durable.operations.saved_views import delete_view, save_view
 
-__all__ = ["delete", "save"]
-
 
 class _ViewForm(forms.Form):
     name = forms.CharField(max_length=80)

@@ -20,8 +20,6 @@ from durable.inspection import Mark, Piece, Row, Span, TimeAxis, Timeline
 from durable.inspection.humanize import day_and_clock, milliseconds, printable, signed_span, span, thousands
 from durable.models import Run
 
-__all__ = ["Bar", "DrawnMark", "DrawnRow", "DrawnTimeline", "Label", "drawn", "labels_of"]
-
 _NARROWEST: Final = 0.4  # percent of the axis
 _APART: Final = 8.0  # percent between the middles of two labels of `_SHORT` characters
 _SHORT: Final = 8

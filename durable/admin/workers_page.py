@@ -28,8 +28,6 @@ from durable.inspection import (
 from durable.inspection.humanize import byte_size, span
 from durable.models import Run
 
-__all__ = ["ShownWorker", "show", "show_all", "shown_workers"]
-
 #: By state, the class of its colour and its words.
 _WORDS: Final[dict[str, tuple[str, str | Promise]]] = {
     "busy": ("run", _("busy")),

@@ -31,8 +31,6 @@ from durable.inspection.workflows import (
     workflow_stats,
 )
 
-__all__ = ["show", "show_all"]
-
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the workflows by name, from the one behind `?after=` on."""

@@ -15,8 +15,6 @@ from zoneinfo import ZoneInfo
 from django.http import HttpRequest
 from django.utils import timezone
 
-__all__ = ["COOKIE", "is_of_viewer", "viewers_zone"]
-
 COOKIE: Final = "durable_zone"
 _LONGEST: Final = 64  # characters of a zone's name
 

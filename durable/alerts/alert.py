@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Alert"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:

@@ -9,8 +9,6 @@ from durable.context import Context
 from durable.core.alert_runs import ALERT
 from durable.definitions import workflow
 
-__all__ = ["send_alert"]
-
 _TRIES: Final = 50
 _LONGEST_PAUSE: Final = "30 minutes"
 

@@ -21,8 +21,6 @@ from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.shell_command import worker_command
 from durable.models import Cause, Failure
 
-__all__ = ["Condition", "Found", "look_for", "path_of"]
-
 #: An alert is sent for a cause that has made a run fail within this time, and not for older failures.
 RECENT: Final = timedelta(hours=1)
 _CAUSE: Final = "cause:"

@@ -20,8 +20,6 @@ from durable.alerts.settings import AlertSettings, Target
 from durable.conf import conf
 from durable.core.printable import safe
 
-__all__ = ["SIGNATURE", "WebhookError", "deliver", "signature"]
-
 #: The header with the time and the HMAC of a webhook's request.
 SIGNATURE: Final = "Durable-Signature"
 

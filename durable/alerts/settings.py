@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-__all__ = ["EVENTS", "AlertSettings", "AlertSettingsError", "Target"]
-
 #: The kinds of conditions: alerts are sent for all of them unless `events` names some.
 EVENTS: Final = ("cause", "rollback", "hung_step", "queue", "schedule")
 _KEYS: Final = ("targets", "events", "site", "queue", "from_email")

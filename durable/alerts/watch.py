@@ -25,8 +25,6 @@ from durable.models import AlertState
 if TYPE_CHECKING:
     from durable.alerts.conditions import Condition
 
-__all__ = ["EVERY", "Watch", "look"]
-
 logger = logging.getLogger("durable.alerts")
 
 EVERY: Final = timedelta(seconds=30)

@@ -23,21 +23,6 @@ from durable.models.run import RunQuerySet
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
 from durable.operations.audited import audited
 
-__all__ = [
-    "Permitted",
-    "actor_of",
-    "admit",
-    "existing",
-    "is_limited",
-    "is_signed_in",
-    "is_still_permitted",
-    "may",
-    "owner_of",
-    "seen_by",
-    "visible_run",
-    "visible_runs",
-]
-
 _RULE: Final = RunRule("API_RUNS")
 
 

@@ -16,8 +16,6 @@ from rest_framework.request import Request
 from durable.api.parsing import longest_body
 from durable.api.problems import ProblemError
 
-__all__ = ["BodyRequest"]
-
 
 class BodyRequest(Request):
     """A request whose body is read also without a Content-Length."""

@@ -8,8 +8,6 @@ from durable.api.problems import ProblemError
 from durable.operations import Started
 from durable.operations.audited import UnseenRunError
 
-__all__ = ["made"]
-
 
 def made(wanted: str | None, make: Callable[[], Started]) -> Started:
     """Return the run that `make` creates, with the id `wanted` if that is not None.

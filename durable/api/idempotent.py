@@ -20,8 +20,6 @@ from durable.api.access import owner_of
 from durable.api.problems import CONTENT_TYPE, Problem, ProblemError, problem_of
 from durable.operations.idempotency import MAX_KEY, Answer, once
 
-__all__ = ["HEADER", "REPLAYED", "Done", "answered", "as_json"]
-
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 

@@ -22,8 +22,6 @@ from rest_framework.request import Request
 from durable.api.access import owner_of
 from durable.conf import conf
 
-__all__ = ["MAX_WAIT", "MAX_WAITING", "wait_for"]
-
 MAX_WAIT: Final = 30  # seconds
 MAX_WAITING: Final = 8  # waiting slots of a process, unless the settings say otherwise
 _SHARE: Final = 4  # one of so many threads may wait, and one of so many slots is for one user

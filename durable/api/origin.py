@@ -13,8 +13,6 @@ from rest_framework.request import Request
 
 from durable.api.parsing import JSON, media_type_of
 
-__all__ = ["check_origin"]
-
 
 def check_origin(request: Request) -> None:
     """Raise UnsupportedMediaType if a request comes from a page of another site and is not declared as JSON."""

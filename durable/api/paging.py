@@ -13,8 +13,6 @@ from rest_framework import serializers
 from durable.api.serializers.fields import Query, Text
 from durable.inspection.pagination import InvalidCursorError
 
-__all__ = ["PAGE", "PageQuery", "cursor_of", "key_of"]
-
 PAGE: Final = 50
 _MOST = 200
 _MAX_TEXT = 1_200

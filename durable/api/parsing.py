@@ -13,18 +13,6 @@ from rest_framework.request import Request
 
 from durable.conf import conf
 
-__all__ = [
-    "EVENT_STREAM",
-    "JSON",
-    "BodyTooLargeError",
-    "EventStreamRenderer",
-    "JSONParser",
-    "JSONRenderer",
-    "Negotiation",
-    "longest_body",
-    "media_type_of",
-]
-
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 _SLACK = 65_536  # bytes of a body beside its value

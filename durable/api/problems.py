@@ -41,8 +41,6 @@ from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.time_limit import StatementTimeoutError, is_statement_timeout
 from durable.operations.idempotency import KeyReusedError
 
-__all__ = ["CONTENT_TYPE", "MAX_FAULTS", "TITLES", "Problem", "ProblemError", "problem_of", "shortened"]
-
 CONTENT_TYPE: Final = "application/problem+json"
 MAX_FAULTS: Final = 20  # faults of one request that are reported
 _LONGEST_DETAIL: Final = 4_000  # characters: the detail quotes the request, and may be long

@@ -10,8 +10,6 @@ from typing import Any, Final
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-__all__ = ["Operation", "Row", "Schema", "operations_by_subject", "paragraphs", "schemas_of"]
-
 _JSON: Final = "application/json"
 _CODE: Final = re.compile(r"`([^`]+)`")
 

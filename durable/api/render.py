@@ -12,8 +12,6 @@ from durable.inspection import payload
 from durable.inspection.entry_facts import entry_facts, whole_data
 from durable.models import Attempt, Entry, QueueMessage, Run
 
-__all__ = ["attempt_shown", "entry_shown", "message_shown"]
-
 
 def entry_shown(run: Run, entry: Entry, *, may_see_payloads: bool, with_payloads: bool = False) -> dict[str, Any]:
     """Return an entry with its metadata. `with_payloads` applies only to users who may see payloads."""

@@ -17,8 +17,6 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from durable.api.serializers.problem import ProblemSerializer
 
-__all__ = ["Description", "described", "document", "text"]
-
 M = TypeVar("M", bound=Callable[..., Any])
 
 PROBLEM: Final = "application/problem+json"

@@ -8,8 +8,6 @@ from typing import Any, Final, TypeVar
 from django.db.models import F, Func, IntegerField, QuerySet, Value
 from django.db.models.functions import Coalesce
 
-__all__ = ["MAX_BYTES", "fitting", "sized"]
-
 MAX_BYTES: Final = 8 * 1024 * 1024  # of one page; a larger row is a page by itself
 
 T = TypeVar("T")

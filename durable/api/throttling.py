@@ -11,8 +11,6 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import ScopedRateThrottle
 
-__all__ = ["READ", "STREAM", "WRITE", "Throttle"]
-
 READ = "durable-read"
 WRITE = "durable-write"
 STREAM = "durable-stream"

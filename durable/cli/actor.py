@@ -12,8 +12,6 @@ from django.core.management.base import CommandError
 from durable.cli.exit_codes import Exit
 from durable.operations.audit import Actor
 
-__all__ = ["shell_actor"]
-
 
 def shell_actor(user_name: str | None) -> Actor:
     """Return the actor. With a user, that user's permissions apply; without one, every action is allowed.

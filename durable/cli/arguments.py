@@ -20,26 +20,6 @@ from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 from durable.inspection.run_tags import read_tag
 
-__all__ = [
-    "JSON_HELP",
-    "add_acting",
-    "add_cause",
-    "add_confirming",
-    "add_format",
-    "add_ids",
-    "add_report_format",
-    "add_tags",
-    "confirmed",
-    "deadline",
-    "duration",
-    "given_ids",
-    "is_at_terminal",
-    "json_value",
-    "keyword",
-    "moment",
-    "read_all",
-]
-
 _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
 

@@ -22,8 +22,6 @@ from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.runtime import current
 
-__all__ = ["BULK", "add_canary", "is_slow", "start_bulk"]
-
 _SHOWN = 20  # runs of a group
 _MOST = 10_000  # ids of runs that failed again
 

@@ -20,8 +20,6 @@ from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.causes import note
 
-__all__ = ["CAUSES", "NOTE"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--muted", action="store_true", help="muted causes too")

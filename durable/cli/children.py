@@ -21,8 +21,6 @@ from durable.inspection import explain, paused_of, paused_queues, reading, state
 from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, count_children, list_children
 from durable.inspection.humanize import relative, thousands
 
-__all__ = ["CHILDREN", "counted"]
-
 SHOWN: Final = 50  # children of a table without `--limit`
 PAGE: Final = 200  # children that are read at a time
 

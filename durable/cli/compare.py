@@ -16,8 +16,6 @@ from durable.inspection.humanize import span
 from durable.inspection.wording import display_location
 from durable.models import Run
 
-__all__ = ["COMPARE"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("left", metavar="ID")

@@ -36,8 +36,6 @@ from durable.inspection.wording import display_location
 from durable.instrumentation import observers
 from durable.instrumentation.observers import CallEnds, PassEnds
 
-__all__ = ["StepLines", "install", "one_line"]
-
 MAX_LINE: Final = 1_000  # characters: in UTF-8 fewer bytes than a pipe writes atomically
 MAX_TEXT: Final = 300  # characters of a name or a message
 

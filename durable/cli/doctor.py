@@ -40,8 +40,6 @@ from durable.inspection.slot_troubles import unused_limits
 from durable.notifier import sweep_heartbeat
 from durable.operations.schedules.sync import differences
 
-__all__ = ["DOCTOR"]
-
 OK: Final = "ok"
 NOTE: Final = "note"  # information
 SHOWN_DIFFERENCES: Final = 5

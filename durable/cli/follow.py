@@ -18,8 +18,6 @@ from durable.inspection.progress import progress_of
 from durable.inspection.wording import display_location
 from durable.models import Entry, Run
 
-__all__ = ["follow"]
-
 Seen = dict[str, tuple[str, int]]  # location: status, attempts
 
 

@@ -12,8 +12,6 @@ import signal
 import sys
 import time
 
-__all__ = ["end_group"]
-
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 

@@ -20,8 +20,6 @@ from durable.operations import holds
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 
-__all__ = ["HOLDS", "QUEUES"]
-
 
 def _configure_list(parser: ArgumentParser) -> None:
     add_format(parser, "table", "json")

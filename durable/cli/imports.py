@@ -17,8 +17,6 @@ from durable.operations.imports import Imported, import_run
 if TYPE_CHECKING:
     from durable.histories import StoredHistory
 
-__all__ = ["IMPORT"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help="a file that `export --history` has written")

@@ -19,8 +19,6 @@ from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.limits import set_limit, take_back_limit
 
-__all__ = ["LIMITS", "SET_LIMIT", "TAKE_BACK_LIMIT"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="show this one alone")

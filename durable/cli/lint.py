@@ -20,8 +20,6 @@ from durable.inspection.workflow_code import files_of_workflows
 if TYPE_CHECKING:
     from durable.lint import Finding
 
-__all__ = ["LINT"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(

@@ -20,8 +20,6 @@ from durable.operations.audited import REFUSALS
 from durable.operations.prune import preview_pruning, prune
 from durable.retention import STATES, Policy, Pruned, RetentionError
 
-__all__ = ["PRUNE"]
-
 COUNTED: Final = 10_000  # runs that a preview counts
 
 

@@ -33,8 +33,6 @@ from durable.operations.names import workflow_named
 from durable.operations.start_rates import WhenFull, start_rate
 from durable.tag_hashes import stored_tags
 
-__all__ = ["ASK", "DELETE_MESSAGE", "MOVE_MESSAGE", "RESULT", "SEND", "START"]
-
 
 def _refused(output: Output, error: Exception) -> int:
     output.complain(error)

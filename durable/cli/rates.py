@@ -21,8 +21,6 @@ from durable.operations import rates
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 
-__all__ = ["CLOSE_LIMIT", "OPEN_LIMIT", "RATES", "SET_RATE", "TAKE_BACK_RATE"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="show this one alone")

@@ -21,8 +21,6 @@ from django.apps import apps
 from django.conf import settings
 from django.utils.autoreload import StatReloader
 
-__all__ = ["CodeWatch"]
-
 logger = logging.getLogger("durable.worker")
 
 LOOK_EVERY: Final = 0.5  # seconds between two scans of the files

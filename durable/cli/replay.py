@@ -28,8 +28,6 @@ from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.replay_plan import ReplayPlan
 
-__all__ = ["REPLAY"]
-
 SHOWN: Final = 20  # locations of each kind
 NOTHING: Final = object()  # no output: null is one
 

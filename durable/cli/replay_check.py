@@ -8,8 +8,6 @@ from durable.cli.arguments import add_report_format
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 
-__all__ = ["REPLAY_CHECK"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(

@@ -28,8 +28,6 @@ from durable.replay_check.processes import Check, in_processes
 from durable.replay_check.reading import open_runs, sampled_runs, workflows_with_runs
 from durable.replay_check.report import Report
 
-__all__ = ["check"]
-
 _ENDED: Final = 1_000  # ended runs that are checked if nothing is said
 _EVERY: Final = 2.0  # seconds between two lines of progress
 

@@ -39,8 +39,6 @@ from durable.inspection.run_tags import checked_tags
 from durable.inspection.runs import hides_alerts, settle_roots
 from durable.models import Run
 
-__all__ = ["LIST", "run_data"]
-
 SHOWN = 50  # runs of a table without `--limit`
 PAGE = 200  # runs that are read at a time
 

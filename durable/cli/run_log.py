@@ -17,8 +17,6 @@ from durable.inspection import reading
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.wording import display_location
 
-__all__ = ["LOGS"]
-
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")

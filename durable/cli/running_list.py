@@ -15,8 +15,6 @@ from durable.cli.subcommand import Subcommand
 from durable.inspection import ActivityPage, InvalidCursorError, RunningStep, list_activities, reading
 from durable.inspection.humanize import span
 
-__all__ = ["RUNNING"]
-
 _MOST = 200
 
 

@@ -30,8 +30,6 @@ from durable.operations.audited import REFUSALS
 from durable.operations.schedules import verbs
 from durable.schedules import CATCH_UPS, OVERLAPS
 
-__all__ = ["SCHEDULE_VERBS"]
-
 _Act = Callable[[Namespace, Output], int]
 
 

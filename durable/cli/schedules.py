@@ -18,8 +18,6 @@ from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_sc
 from durable.models import Tick
 from durable.operations.schedules.sync import differences, synchronise
 
-__all__ = ["SCHEDULES", "shown"]
-
 #: By state, the word whose colour it has.
 _COLOURS = {"gone": "note", "paused": "paused", "late": "problem", "waiting": "note", "active": ""}
 _OUTCOMES = {"started": "ok", "skipped": "note", "missed": "problem", "refused": "refused", "waiting": "note"}

@@ -55,8 +55,6 @@ from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.shell_command import command
 from durable.models import Run
 
-__all__ = ["EXPORT", "SHOW", "WHY"]
-
 # -- show
 
 

@@ -19,8 +19,6 @@ from durable.inspection import RunningStack, activities_of, read_stack, reading
 from durable.models import Run
 from durable.operations.audit import acting_as
 
-__all__ = ["STACK"]
-
 _LOOK_EVERY: Final = 0.2  # seconds
 
 

@@ -13,8 +13,6 @@ from durable.cli.output import Output
 from durable.conf import conf
 from durable.models import Run
 
-__all__ = ["Subcommand", "found_run"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subcommand:

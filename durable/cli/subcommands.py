@@ -27,8 +27,6 @@ from durable.cli.subcommand import Subcommand
 from durable.cli.verb_commands import VERBS
 from durable.cli.worker_list import WORKERS
 
-__all__ = ["SUBCOMMANDS"]
-
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LIST, CHILDREN, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
     *(START, SEND, ASK, DELETE_MESSAGE, MOVE_MESSAGE),

@@ -47,8 +47,6 @@ from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.bulk_starts import BulkStarts, StartsCounter
 from durable.operations.replay import replay_failed
 
-__all__ = ["VERBS"]
-
 PAGE = 100  # runs whose states are read at a time
 _PLANNED = 200  # runs with children whose replays are planned beforehand
 _IN_BULK = {"replay-failed": "replay"}  # the names of verbs that a bulk has under another one

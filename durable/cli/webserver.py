@@ -18,8 +18,6 @@ from typing import Final, Self
 
 from durable.cli import guard
 
-__all__ = ["WebServer"]
-
 GUARD: Final = Path(guard.__file__)
 
 

@@ -15,8 +15,6 @@ from durable.cli.subcommand import Subcommand
 from durable.inspection import Workers, worker_overview
 from durable.inspection.humanize import byte_size, relative, span
 
-__all__ = ["WORKERS"]
-
 #: By the state of a worker, the state of a run that has its colour.
 _COLOURS: Final = {"busy": "running", "dead": "failed"}
 

@@ -10,8 +10,6 @@ from typing import Any, Protocol, cast
 from durable.codec import Codec
 from durable.core.places import Place
 
-__all__ = ["BindingCodec", "binding", "decode_at", "encode_at", "rebound", "without_limit"]
-
 
 class BindingCodec(Protocol):
     """A codec whose text says where it belongs. Without a place, `encode` does not bind and `decode` does not check."""

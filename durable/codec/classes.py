@@ -20,18 +20,6 @@ from durable.codec.notation import Refused
 from durable.core.moved_names import other_names
 from durable.core.recorded_names import ModuleRefused, NotInUse, used_module
 
-__all__ = [
-    "class_name",
-    "find_class",
-    "is_dataclass_type",
-    "is_enum_type",
-    "is_named_tuple_type",
-    "is_pydantic_type",
-    "loaded",
-    "pydantic_base",
-    "stray_attribute",
-]
-
 
 def loaded(module: str, name: str) -> Any:
     """Return `module.name` if the module is imported in this process, else None. Imports nothing."""

@@ -24,8 +24,6 @@ from durable.codec.notation import DAMAGED, ELEMENT, KEY, MARK, MARK_IN_TEXT, Pa
 from durable.codec.scalars import READERS
 from durable.core.errors import PayloadError
 
-__all__ = ["decode_text"]
-
 _CONTAINERS: Final = frozenset({list, dict})
 
 

@@ -38,8 +38,6 @@ from durable.codec.notation import (
 from durable.codec.refusals import refusal
 from durable.codec.scalars import WRITERS, has_surrogate_pair, write_date, write_datetime, write_str
 
-__all__ = ["encode_text"]
-
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _ALL_STR: Final = frozenset({str})
 

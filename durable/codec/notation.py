@@ -17,23 +17,6 @@ from typing import Final, TypeAlias
 
 from durable.core.errors import PayloadError
 
-__all__ = [
-    "DAMAGED",
-    "ELEMENT",
-    "KEY",
-    "MARK",
-    "MARK_IN_TEXT",
-    "MAX_DEPTH",
-    "MOST_ALIKE",
-    "SURROGATE_PAIR",
-    "Path",
-    "Refused",
-    "check_hashes",
-    "fault",
-    "render",
-    "to_json",
-]
-
 MARK: Final = "$:"
 MARK_IN_TEXT: Final = '"' + MARK
 

@@ -22,8 +22,6 @@ from typing import Any, Final
 
 from durable.codec.classes import loaded
 
-__all__ = ["refusal"]
-
 _FETCH = "and fetch it again in the step that needs it"
 
 # Types of Django, looked up only if Django is loaded: (module, class, what it is, what to pass instead).

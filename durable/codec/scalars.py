@@ -20,8 +20,6 @@ from zoneinfo import ZoneInfo
 
 from durable.codec.notation import MARK, SURROGATE_PAIR, Refused
 
-__all__ = ["READERS", "WRITERS", "has_surrogate_pair", "write_date", "write_datetime", "write_str"]
-
 # Fewer digits than the lowest limit that Python can be given (640), so that any process can read this text.
 _PLAIN_INT_BITS: Final = 2_048
 

@@ -9,8 +9,6 @@ from functools import wraps
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
-__all__ = ["advised"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ALERT"]
-
 #: The workflow whose runs send alerts, one for each alert and target.
 ALERT: Final = "durable.alert"

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["Alias", "AliasKind", "Aliases"]
-
 
 class AliasKind(StrEnum):
     """The kind of thing that a name is of."""

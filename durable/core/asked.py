@@ -12,8 +12,6 @@ from durable.core.errors import CriticalError, ErrorInfo, PayloadError, Rollback
 from durable.core.retry_later import RetryLater
 from durable.core.tracebacks import traceback_of
 
-__all__ = ["asked_by", "described", "members_of"]
-
 _GRAVEST_FIRST = (PayloadError, RollbackError, CriticalError, RetryLater)
 
 

@@ -14,8 +14,6 @@ from durable.core.location import unescape
 from durable.core.retry_later import RetryLater
 from durable.core.scope import Scope
 
-__all__ = ["run_body"]
-
 
 def run_body(scope: Scope, function: Callable[..., Any], *args: Any) -> Operation:
     """Call `function` with a context for `scope`, then `args`; return its value once the scope has ended.

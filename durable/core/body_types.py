@@ -36,8 +36,6 @@ from uuid import UUID
 from durable.core.duration import parse_length
 from durable.core.printable import safe
 
-__all__ = ["Fault", "Misfit", "check_type", "example_of", "fit", "schema_of"]
-
 
 class Fault(NamedTuple):
     """What is wrong with a body. `at` is the place in it, such as `items/0/sku`; "" for the body itself."""

@@ -29,8 +29,6 @@ from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, RaceResult, origins_of, with_failure
 from durable.core.scope import Scope
 
-__all__ = ["join_branches", "race_branches"]
-
 Bodies = Mapping[str, Callable[..., Any]]
 
 _PENDING = "pending"

@@ -7,8 +7,6 @@ from typing import Final
 from durable.core.location import awaited_queues
 from durable.core.records import ENDED
 
-__all__ = ["BULK", "CANARY", "DECISION", "INTERNAL", "is_stopped", "replays_prefix"]
-
 #: The workflow that performs background bulks with the permissions of the user who requested them.
 BULK: Final = "durable.bulk"
 

@@ -18,8 +18,6 @@ from durable.core.printable import safe
 from durable.core.records import Cause, EntryRecord, FailureRecord, RunPatch, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["MAX_PATTERN", "ROLLBACK", "failed_at", "failure_by", "numberless", "pattern_of", "place_of"]
-
 #: The end of the place of a rollback handler's failure.
 ROLLBACK: Final = "(rollback)"
 

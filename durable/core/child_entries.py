@@ -8,23 +8,6 @@ from typing import Final
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
-__all__ = [
-    "ANEW",
-    "CALL",
-    "DEADLOCK",
-    "RESULT",
-    "START",
-    "TIMEOUT",
-    "begun_again",
-    "divided",
-    "dropped_with",
-    "is_to_start",
-    "started_anew",
-    "started_children",
-    "unread_children",
-    "waits_for",
-]
-
 #: What an entry of a child is: the start of one and the wait for it, the start alone, or the wait alone.
 CALL: Final = "call"
 START: Final = "start"

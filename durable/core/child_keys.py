@@ -18,8 +18,6 @@ from durable.core.records import ENDED, Request, RunChange, RunRecord, RunState
 from durable.core.renames import is_same
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["ChildKey", "KeyRefusal", "change_of", "freed"]
-
 _REASON: Final = 'replaced by run "{child}", which was started with its key'
 
 

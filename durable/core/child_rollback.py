@@ -21,8 +21,6 @@ from durable.core.journal import Journal
 from durable.core.records import ENDED, NOTHING, EntryRecord, Request, RunChange, RunRecord, RunState
 from durable.core.summary import DROPPED, Summary, SummaryKind, awaiting
 
-__all__ = ["LOOK_EVERY", "POLICY", "change_of", "undo", "undo_before_anew"]
-
 #: How often a run looks at an open run that is not its child, whose end does not wake it: a child of its original.
 LOOK_EVERY: Final = timedelta(minutes=1)
 #: What the entry of a child's start has as its rollback.

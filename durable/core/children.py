@@ -53,8 +53,6 @@ from durable.core.summary import awaiting
 from durable.core.transitions import started
 from durable.core.workflow_limits import WorkflowLimits
 
-__all__ = ["ChildRequest", "call_child", "child_result", "created_at", "ids_at", "start_child"]
-
 _HASHED_PREFIX: Final = 150  # characters of the parent's id in an id that is hashed
 
 

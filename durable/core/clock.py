@@ -6,8 +6,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = ["BEYOND", "EARLIEST", "LATEST", "bounded", "follow", "now", "to_utc"]
-
 _followed: tuple[datetime, float] | None = None
 
 #: What stands for a time that Python cannot hold. Each zone has a date for them.

@@ -13,8 +13,6 @@ from durable.core.errors import HistoryDivergedError
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
-__all__ = ["FORMAT", "cannot_read", "is_readable", "marked_as_newer", "named_twice", "unmarked", "unreadable"]
-
 #: The newest format of an entry's data that this release reads; an entry without one has the first. The second:
 #: children of a map were taken out of its group, and others are to be started in their places
 #: (`durable.core.map_replacing`).

@@ -16,8 +16,6 @@ from durable.core.rollback import RollbackFailed, compensable, roll_back
 from durable.core.scope import Scope
 from durable.core.summary import compensating
 
-__all__ = ["compensate"]
-
 _MAX_REASON = 1_000  # characters of a reason that are kept
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-__all__ = ["BranchCancelled", "CommitsLost", "ControlFlow", "Evicted", "LeaseLost", "Park", "PassAborted"]
-
 
 class ControlFlow(BaseException):
     """The base class of the control flow that ends a pass or a branch without ending the run."""

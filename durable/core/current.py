@@ -17,22 +17,6 @@ from durable.core.records import RunRecord
 if TYPE_CHECKING:
     from durable.core.scope import Scope
 
-__all__ = [
-    "Interruptible",
-    "current_scope",
-    "current_step",
-    "is_in_step",
-    "is_running",
-    "leave_code_around",
-    "running_place",
-    "running_run",
-    "running_scope",
-    "running_step",
-    "running_steps",
-    "running_workflow",
-    "timed_step",
-]
-
 _step: contextvars.ContextVar[StepInfo | None] = contextvars.ContextVar("durable_step", default=None)
 _run: contextvars.ContextVar[str | None] = contextvars.ContextVar("durable_run", default=None)
 _place: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("durable_place", default=("", ""))

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from durable.core.errors import DeadlockError
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
 
-__all__ = ["Ancestor", "Deadlock", "find"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:

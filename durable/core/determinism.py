@@ -9,8 +9,6 @@ from datetime import datetime
 from durable.core.records import EntryRecord, RunRecord
 from durable.core.renames import canonical
 
-__all__ = ["Determinism"]
-
 
 class Determinism:
     """The clock and the dice of one scope."""

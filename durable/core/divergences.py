@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["BLOCK", "Divergence", "DivergenceKind", "OperationAt"]
-
 #: Stands for the kind of a try block, a branch or an iteration, which have no entry of their own.
 BLOCK = "block"
 

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 
 from durable.core.clock import to_utc
 
-__all__ = ["Duration", "check_moment", "later", "parse_duration", "parse_length", "parse_remaining", "seconds"]
-
 Duration = int | float | timedelta | str
 
 _UNITS = {

@@ -74,34 +74,6 @@ if TYPE_CHECKING:
     from durable.core.saves import StepProgress
     from durable.core.scope import Scope
 
-__all__ = [
-    "SAVE",
-    "Acquire",
-    "Body",
-    "Call",
-    "CloseLimit",
-    "Effect",
-    "Fork",
-    "KeyOwner",
-    "Operation",
-    "PeekChild",
-    "PeekDeadlock",
-    "PeekGroup",
-    "PeekInbox",
-    "PeekKey",
-    "PeekMembers",
-    "PeekRun",
-    "PeekTags",
-    "PeekTaken",
-    "RecoverChild",
-    "Reserve",
-    "Save",
-    "ShortSleep",
-    "StepInfo",
-    "Supersede",
-    "UndoChild",
-]
-
 
 @dataclass(slots=True)  # not frozen, as Call
 class StepInfo:

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from durable.core.records import EntryKind, EntryRecord
 
-__all__ = ["CANNOT_BE_SHOWN", "check_shape", "readable"]
-
 #: The name under which the data that stands for another says what is wrong with that.
 CANNOT_BE_SHOWN: Final = "cannot_be_shown"
 

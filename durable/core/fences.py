@@ -16,8 +16,6 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-__all__ = ["FIRST", "draw", "is_of_first_claim", "raised"]
-
 #: The lowest fence that a claim gives, and from how many numbers each draws.
 FIRST: Final = 2**29
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError
 from typing import TypeVar
 
-__all__ = ["frozen"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["END", "LONGEST", "Cell", "Want", "begin_anew", "given_until", "rescale", "reserve", "units_before"]
-
 #: The time that the units of one attempt may take: 366 days.
 LONGEST: Final = 366 * 86_400 * 1_000_000_000
 #: A moment in the year 2255: no number is moved behind it.

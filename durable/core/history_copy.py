@@ -14,8 +14,6 @@ from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind, EntryRecord, Message
 
-__all__ = ["Copied", "moved_entry", "moved_message"]
-
 #: Codec text of the first place, as text of the second.
 Copied: TypeAlias = Callable[[str, Place, Place], str]
 

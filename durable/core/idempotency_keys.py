@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from durable.core.records import RunRecord
 from durable.core.renames import canonical, names_of
 
-__all__ = ["generation", "idempotency_key"]
-
 
 def idempotency_key(run: RunRecord, location: str, purpose: str = "step") -> str:
     """Return 32 hexadecimal digits: the same for all attempts, and another for each run, location and purpose.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 
-__all__ = ["MAX_ID", "MAX_REASON", "check_id", "check_key", "check_limit", "check_queue", "check_reason", "new_id"]
-
 MAX_ID = 200  # characters
 MAX_REASON = 10_000
 

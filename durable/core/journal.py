@@ -48,8 +48,6 @@ from durable.core.tag_entries import newest_pruned, with_pruned
 from durable.core.transitions import progressed
 from durable.core.witnesses import Witnesses
 
-__all__ = ["Environment", "Event", "Journal", "Node"]
-
 MOST_RAISED: Final = 16  # errors of steps that a pass keeps for the log
 
 

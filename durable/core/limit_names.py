@@ -5,8 +5,6 @@ from __future__ import annotations
 from durable.core.ids import MAX_ID, check_key, check_limit
 from durable.core.slot_records import SlotWant
 
-__all__ = ["split_label", "wanted"]
-
 
 def wanted(label: str) -> SlotWant:
     """Return the slot that a step names: "gpu", or "crm/acme" for a key. Raises ValueError."""

@@ -13,8 +13,6 @@ from durable.core.errors import RunDeadlineError
 from durable.core.ranks import Ranking
 from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetails
 
-__all__ = ["History", "NewRun", "RunLimits", "key_of", "without_key"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:

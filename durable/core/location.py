@@ -13,30 +13,6 @@ from collections.abc import Iterable
 from durable.core.records import RunState
 from durable.core.words import ENGLISH, Words, gettext_noop
 
-__all__ = [
-    "ANY_QUEUE",
-    "ITERATION_PATTERN",
-    "MAX_LOCATION",
-    "MAX_NAME",
-    "awaited_children",
-    "awaited_queues",
-    "child_token",
-    "compensation_segment",
-    "display_location",
-    "escape",
-    "general_location",
-    "is_awaited",
-    "is_within",
-    "iteration_segment",
-    "join",
-    "listed",
-    "parent",
-    "send_segment",
-    "tag_segment",
-    "unescape",
-    "waiting_text",
-]
-
 ANY_QUEUE = "*"
 ITERATION = gettext_noop("iteration {number}")
 #: In a pattern of locations, any iteration of a loop.

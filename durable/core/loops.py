@@ -18,8 +18,6 @@ from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Break, Continue
 from durable.core.scope import Scope
 
-__all__ = ["loop"]
-
 
 def loop(
     scope: Scope, name: str, body: Callable[..., Any], state: Any, prune_interval: int, history_size: int | None

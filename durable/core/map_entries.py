@@ -9,22 +9,6 @@ from typing import Any, Final
 from durable.core.child_entries import RESULT
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
 
-__all__ = [
-    "AGAIN",
-    "ANEW",
-    "CLOSED",
-    "REPLACED",
-    "UNDONE_FROM",
-    "UNDONE_SOME",
-    "continued",
-    "group_of",
-    "open_group",
-    "open_maps",
-    "started_number",
-    "taken_out",
-    "waiting_again",
-]
-
 #: Marks the entry of a map whose cancelled children the next pass starts anew.
 ANEW: Final = "anew"
 #: In the entry of a map whose failed children the next pass recovers: who has asked for it (`by`), and how far it has

@@ -13,8 +13,6 @@ from durable.core.map_entries import AGAIN
 from durable.core.records import EntryRecord, GroupChange, GroupRecord, Member, RunState
 from durable.core.scope import Scope
 
-__all__ = ["recover_failed"]
-
 _BATCH: Final = 100  # children between two commits, which tell how many are recovered
 
 

@@ -23,8 +23,6 @@ from durable.core.records import ENDED, ChildStart, EntryRecord, GroupChange, Me
 from durable.core.scope import Scope
 from durable.core.summary import awaiting
 
-__all__ = ["replace_undone", "undo_taken_out"]
-
 _BATCH: Final = 50  # children that undo what they did at the same time; fewer if fewer of the map run at a time
 
 #: Returns the start of the child that replaces another one, given its number, its id and its generation.

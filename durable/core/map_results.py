@@ -9,8 +9,6 @@ from typing import Generic, Literal, TypeVar
 from durable.core.errors import ErrorInfo
 from durable.core.frozen import frozen
 
-__all__ = ["MapChild", "MapResult"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -35,8 +35,6 @@ from durable.core.records import (
 )
 from durable.core.summary import awaiting_group
 
-__all__ = ["cancel_open", "undo_map"]
-
 _BATCH: Final = 500  # children that one query reads, and that are compensated at the same time
 _TEXT: Final = 1_000  # characters of the error of a compensation that has stopped; the child has the whole
 

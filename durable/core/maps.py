@@ -47,8 +47,6 @@ from durable.core.scope import Scope
 from durable.core.summary import awaiting_group
 from durable.core.transitions import started
 
-__all__ = ["MapRequest", "map_children"]
-
 _BATCH: Final = 500  # children that one commit starts, or one query reads
 _LONGEST: Final = MAX_ID - 16  # characters of a group's id; those of its children have a number more
 _HASHED_PREFIX: Final = 150  # characters of the group's id in an id that is hashed

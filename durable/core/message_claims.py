@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from durable.core.records import Message
 
-__all__ = ["MessageClaims"]
-
 
 class MessageClaims:
     """The messages claimed by the waits of one pass. Safe to use from several threads."""

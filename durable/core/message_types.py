@@ -15,8 +15,6 @@ from durable.core.body_types import Misfit, check_type, fit
 from durable.core.errors import MessageNotAcceptedError
 from durable.core.location import escape
 
-__all__ = ["MessageTypes"]
-
 
 class MessageTypes:
     """The messages of one workflow. Raises TypeError for what is no type, and ValueError for what is no name."""

@@ -44,8 +44,6 @@ from durable.core.records import (
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 
-__all__ = ["ANY", "Received", "Wait", "body_of", "complete", "mapped", "receive", "receive_one", "refuse", "send"]
-
 E = TypeVar("E", bound=Exception)
 
 #: The key in a received message's record of the reason, as codec text, for which it was refused.

@@ -24,8 +24,6 @@ from durable.core.errors import (
 from durable.core.results import failure_of
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["MISTAKES", "described", "has_stopped", "is_mistake"]
-
 #: The classes of Python's own errors that are mistakes by default; `durable.conf` adds Django's.
 MISTAKES: Final[tuple[type[Exception], ...]] = (
     NameError,

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-__all__ = ["Move", "Moves", "in_force", "look_with", "other_names", "put_in_force", "recorded_name"]
-
 _MOST_CHARACTERS: Final = 500
 
 

@@ -12,8 +12,6 @@ from durable.core.errors import EntryInProgressError, OpenTransactionError
 from durable.core.journal import Environment, Journal
 from durable.core.records import Request
 
-__all__ = ["Branch", "OperationGuard"]
-
 
 class Branch:
     """A branch of a race or join. It is cancelled by itself or with the branch around it."""

@@ -20,16 +20,6 @@ from durable.core.recorded_names import resolve_name
 from durable.core.signatures import check_call
 from durable.core.slot_records import SlotWant
 
-__all__ = [
-    "DEFAULTS",
-    "CommonStepOptions",
-    "RollbackContext",
-    "StepOptions",
-    "StepPolicy",
-    "handler_name",
-    "options_of",
-]
-
 R = TypeVar("R")
 
 Backoff = Literal["exponential", "linear", "constant"]

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, Protocol
 from durable.core.location import escape
 from durable.core.records import EntryKind
 
-__all__ = ["Place", "message_key", "of_arguments", "of_branch", "of_message", "of_start"]
-
 
 class Place(NamedTuple):
     """The one place that a recorded value belongs to.

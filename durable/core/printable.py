@@ -5,8 +5,6 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-__all__ = ["safe"]
-
 #: Categories of characters that may control a terminal or hide text: controls, formats (which change the direction of
 #: text), surrogates, private and unassigned ones, and line and paragraph separators.
 _UNSAFE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})

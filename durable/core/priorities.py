@@ -10,8 +10,6 @@ from durable.core.duration import Duration, parse_length
 from durable.core.ids import MAX_ID
 from durable.core.ranks import LONGEST, Ranking
 
-__all__ = ["check_share", "check_weight", "head_start", "is_priority_name", "priority_text", "ranking_of"]
-
 
 def head_start(priority: Duration, names: Mapping[str, Duration]) -> int:
     """Return a priority, a length of time or one of `names`, in whole seconds; negative for one that is put back.

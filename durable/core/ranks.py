@@ -10,20 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = [
-    "LONGEST",
-    "STEP",
-    "UNTAGGED",
-    "Candidate",
-    "Ranking",
-    "ShareTag",
-    "inherited",
-    "ranked",
-    "span",
-    "tagged",
-    "virtual",
-]
-
 #: How far a run of weight 1 moves the next run of its share.
 STEP: Final = timedelta(seconds=1)
 #: The longest head start, and the longest that one may be put back.

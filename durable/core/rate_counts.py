@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BUCKETS", "SECONDS", "counted", "counts_of"]
-
 BUCKETS: Final = 12
 SECONDS: Final = 5
 _LENGTH: Final = SECONDS * 1_000_000_000

@@ -16,8 +16,6 @@ from durable.core.rates import RateWant, Reservation
 from durable.core.retry_later import RetryLater
 from durable.core.summary import rated
 
-__all__ = ["closed", "reserved"]
-
 
 def reserved(journal: Journal, location: str, want: RateWant, *, may_begin: bool = True) -> Operation:
     """Wait for the attempt's moment; return it. Raises Park if that is not soon.

@@ -14,23 +14,6 @@ from durable.core.duration import parse_duration
 from durable.core.limit_names import split_label
 from durable.core.slot_records import limit_label
 
-__all__ = [
-    "MOST_UNITS",
-    "RATE",
-    "LimitClosing",
-    "Rate",
-    "RateKeyRow",
-    "RateWant",
-    "RefusedStart",
-    "Reservation",
-    "check_burst",
-    "check_units",
-    "from_nanoseconds",
-    "nanoseconds",
-    "rate_of",
-    "rate_wanted",
-]
-
 #: The key in an entry's data of what its newest attempt has reserved: limit, units, moment.
 RATE: Final = "rate"
 #: Of one attempt, of a burst and of a rate.

@@ -14,8 +14,6 @@ from typing import Any
 from durable.core.location import is_within
 from durable.core.records import EntryRecord
 
-__all__ = ["Receipts", "record_of"]
-
 
 def record_of(wait: EntryRecord, message_id: str) -> dict[str, Any]:
     """Return the record of a received message in the wait's entry."""

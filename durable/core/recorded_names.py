@@ -25,9 +25,6 @@ from typing import Any, Final, TypeAlias
 
 from durable.core.moved_names import other_names
 
-__all__ = ["ModuleRefused", "NotInUse", "importing_nothing", "resolve_name", "resolve_used", "used_module"]
-
-
 _Definitions: TypeAlias = "type[ast.ClassDef] | tuple[type[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef], ...]"
 _DEFINITIONS: Final[_Definitions] = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -15,45 +15,6 @@ from typing import Any, Final, NamedTuple, TypedDict
 from durable.core.errors import ErrorInfo
 from durable.core.slot_records import SlotChange
 
-__all__ = [
-    "ENDED",
-    "LONG_HISTORY",
-    "NOTHING",
-    "ActionRecord",
-    "Activity",
-    "ActivityKind",
-    "AskedOfActivity",
-    "AttemptRecord",
-    "Batch",
-    "Cause",
-    "ChildRecord",
-    "ChildStart",
-    "Committed",
-    "EntryKind",
-    "EntryRecord",
-    "EntryStatus",
-    "FailureRecord",
-    "GroupChange",
-    "GroupRecord",
-    "GroupSpec",
-    "KeyRecord",
-    "Member",
-    "Message",
-    "MessageState",
-    "MovedPatch",
-    "OnFailure",
-    "OutgoingMessage",
-    "Request",
-    "RunChange",
-    "RunPatch",
-    "RunRecord",
-    "RunState",
-    "SavedDetails",
-    "Uncommitted",
-    "WhenParentEnds",
-    "Witness",
-]
-
 
 class EntryKind(StrEnum):
     """The operation that an entry records."""

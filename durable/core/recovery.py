@@ -20,8 +20,6 @@ from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
 from durable.core.summary import Summary, SummaryKind
 
-__all__ = ["failed_children", "failed_groups", "recover", "rewind_compensated", "stopped_groups"]
-
 #: The kinds of a child's recorded failure that the child itself can take back, unlike the end of a wait.
 _OF_THE_CHILD = ("failed", "cancelled", "gone")
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from durable.core.location import is_within
 
-__all__ = ["Region", "simplified"]
-
 
 class Region(NamedTuple):
     """The entries at `within` and below that began after the ordinal `after`, but for those at `beside` and below.

@@ -17,21 +17,6 @@ from durable.core.message_types import MessageTypes
 from durable.core.renames import names_of_workflow
 from durable.core.workflow_limits import WorkflowLimits
 
-__all__ = [
-    "NameConflict",
-    "Registry",
-    "UnknownWorkflowError",
-    "WorkflowDefinition",
-    "all",
-    "clashes",
-    "get",
-    "is_discovered",
-    "is_same_function",
-    "register",
-    "registry",
-    "source_location",
-]
-
 
 class WorkflowDefinition(Protocol):
     """The registry's entry of a workflow: its name, the default queue of its runs, and its function."""

@@ -15,22 +15,6 @@ from typing import Final, NamedTuple
 from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.location import ITERATION_PATTERN, parent
 
-__all__ = [
-    "Names",
-    "Rename",
-    "canonical",
-    "canonical_workflow",
-    "check_pattern",
-    "in_force",
-    "is_same",
-    "is_same_workflow",
-    "names_of",
-    "names_of_queue",
-    "names_of_workflow",
-    "put_in_force",
-    "put_queues_in_force",
-]
-
 _ITERATION: Final = re.compile("~[0-9]+")
 _NUMBERED: Final = re.compile("(?:send|compensate)~[0-9]+")
 

@@ -25,8 +25,6 @@ from durable.core.steps import ATOMIC
 from durable.core.summary import Summary, SummaryKind
 from durable.core.words import Sentence, gettext_noop
 
-__all__ = ["Replay", "nearest"]
-
 _ITERATION = re.compile(r"~(\d+)")
 
 

@@ -15,8 +15,6 @@ from durable.core.location import compensation_segment, escape, join, listed, se
 from durable.core.mistakes import is_mistake
 from durable.core.records import EntryKind, EntryStatus
 
-__all__ = ["ReplayCursor"]
-
 # These two kinds are made to be inserted before entries that older code recorded.
 _MAY_PRECEDE = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
 _MAX_RECORDED = 5  # records that a divergence has

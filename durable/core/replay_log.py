@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["LOGGED", "logged_number", "number_in_log"]
-
 #: A part of each detail that `number_in_log` has ended.
 LOGGED: Final = " started again"
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from durable.core.scope import Scope
 
-__all__ = ["SILENT", "ReplayLogger"]
-
 #: A logger that says nothing, for code that only goes through its record. No name leads to it: logging.config would
 #: enable a logger that has one.
 SILENT: Final = logging.Logger("silent")  # noqa: LOG001  # it is to have no place among the others

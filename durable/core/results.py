@@ -24,24 +24,6 @@ else:
     B_co = TypeVar("B_co", covariant=True)
     Answer_co = TypeVar("Answer_co", covariant=True)
 
-__all__ = [
-    "AsyncQueueMessage",
-    "BlockCatch",
-    "BlockFailure",
-    "BlockResult",
-    "Break",
-    "Continue",
-    "Failure",
-    "QueueMessage",
-    "RaceResult",
-    "StepCatch",
-    "StepFailure",
-    "StepResult",
-    "failure_of",
-    "origins_of",
-    "with_failure",
-]
-
 T_co = TypeVar("T_co", covariant=True)
 E = TypeVar("E", bound=BaseException)
 

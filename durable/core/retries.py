@@ -15,8 +15,6 @@ from durable.core.options import StepPolicy
 from durable.core.records import RunRecord
 from durable.core.retry_later import RetryLater
 
-__all__ = ["FailedAttempt", "Retry", "retry_delay", "retry_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt:

@@ -14,8 +14,6 @@ from durable.core.errors import WorkflowError
 from durable.core.rates import rate_wanted
 from durable.core.tracebacks import kind_of, message_of
 
-__all__ = ["RetryLater"]
-
 
 class RetryLater(WorkflowError):  # what the function asks for, rather than what is wrong
     """Raised in a step's function or a rollback handler: this attempt has failed, and the next one is made then.

@@ -27,8 +27,6 @@ from durable.core.records import (
 from durable.core.regions import Region
 from durable.core.tag_entries import rewound
 
-__all__ = ["FORKS", "UNFINISHED", "Rewind", "first_try", "with_children_to_undo"]
-
 FORKS = (EntryKind.JOIN, EntryKind.RACE)
 
 #: The columns of an entry that is unfinished again.

@@ -22,8 +22,6 @@ from durable.core.records import EntryKind, EntryRecord, Request
 from durable.core.retries import FailedAttempt, retry_of
 from durable.core.retry_later import RetryLater
 
-__all__ = ["RollbackFailed", "compensable", "has_compensation", "roll_back"]
-
 
 class RollbackFailed(Exception):  # not raised to users: the pass turns it into a state
     """A handler failed on its last attempt."""

@@ -30,8 +30,6 @@ from durable.core.slot_records import SlotWant
 from durable.core.slots import acquired
 from durable.core.summary import Summary, SummaryKind, waiting
 
-__all__ = ["PassOutcome", "PassPolicy", "PassWants", "Slots", "run_pass"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWants:

@@ -18,8 +18,6 @@ from durable.core.records import SavedDetails
 if TYPE_CHECKING:
     from durable.core.journal import Journal
 
-__all__ = ["MOST_BYTES", "StepProgress"]
-
 MOST_BYTES: Final = 4096  # of the details, as codec text
 
 

@@ -18,8 +18,6 @@ from durable.core.receipts import Receipts
 from durable.core.records import EntryKind, EntryRecord
 from durable.core.replay_cursor import ReplayCursor
 
-__all__ = ["Scope"]
-
 
 class Scope:
     """One scope during one pass."""

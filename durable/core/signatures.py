@@ -11,8 +11,6 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Final
 
-__all__ = ["check_call"]
-
 _VARARGS: Final = inspect.CO_VARARGS
 
 

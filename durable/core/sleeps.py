@@ -14,8 +14,6 @@ from durable.core.records import EntryKind, EntryRecord
 from durable.core.scope import Scope
 from durable.core.summary import asleep
 
-__all__ = ["sleep"]
-
 
 def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime | None) -> Operation:
     """Wait for `duration` to pass, or until `moment`."""

@@ -12,9 +12,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["LIMIT", "Admission", "SlotChange", "SlotKind", "SlotRow", "SlotWant", "limit_label"]
-
-
 #: The key in an entry's data of the limit of a step.
 LIMIT: Final = "limit"
 

@@ -17,8 +17,6 @@ from durable.core.journal import Journal
 from durable.core.slot_records import Admission, SlotKind, SlotWant
 from durable.core.summary import in_line
 
-__all__ = ["acquired"]
-
 #: How often a run in a line looks again whether its ancestors, who hold the limit, wait for it.
 _LOOK_EVERY: Final = timedelta(minutes=1)
 #: What a run keeps while it waits for a slot of one of its steps: each pass of it needs this again.

@@ -41,8 +41,6 @@ from durable.core.slots import acquired
 from durable.core.summary import backing_off
 from durable.core.tracebacks import message_of
 
-__all__ = ["ABANDONED", "ATOMIC", "GIVEN_UP", "UNCOUNTED", "check_catch", "step", "try_step"]
-
 STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")
 #: The key in an entry's data of an attempt that an operator has abandoned and that its worker could not interrupt.

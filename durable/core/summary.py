@@ -20,23 +20,6 @@ from durable.core.location import display_location, unescape
 from durable.core.slot_records import Admission, limit_label
 from durable.core.words import ENGLISH, Words, gettext_noop
 
-__all__ = [
-    "DROPPED",
-    "KIND_LENGTH",
-    "PARENT_ENDED",
-    "Doing",
-    "Summary",
-    "SummaryKind",
-    "asleep",
-    "awaiting",
-    "backing_off",
-    "compensating",
-    "in_line",
-    "kind_of_stored",
-    "steps_undone",
-    "waiting",
-]
-
 _MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: branches may do many things
 
 #: The first characters of a stored summary, enough for `kind_of_stored`.

@@ -14,8 +14,6 @@ from typing import Any, Final
 from durable.core.records import EntryKind, EntryRecord
 from durable.core.tags import check_stored
 
-__all__ = ["PRUNED", "check_data", "newest_pruned", "rewound", "with_new_values", "with_pruned"]
-
 PRUNED: Final = "pruned_tags"
 
 

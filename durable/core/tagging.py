@@ -15,8 +15,6 @@ from durable.core.records import EntryKind
 from durable.core.scope import Scope
 from durable.core.tags import TagValue, check_number, check_tags
 
-__all__ = ["tag"]
-
 
 def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
     """Set these tags of the run. Raises TypeError and ValueError for what is no tag, and for more than 8 tags in all.

@@ -14,18 +14,6 @@ from typing import Final
 from durable.core.duration import check_moment
 from durable.core.ids import MAX_ID
 
-__all__ = [
-    "HASHED",
-    "MAX_TAGS",
-    "MAX_VALUE",
-    "TagValue",
-    "check_number",
-    "check_stored",
-    "check_tag_name",
-    "check_tags",
-    "tag_text",
-]
-
 MAX_TAGS: Final = 8  # of one run
 MAX_VALUE: Final = 200  # characters
 

@@ -7,8 +7,6 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["is_readable", "kind_of", "message_of", "traceback_of"]
-
 MAX_MESSAGE = 10_000  # characters of an error's message that are kept
 MAX_TRACEBACK = 50_000  # characters of its traceback that are kept
 

@@ -11,8 +11,6 @@ from durable.core.errors import ContractError, ErrorInfo, RollbackError
 from durable.core.results import BlockCatch, BlockFailure, BlockResult, failure_of
 from durable.core.scope import Scope
 
-__all__ = ["BLOCK_CATCHES", "BLOCK_CATCHES_DEFAULT", "try_block"]
-
 BLOCK_CATCHES: tuple[BlockCatch, ...] = ("step", "join", "race", "child", "map", "rollback")
 BLOCK_CATCHES_DEFAULT: tuple[BlockCatch, ...] = ("step", "join", "race", "child", "map")
 

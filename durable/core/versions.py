@@ -7,8 +7,6 @@ from durable.core.journal import Node
 from durable.core.records import EntryKind
 from durable.core.scope import Scope
 
-__all__ = ["get_version", "removed", "rollback_checkpoint"]
-
 
 def rollback_checkpoint(scope: Scope, name: str) -> Operation:
     """Mark that from here on steps of this scope, and of scopes in it, may have rollback handlers."""

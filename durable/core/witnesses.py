@@ -34,8 +34,6 @@ from typing import Any, Final
 
 from durable.core.records import Batch, EntryRecord, Witness
 
-__all__ = ["LOST_COMMITS", "Witnesses", "as_written", "columns_of"]
-
 #: The action of a worker, in the audit log, that has found commits of a run lost.
 LOST_COMMITS: Final = "lost_commits"
 

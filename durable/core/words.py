@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-__all__ = ["ENGLISH", "Sentence", "Words", "gettext_noop", "told_in"]
-
 
 class Words:
     """The language of sentences: English.

@@ -14,8 +14,6 @@ from durable.core.ids import check_key, check_limit
 from durable.core.rates import Rate, RateWant, rate_of
 from durable.core.slot_records import SlotKind, SlotWant
 
-__all__ = ["Limit", "WorkflowLimits", "check_at_once"]
-
 _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
 
 

@@ -56,8 +56,6 @@ from durable.drivers.owner_thread import (
 )
 from durable.drivers.raised import body_failure
 
-__all__ = ["AsyncDriver"]
-
 
 class AsyncDriver:
     """Performs effects on an event loop."""

@@ -14,8 +14,6 @@ from queue import SimpleQueue
 
 from durable.drivers.kept_threads import KeptThreads
 
-__all__ = ["keep", "run"]
-
 Work = Callable[[], object]
 
 

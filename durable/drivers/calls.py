@@ -20,8 +20,6 @@ from durable.drivers.host import Host
 from durable.drivers.raised import call_readably, step_failure
 from durable.drivers.timeouts import HeartbeatTimer, InterruptibleTask, TimedOut, arose_from, call_with_timeout
 
-__all__ = ["call_atomically", "call_step", "call_unawaited", "within_timeout"]
-
 
 def call_step(effect: Call, host: Host) -> Any:
     """Call a step's function in this thread; an async one on an event loop that nothing else uses meanwhile."""

@@ -33,8 +33,6 @@ from durable.core.scope import Scope
 from durable.core.slot_records import Admission
 from durable.drivers.owner_thread import ThreadDelegate
 
-__all__ = ["Host", "refuse_lazy_body"]
-
 
 class Host(Protocol):
     """The surroundings of one pass."""

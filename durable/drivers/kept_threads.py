@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["KeptThreads"]
-
 
 class _Thread(Protocol):
     def end(self) -> None:

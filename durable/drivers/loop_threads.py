@@ -36,8 +36,6 @@ from durable.core.control_flow import ControlFlow
 from durable.core.current import running_place
 from durable.drivers.kept_threads import KeptThreads
 
-__all__ = ["LeftBehind", "keep", "left_behind", "run"]
-
 logger = logging.getLogger("durable.pass")
 
 P = ParamSpec("P")

@@ -28,17 +28,6 @@ from asgiref.sync import AsyncToSync, sync_to_async
 
 from durable.drivers import branch_threads
 
-__all__ = [
-    "LoopDelegate",
-    "Outcome",
-    "Serving",
-    "ThreadDelegate",
-    "call_in_branch_thread",
-    "call_there",
-    "finish_before_cancel",
-    "unwrapped",
-]
-
 T = TypeVar("T")
 
 #: What a function returned or raised, as a value: a future that is given a StopIteration never ends.

@@ -16,8 +16,6 @@ from durable.core.effects import Body, Call
 from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers.host import Host
 
-__all__ = ["body_failure", "call_readably", "step_failure"]
-
 T = TypeVar("T")
 
 #: Not errors, but not meant for a worker or a test either, wherever they are raised.

@@ -43,8 +43,6 @@ from durable.drivers.calls import call_atomically, call_step
 from durable.drivers.host import Host, refuse_lazy_body
 from durable.drivers.raised import body_failure, call_readably
 
-__all__ = ["SyncDriver"]
-
 
 class SyncDriver:
     """Performs effects in the calling thread, and branches in a few more."""

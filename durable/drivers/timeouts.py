@@ -23,8 +23,6 @@ from typing import Any, Final, TypeVar
 from durable.core.current import timed_step
 from durable.drivers import watchdog
 
-__all__ = ["HeartbeatTimer", "InterruptibleTask", "TimedOut", "arose_from", "call_with_timeout"]
-
 T = TypeVar("T")
 
 #: `signal.signal` without its conversions from and to enums, which take longer than all the rest.

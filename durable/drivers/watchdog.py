@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-__all__ = ["Deadline", "watch"]
-
 logger = logging.getLogger("durable.worker")
 
 _IDLE: Final = 5.0  # seconds without calls after which the thread ends

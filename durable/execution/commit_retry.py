@@ -42,8 +42,6 @@ from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import Eviction
 from durable.store import Store
 
-__all__ = ["retry_commit"]
-
 logger = logging.getLogger("durable.pass")
 
 BACKOFF: Final = (0.02, 1.0)  # seconds between two tries: the second and third, the longest; the first follows at once

@@ -51,8 +51,6 @@ from durable.store.atomic import BROKEN, kept_open
 from durable.store.base import MessagesLeft
 from durable.store.families import Decide, recover_family
 
-__all__ = ["CommitSession"]
-
 T = TypeVar("T")
 
 #: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.

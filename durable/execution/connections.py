@@ -29,21 +29,6 @@ from django.utils import timezone, translation
 
 from durable.store import sessions
 
-__all__ = [
-    "DATABASE_TROUBLE",
-    "SESSION_TROUBLE",
-    "abandon_inherited_connections",
-    "abandon_transactions",
-    "close_broken_connections",
-    "close_connections",
-    "close_stale_connections",
-    "guarded_sessions",
-    "in_clean_context",
-    "reconnect",
-    "restore_sessions",
-    "worker_name",
-]
-
 T = TypeVar("T")
 
 #: What Django raises for a database that is unreachable, restarts or refuses connections.

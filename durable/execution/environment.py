@@ -22,8 +22,6 @@ from durable.execution.open_transactions import OpenTransactions
 from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags
 
-__all__ = ["PassEnvironment"]
-
 
 class PassEnvironment:
     """The environment of one pass of `run`."""

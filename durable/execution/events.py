@@ -18,8 +18,6 @@ from durable.core.records import RunRecord, RunState
 from durable.execution.connections import DATABASE_TROUBLE
 from durable.instrumentation import observers
 
-__all__ = ["PassEvents"]
-
 logger = logging.getLogger("durable.pass")
 
 _LOGGED: Final = frozenset({"run_failed", "run_diverged", "run_mistaken", "step_failed", "rollback_failed"})

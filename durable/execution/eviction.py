@@ -10,8 +10,6 @@ import math
 import threading
 import time
 
-__all__ = ["COMMITS_LOST", "LEASE_LOST", "Eviction"]
-
 # The reasons of an eviction after which the pass may write nothing more.
 LEASE_LOST = "lease_lost"
 COMMITS_LOST = "commits_lost"

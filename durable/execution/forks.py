@@ -12,8 +12,6 @@ import signal
 import threading
 from typing import Any, Final
 
-__all__ = ["Origin"]
-
 logger = logging.getLogger("durable.pass")
 
 CHILD_EXIT_STATUS: Final = 70  # the exit status of a child that returned

@@ -58,8 +58,6 @@ from durable.execution.queries import PassQueries
 from durable.runtime import Runtime
 from durable.store import Store
 
-__all__ = ["PassHost"]
-
 
 class PassHost:
     """The `durable.drivers.host.Host` of one pass of `run`."""

@@ -20,8 +20,6 @@ from durable.core.errors import OpenTransactionError
 from durable.execution.connections import reconnect
 from durable.store.sessions import driver_connection
 
-__all__ = ["OpenTransactions", "in_transaction"]
-
 logger = logging.getLogger("durable.pass")
 
 _BEGUN: Final = (2, 3)  # libpq's PQTRANS_INTRANS and PQTRANS_INERROR

@@ -31,8 +31,6 @@ from durable.core.records import (
 from durable.core.transitions import started
 from durable.store import Store
 
-__all__ = ["Copied", "complete_and_pass_on"]
-
 #: The fence of a new run whose first pass has something to load.
 _LOADED = 1
 #: Codec text of the first place, as text of the second.

@@ -35,8 +35,6 @@ from durable.drivers.owner_thread import ThreadDelegate
 from durable.store import Store, sessions
 from durable.store.base import ChildRefused
 
-__all__ = ["PassQueries", "may_have_history", "pass_aborted"]
-
 T = TypeVar("T")
 
 logger = logging.getLogger("durable.pass")

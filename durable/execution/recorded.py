@@ -20,8 +20,6 @@ from durable.execution.host import PassHost
 from durable.runtime import Runtime
 from durable.store import Store
 
-__all__ = ["NotRecorded", "RecordedHost", "RefusingJournal"]
-
 
 class NotRecorded(ControlFlow):
     """The records do not say how the code goes on."""

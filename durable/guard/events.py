@@ -16,8 +16,6 @@ from durable.core.scope import Scope
 from durable.guard.places import scope_between_operations
 from durable.guard.telling import step_call, tell
 
-__all__ = ["watch_events"]
-
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _SHOWN: Final = 200  # characters of a path or an address
 

@@ -16,8 +16,6 @@ from durable.core.errors import ContractError, InputChangedError, PayloadError
 from durable.core.scope import Scope
 from durable.guard.telling import tell_error
 
-__all__ = ["with_unchanged_input"]
-
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
 _NOTHING: Final = object()
 

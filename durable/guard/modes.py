@@ -11,8 +11,6 @@ from django.conf import settings
 from durable.conf import conf
 from durable.notifier.silence import is_under_test
 
-__all__ = ["MODES", "Mode", "is_developing", "lets_reads_through", "mode", "raising_by_default", "refusing_effects"]
-
 Mode: TypeAlias = Literal["off", "log", "raise"]
 #: The values of `DURABLE["GUARD"]`.
 MODES: Final[tuple[Mode, ...]] = ("off", "log", "raise")

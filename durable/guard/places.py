@@ -24,8 +24,6 @@ from durable.core.scope import Scope
 if TYPE_CHECKING:
     from durable.lint.allowing import Allowance
 
-__all__ = ["Place", "place_of_caller", "scope_between_operations"]
-
 #: Packages whose code between two steps is not the workflow's decision: loggers, imports, debuggers.
 _LET_THROUGH: Final = frozenset(
     {

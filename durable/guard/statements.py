@@ -21,8 +21,6 @@ from durable.guard.modes import lets_reads_through, mode
 from durable.guard.places import scope_between_operations
 from durable.guard.telling import step_call, tell
 
-__all__ = ["install", "is_guards"]
-
 _RULE: Final = "W109"
 #: Statements that begin and leave transactions: without them code could not come out of `transaction.atomic()`.
 _OF_TRANSACTIONS: Final = ("BEGIN", "SAVEPOINT", "RELEASE", "ROLLBACK", "COMMIT")

@@ -10,8 +10,6 @@ from durable.core.scope import Scope
 from durable.guard.modes import mode
 from durable.guard.places import Place, place_of_caller
 
-__all__ = ["step_call", "tell", "tell_error"]
-
 logger = logging.getLogger("durable.guard")
 
 _MAX_TOLD: Final = 10_000

@@ -16,8 +16,6 @@ from durable.histories.reading import StoredHistory
 from durable.histories.records import ENTRY, MESSAGE, RUN
 from durable.histories.values import PLAIN, Values
 
-__all__ = ["digest_of", "moved_history"]
-
 _encode: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 

@@ -16,8 +16,6 @@ from durable.histories.records import ENTRY, FORMAT, MESSAGE, RUN, HistoryFileEr
 from durable.histories.values import PLAIN, Values
 from durable.replay_check import RecordedRun
 
-__all__ = ["StoredHistory", "read_files", "read_histories"]
-
 #: Characters of a line: many times the largest value that can be recorded.
 LONGEST: Final = 256 * 2**20
 _AGAIN: Final = "export the run again with `manage.py durable export --history`"

@@ -18,8 +18,6 @@ from durable.core.errors import DurableError, ErrorInfo
 from durable.core.records import EntryRecord, Message, RunRecord
 from durable.core.summary import Summary
 
-__all__ = ["ENTRY", "FORMAT", "MESSAGE", "RUN", "HistoryFileError", "Kind"]
-
 #: The number of the format that this release writes, and the only one that it reads.
 FORMAT: Final = 1
 

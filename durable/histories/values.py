@@ -31,8 +31,6 @@ from durable.core.tags import MAX_VALUE
 from durable.inspection import redacted
 from durable.inspection.plain_data import to_plain
 
-__all__ = ["PLAIN", "REDACTED", "Values", "converted_entry", "converted_message", "converted_run", "converted_tags"]
-
 #: What reads values that were decrypted or redacted.
 PLAIN: Final = JsonCodec(max_bytes=sys.maxsize)
 REDACTED: Final = "(redacted)"

@@ -20,8 +20,6 @@ from durable.models import Entry, QueueMessage
 from durable.models.batches import in_batches, weight
 from durable.replay_check.read_only import snapshot
 
-__all__ = ["written_history"]
-
 _AT_ONCE: Final = 1024 * 1024  # bytes of recorded text in memory at a time
 _OF_ENTRY: Final = [each.name for each in fields(EntryRecord)]
 _OWN: Final = frozenset(each.attname for each in Entry._meta.concrete_fields)

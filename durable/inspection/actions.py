@@ -19,8 +19,6 @@ from durable.inspection.visibility import on_visible
 from durable.models import OperatorAction
 from durable.models.run import RunQuerySet
 
-__all__ = ["WINDOW", "WINDOW_OF_VISIBLE", "ActionCriteria", "detail_without_runs", "search_actions", "visible_page"]
-
 WINDOW: Final = 100_000  # rows that are searched if no index serves a condition
 WINDOW_OF_VISIBLE: Final = 10_000  # rows among which those on the runs that a user may see are looked for
 #: The outcomes whose detail is not the text of an error about any run.

@@ -28,18 +28,6 @@ from durable.models import Activity, Run
 from durable.models.activities import ActivityQuerySet
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "HUNG_AFTER",
-    "ActivityPage",
-    "RunningStack",
-    "RunningStep",
-    "activities_of",
-    "activities_of_runs",
-    "hung_steps",
-    "list_activities",
-    "read_stack",
-]
-
 PAGE: Final = 50  # activities
 MOST: Final = 200  # activities of one run, of the runs of a list, and that are examined for hung ones
 HUNG_AFTER: Final = 60.0  # seconds after which a step may count as hung

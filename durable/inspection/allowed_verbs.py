@@ -10,8 +10,6 @@ from durable.core.bulk_runs import is_stopped
 from durable.core.records import ENDED, Request, RunState
 from durable.models import Run
 
-__all__ = ["possible_verbs"]
-
 _INTERNAL = "durable."  # workflows of durable itself, such as a bulk operation
 _WITH_WORKER = (RunState.RUNNING, RunState.ROLLING_BACK)
 _ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)

@@ -16,8 +16,6 @@ from durable.inspection.humanize import thousands
 from durable.inspection.workers import DEAD_AFTER
 from durable.models import Run, WorkerProcess
 
-__all__ = ["backlog_note"]
-
 _CAP: Final = 1_000  # runs that are counted
 _WORKERS: Final = 200  # that are looked at, those with the newest signs
 

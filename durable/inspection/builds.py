@@ -9,8 +9,6 @@ from typing import Final
 from durable.conf import conf
 from durable.models import Build
 
-__all__ = ["MOST", "BuildSeen", "builds"]
-
 MOST: Final = 50  # builds that are returned
 
 

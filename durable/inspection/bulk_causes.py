@@ -15,8 +15,6 @@ from durable.core.records import RunState
 from durable.inspection.capped_counts import tally
 from durable.models import Cause, Failure, Run
 
-__all__ = ["CauseOfBulk", "WithFailures", "causes_among"]
-
 _MOST: Final = 10_000  # failed runs whose causes are counted
 _NAMED: Final = 5
 

@@ -31,20 +31,6 @@ from durable.inspection.wording import state_in_words
 from durable.models import Entry, OperatorAction, Run
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "CAP",
-    "BulkSummary",
-    "FailedAgain",
-    "Refusals",
-    "bulks_among",
-    "failed_again",
-    "find_bulk",
-    "find_limited_bulk",
-    "order_of",
-    "refusals",
-    "refusals_of",
-]
-
 CAP: Final = 10_000  # rows of a bulk that are counted, and searched for failed runs
 _READ: Final = 500  # refused rows that are grouped
 _SHOWN: Final = 20  # runs of a group

@@ -20,21 +20,6 @@ from durable.conf import conf
 from durable.inspection.humanize import thousands
 from durable.inspection.of_each import OfEach
 
-__all__ = [
-    "CappedCount",
-    "Count",
-    "added",
-    "count_capped",
-    "cross_tally",
-    "grouped",
-    "moment_of",
-    "newest_rows",
-    "sample_rows",
-    "samples",
-    "tally",
-]
-
-
 _EVERY: Final = 1_000_000_000  # rows
 
 _Source = QuerySet[Any] | OfEach

@@ -26,22 +26,6 @@ from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "BARS",
-    "CAP",
-    "HIDDEN_PATTERN",
-    "WIDTH",
-    "CauseLine",
-    "CauseOfRun",
-    "CauseSpread",
-    "CauseSummary",
-    "cause_of",
-    "find_cause",
-    "further_causes",
-    "list_causes",
-    "spread_of",
-]
-
 CAP: Final = 10_000  # runs of a cause that are counted
 MOST: Final = 50  # causes that a list has
 LINE_CAP: Final = 1_000  # runs of a further cause that are counted

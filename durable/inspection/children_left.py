@@ -16,8 +16,6 @@ from durable.inspection.capped_counts import Count
 from durable.models import Child, Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["children_left_note"]
-
 _CAP: Final = 1_000
 _ENDING: Final = tuple(each.value for each in (*ENDED, RunState.ROLLING_BACK))
 

@@ -13,8 +13,6 @@ from durable.inspection.shell_command import command
 from durable.models import Child, Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["cancel_note", "failed_note", "pause_note", "verb_note"]
-
 _GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
 
 

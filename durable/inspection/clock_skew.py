@@ -9,8 +9,6 @@ from django.db import connections
 from durable.conf import conf
 from durable.core import clock
 
-__all__ = ["CLOCK_TOLERANCE", "clock_difference"]
-
 CLOCK_TOLERANCE: Final = 2.0  # seconds of a difference that need no report
 
 

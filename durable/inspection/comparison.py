@@ -22,8 +22,6 @@ from durable.inspection.resting import remembered
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import Entry, Run
 
-__all__ = ["MOST", "PAGE", "Comparison", "Difference", "Side", "compare_runs"]
-
 PAGE: Final = 50  # places of one page
 MOST: Final = 50_000  # places of the left run, and places of the right one alone, that are paged through
 

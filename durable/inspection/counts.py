@@ -15,8 +15,6 @@ from durable.models import Child, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["CAP", "count_by_state", "count_everyone"]
-
 CAP = 10_000  # of each state; a higher number would not help an operator
 _STATES: Final = [state.value for state in RunState]
 

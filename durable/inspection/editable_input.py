@@ -14,8 +14,6 @@ from durable.inspection.plain_data import to_plain
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import Run
 
-__all__ = ["EditableInput", "is_plain", "recorded_input", "shown_arguments"]
-
 _MOST: Final = 1024 * 1024  # bytes of an input that can be edited
 _PLAIN: Final = (str, int, float, bool, type(None))
 

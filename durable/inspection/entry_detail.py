@@ -34,17 +34,6 @@ from durable.store.outline_rows import long_data
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = [
-    "BranchOutcome",
-    "EntryDetail",
-    "FailedAttempt",
-    "Field",
-    "arguments_field",
-    "inbox",
-    "newest_messages",
-    "read_entry_detail",
-]
-
 MOST: Final = 100  # failed attempts and messages that are shown
 _TITLES: Final[Mapping[str, StrPromise]] = {
     "arguments": pgettext_lazy("payload", "arguments"),

@@ -15,8 +15,6 @@ from durable.inspection.payloads import redacted
 from durable.inspection.tags import shown_tags
 from durable.models import Entry, Run
 
-__all__ = ["entry_facts", "whole_data"]
-
 #: The members of an entry's data that hold values of the workflow.
 _VALUES: Final = {
     EntryKind.LOOP: ("state", "open", PRUNED),

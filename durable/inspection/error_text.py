@@ -21,8 +21,6 @@ from durable.inspection.payloads import redacted_error
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["LOOKED_THROUGH", "SEARCHED", "contains", "shown_with"]
-
 SEARCHED: Final = 2_000  # characters of an error's column
 LOOKED_THROUGH: Final = 500  # runs whose errors one page passes to the redaction hook
 

@@ -24,8 +24,6 @@ from durable.inspection.stored_counts import stored
 from durable.inspection.undone import handler_attempts, stuck_step
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 
-__all__ = ["PAGE", "Event", "EventKey", "EventPage", "count_events", "list_events"]
-
 PAGE: Final = 100
 _LONGEST: Final = 200  # characters of an error
 

@@ -18,8 +18,6 @@ from durable.inspection.payloads import redacted_error
 from durable.inspection.told_divergence import MOST, told_divergence
 from durable.inspection.wording import LOCAL, display_location
 
-__all__ = ["cancelled", "completed", "failed", "why_it_failed"]
-
 
 def completed(facts: Facts) -> Explanation:
     """Explain a completed run."""

@@ -17,8 +17,6 @@ from durable.inspection.wording import display_location
 from durable.models import ChildGroup, Entry, Run, Turn
 from durable.models.run import RunQuerySet
 
-__all__ = ["recovering_note", "turn_note", "waiting_for_map"]
-
 
 def waiting_for_map(run: Run, awaited: Sequence[str]) -> str | None:
     """Return what the run waits for, if a group of children is among these; None if none is."""

@@ -28,16 +28,6 @@ from durable.models import Run
 from durable.models.renames import learn_queues
 from durable.notifier import outages, redis_clients, silence
 
-__all__ = [
-    "awaited_queues",
-    "compensating_children",
-    "in_paused_queue",
-    "late",
-    "pending",
-    "sleeping",
-    "to_run_alone",
-]
-
 _SHOWN: Final = 50  # children of which the first is named
 
 

@@ -19,8 +19,6 @@ from durable.inspection.wording import LOCAL
 from durable.models import Entry, Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["LATE", "Explanation", "Facts", "capitalized"]
-
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
 
 #: The fact of a summary that is an error's text. A text without data may quote an error as well.

@@ -35,8 +35,6 @@ from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run, St
 from durable.models.batches import in_batches, weight
 from durable.models.run import RunQuerySet
 
-__all__ = ["MOST", "MOST_BYTES", "exported", "written"]
-
 MOST: Final = 50_000  # entries, attempts, messages, actions: of each kind
 MOST_BYTES: Final = 256 * 1024 * 1024  # characters of JSON text
 _AT_ONCE: Final = 1024 * 1024  # bytes of recorded text in memory at a time

@@ -14,8 +14,6 @@ from durable.inspection.fork_outcomes import innermost_failures, outcome_of
 from durable.inspection.wording import display_location
 from durable.models import Attempt, Run
 
-__all__ = ["FailedBranch", "first_failed_branch"]
-
 _MOST: Final = 200  # failed branches that are compared
 
 

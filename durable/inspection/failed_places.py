@@ -11,8 +11,6 @@ from durable.core.records import RunState
 from durable.inspection.wording import display_location, display_place
 from durable.models import Failure, Run
 
-__all__ = ["failed_places", "with_step"]
-
 _OF_FORKS: Final = ("JoinError", "RaceError")
 
 

@@ -22,8 +22,6 @@ from durable.inspection.payloads import redacted
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["NEWEST", "FailedRun", "failed_runs"]
-
 NEWEST: Final = 1_000  # failed runs that are read
 _BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
 # A JSON text, possibly incomplete: the column may be cut off within the text, even in the middle of an escape.

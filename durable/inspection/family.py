@@ -22,22 +22,6 @@ from durable.models import Child, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "CAP",
-    "ChildCursor",
-    "ChildPage",
-    "ChildRow",
-    "FailedChildren",
-    "FamilyCounts",
-    "GroupCounts",
-    "count_children",
-    "family_data",
-    "has_children",
-    "is_child",
-    "list_children",
-    "list_parents",
-]
-
 CAP: Final = 10_000  # children of a run that are counted, and that one page examines
 PAGE: Final = 50
 MOST_PARENTS: Final = 20  # of the chain up to the root

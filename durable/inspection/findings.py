@@ -44,8 +44,6 @@ from durable.models.run import RunQuerySet
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["Finding", "collect_findings", "how_it_failed"]
-
 SHOWN: Final = 5  # runs that each finding lists
 CAP: Final = 1_000  # runs that are counted
 BULKS: Final = 200  # newest bulks among which stopped ones are looked for

@@ -23,17 +23,6 @@ from durable.models.batches import ByteLength, in_batches
 from durable.models.fields import load_json
 from durable.store.outline_rows import short_data
 
-__all__ = [
-    "FAILED",
-    "FORKS",
-    "BranchEnd",
-    "ForkOutcome",
-    "fatal_locations",
-    "innermost_failures",
-    "outcome_of",
-    "read_outcomes",
-]
-
 FORKS: Final = (EntryKind.JOIN.value, EntryKind.RACE.value)
 FAILED: Final = "failed"  # the status of a branch, and of a join or race that has raised an error
 _DEEPEST: Final = 20  # joins in joins that are followed to a failed step

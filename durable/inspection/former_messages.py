@@ -21,8 +21,6 @@ from durable.models import QueueMessage, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["FormerMessage", "former_messages"]
-
 _RUNS: Final = 20  # the newest ones of the workflow
 _EACH: Final = 5  # their newest messages that are looked at
 _MOST: Final = 64 * 1024  # bytes of bodies

@@ -9,8 +9,6 @@ from django.utils.translation import gettext as _
 
 from durable.inspection.wording import source_in_words
 
-__all__ = ["given_note"]
-
 
 def given_note(given: Mapping[str, Any]) -> str:
     """Return who gave the output and why; `given` is what the entry has recorded."""

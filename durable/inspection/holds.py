@@ -13,8 +13,6 @@ from durable.models import HeldStart, Run
 from durable.models import Hold as HoldModel
 from durable.models.run import RunQuerySet
 
-__all__ = ["CAP", "all_holds", "count_held_starts", "find_hold", "held_workflows", "paused_of", "paused_queues"]
-
 MOST: Final = 200  # holds that are read
 CAP: Final = 10_000  # runs that are counted
 

@@ -15,26 +15,6 @@ from django.utils.translation import gettext, ngettext, pgettext
 
 from durable.core.clock import EARLIEST, LATEST
 
-__all__ = [
-    "browser_words",
-    "byte_size",
-    "day_and_clock",
-    "decimal",
-    "either",
-    "milliseconds",
-    "moment",
-    "plural",
-    "printable",
-    "quoted",
-    "relative",
-    "sentence",
-    "shortened",
-    "signed_span",
-    "span",
-    "thousands",
-    "until",
-]
-
 _LONG_WORD = 40  # characters that are left out at most, to cut a text between words
 _UNITS = (86_400, 3_600, 60, 1)
 

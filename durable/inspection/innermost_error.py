@@ -11,8 +11,6 @@ from typing import Final
 
 from durable.core.location import escape
 
-__all__ = ["innermost_error"]
-
 _FORK: Final = re.compile(r"(?:JoinError: join failed|RaceError: all branches of the race failed): (?=branch \")")
 _BRANCH: Final = re.compile(r'(?:^|; )branch "(.{1,128}?)": (?=[A-Za-z_][\w.]*)')
 _LAST_ATTEMPT: Final = re.compile(r"StepExhaustedError: step .*? failed on its last attempt: ")

@@ -12,8 +12,6 @@ from durable.core.records import KeyRecord
 from durable.inspection.humanize import relative
 from durable.models import Run
 
-__all__ = ["key_data", "key_note", "key_of"]
-
 
 def key_of(run: Run) -> KeyRecord | None:
     """Return the key with which the run was started, None without one; one query, unless it was read with its `key`."""

@@ -22,8 +22,6 @@ from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["LaterRecoveries", "recovered_later"]
-
 _CAP: Final = 10_000  # children that are looked at
 _MOST_PLACES: Final = 1_000  # operations with recovered children whose records are looked at
 

@@ -12,8 +12,6 @@ from durable.core.records import ENDED, RunState
 from durable.inspection.humanize import relative, span
 from durable.models import Run
 
-__all__ = ["limits_data", "limits_note", "limits_of", "work_words"]
-
 
 def limits_of(run: Run) -> RunLimits | None:
     """Return the run's limits, None without any; one query, unless the run was read with its `limit`."""

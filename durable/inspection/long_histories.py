@@ -9,8 +9,6 @@ from durable.inspection.places import count_places
 from durable.inspection.progress import count_progress
 from durable.inspection.stored_counts import count_noted
 
-__all__ = ["count_long_histories"]
-
 
 def count_long_histories(now: datetime) -> None:
     """Count the histories that workers have noted as long, and whose runs rest; for a moment only."""

@@ -11,8 +11,6 @@ from django.utils.translation import ngettext
 from durable.core.records import EntryStatus
 from durable.inspection.humanize import thousands
 
-__all__ = ["loop_note"]
-
 
 def loop_note(status: str, data: Mapping[str, Any]) -> str:
     """Return how many iterations a loop has made and which of them are pruned, in words."""

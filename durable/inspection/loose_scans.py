@@ -9,8 +9,6 @@ from django.db import connections
 from durable.conf import conf
 from durable.models.fields import pack, unpack
 
-__all__ = ["keys_awaited", "keys_with_slots", "queues_of_due_runs", "workflows_of_runs"]
-
 # Each step looks up where the next name begins. Parameters: after, most.
 _SCAN: Final = """
 WITH RECURSIVE names(name, number) AS (

@@ -11,8 +11,6 @@ from django.utils.translation import ngettext
 from durable.core.map_entries import AGAIN
 from durable.inspection.humanize import thousands
 
-__all__ = ["map_note", "recovered_note"]
-
 
 def map_note(data: Mapping[str, Any]) -> str:
     """Return what is recorded of the children, in words; while they run, `durable.inspection.family` knows more."""

@@ -15,8 +15,6 @@ from durable.inspection.capped_counts import Count
 from durable.models import KeyedSend, QueueMessage, Run, RunKey
 from durable.models.run import RunQuerySet
 
-__all__ = ["completed_with_messages", "messages_left_note"]
-
 _CAP: Final = 1_000
 _PENDING: Final = MessageState.PENDING.value
 

@@ -19,8 +19,6 @@ from durable.inspection.shell_command import command
 from durable.inspection.workers import DEAD_AFTER
 from durable.models import Build, EntryMetadata, Failure, Run, WorkerProcess
 
-__all__ = ["WITHHELD", "Misfit", "misfit_of", "misfits_of_failed", "replay_check"]
-
 _MOST = 200  # workers that are looked at
 _NAMED = 3  # builds that a sentence names
 #: What is not offered before another build is there: it would meet the same code again.

@@ -17,8 +17,6 @@ from durable.inspection.loose_scans import queues_of_due_runs, workflows_of_runs
 from durable.models import Run, WorkerProcess
 from durable.notifier import redis_clients
 
-__all__ = ["KINDS", "MOST", "NEWEST", "NameList", "find_names"]
-
 KINDS: Final = ("workflow", "queue", "worker")
 MOST: Final = 20  # names of a page
 LOOKS: Final = 500  # names that are looked at for a page

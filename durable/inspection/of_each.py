@@ -14,8 +14,6 @@ from django.db.models import BigIntegerField, Expression, QuerySet
 
 from durable.conf import conf
 
-__all__ = ["Key", "OfEach"]
-
 
 class Key(Expression):
     """Stands for the key in the queryset of an `OfEach`: `failures.filter(cause=Key())`."""

@@ -13,8 +13,6 @@ from durable.conf import conf
 from durable.inspection.humanize import shortened
 from durable.models import OperatorAction, Run
 
-__all__ = ["Mark", "read_marks"]
-
 _MOST: Final = 50
 _AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the end of the run
 _DONE: Final = {

@@ -20,8 +20,6 @@ from durable.inspection.wording import cause_in_words, state_in_words, verb_titl
 from durable.models import Cause, Run
 from durable.tag_hashes import is_hashed
 
-__all__ = ["order_words"]
-
 _TIMES = {
     "created_from": gettext_lazy("created from %(value)s"),
     "created_until": gettext_lazy("created before %(value)s"),

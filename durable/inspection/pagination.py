@@ -21,8 +21,6 @@ from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
 from durable.models.fields import SafeTextField
 
-__all__ = ["FAILURE_KEY", "KEY_OF_FAILURE", "Cursor", "InvalidCursorError", "RunOrder"]
-
 #: The columns in which a failure has a copy of its run's key by creation.
 FAILURE_KEY: Final = ("failure__run_created_at", "failure__run_id")
 #: The same in rows of failures.

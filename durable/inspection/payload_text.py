@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from durable.inspection.humanize import printable
 
-__all__ = ["PART", "Fold", "PayloadText", "folded"]
-
 PART: Final = 100_000  # characters of a part
 _LATEST: Final = 4_000  # characters before the end of a part in which it may end with a line
 

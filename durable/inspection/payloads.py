@@ -28,8 +28,6 @@ from durable.core.places import Place
 from durable.inspection.humanize import printable, thousands
 from durable.inspection.plain_data import DEEPEST, to_plain, without_originals
 
-__all__ = ["HIDDEN", "jsonable", "payload", "pretty", "redacted", "redacted_error", "redacted_traceback"]
-
 logger = logging.getLogger("durable.inspection")
 
 HIDDEN: Final = "(hidden: the redaction hook failed)"

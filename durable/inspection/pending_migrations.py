@@ -12,18 +12,6 @@ from django.db.models import Count, FloatField, Func, Value
 from durable.conf import conf
 from durable.store.routines import differences
 
-__all__ = [
-    "OLDEST_POSTGRES",
-    "cached_tables",
-    "how_to_let_reads_through",
-    "how_to_migrate",
-    "how_to_set_isolation",
-    "missing_migrations",
-    "too_old_server",
-    "wrong_isolation",
-    "wrong_routines",
-]
-
 OLDEST_POSTGRES: Final = 15  # the oldest version that the tests try
 
 

@@ -17,8 +17,6 @@ from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.fork_outcomes import FORKS, ForkOutcome
 from durable.inspection.places import Place, Record, masked
 
-__all__ = ["PlaceNode", "build_place_tree", "stands_for"]
-
 _FOLDED_FROM: Final = 5  # siblings whose names differ in numbers alone; iterations are folded from two on
 _EQUAL_BRANCHES: Final = 9  # branches with the same places inside, whatever their names
 _DEEPEST: Final = 12  # levels; what is deeper stands beside each other with its path

@@ -27,22 +27,6 @@ from durable.inspection.stored_counts import stored
 from durable.models import Entry, Run
 from durable.models.fields import unpack
 
-__all__ = [
-    "COLUMNS",
-    "EXACT",
-    "MOST_PLACES",
-    "Place",
-    "Places",
-    "Record",
-    "alone",
-    "at_or_below",
-    "count_places",
-    "masked",
-    "masked_below",
-    "read_places",
-    "read_places_inside",
-]
-
 EXACT: Final = 2_000  # entries of a history that is read whole
 MOST_PLACES: Final = 1_000
 _SAMPLE: Final = 800  # entries that are read of a long history, besides those that are not completed

@@ -18,8 +18,6 @@ from uuid import UUID
 
 from durable.codec.classes import is_named_tuple_type, is_pydantic_type
 
-__all__ = ["DEEPEST", "NOT_LOOKED_INTO", "NOT_SHOWN", "to_plain", "without_originals"]
-
 DEEPEST: Final = 100  # levels of a payload that are shown
 #: Shown instead of a value that is not plain data and that the hook returned unchanged.
 NOT_LOOKED_INTO: Final = "(hidden: the redaction hook did not replace it)"

@@ -19,18 +19,6 @@ from durable.inspection.resting import recalled, remembered
 from durable.inspection.stored_counts import stored
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
-__all__ = [
-    "MOST_OPEN",
-    "OPEN",
-    "Progress",
-    "count_progress",
-    "entries_counted",
-    "has_more_entries",
-    "newest_open",
-    "open_keys_of_long",
-    "progress_of",
-]
-
 #: What the entries and the failed attempts of a run amount to.
 _Counts = tuple[dict[str, Any], dict[str, Any]]
 

@@ -23,8 +23,6 @@ from durable.models import Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["CAP", "SAMPLE", "WINDOW", "Flow", "QueueSummary", "list_queues"]
-
 CAP: Final = 10_000  # due runs that are counted
 SAMPLE: Final = 1_000  # of the newest runs, and of those that ended last, from which the rates are taken
 WINDOW: Final = timedelta(minutes=10)  # at most, over which a rate is taken

@@ -17,8 +17,6 @@ from durable.inspection.humanize import span
 from durable.models import Lane, Run, RunRank
 from durable.models.run import RunQuerySet
 
-__all__ = ["rank_data", "rank_note", "rank_of", "rank_words", "share_words"]
-
 _CAP: Final = 1_000  # runs that come first, as far as they are counted
 _LANES: Final = 20  # head starts of a queue, the greatest first
 

@@ -21,21 +21,6 @@ from durable.inspection.visibility import first_visible
 from durable.models import RateKey, RateLimit, Reservation
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "RateCounts",
-    "RateKeySummary",
-    "RateSummary",
-    "RateWait",
-    "closing_of",
-    "count_rates",
-    "list_rates",
-    "own_closing_of",
-    "rate_wait_of",
-    "refusal_of",
-    "reservations_of",
-    "unused_rates",
-]
-
 _PLACES = 1_000  # of the attempts that wait, that are counted
 _SHOWN = 20  # attempts of a key that are shown
 _KEYS = 100  # of a limit that are told

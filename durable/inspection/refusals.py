@@ -20,8 +20,6 @@ from durable.inspection.wording import LOCAL, state_in_words, verb_in_words
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["told", "told_sentence"]
-
 _WAYS_OUT: Final[Mapping[str, StrPromise]] = {
     "completed": gettext_lazy("It has ended: restart() begins a new one with its input"),
     "failed": gettext_lazy("It has ended: recover() lets it go on, restart() begins a new one with its input"),

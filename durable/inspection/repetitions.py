@@ -19,8 +19,6 @@ from durable.inspection.humanize import thousands
 from durable.models import Failure, Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["Repeated", "count_repeated", "runs_that_repeat"]
-
 _MOST_SHOWN: Final = 3
 _EXAMINED: Final = 1_000  # failed runs of each index that a selection follows
 

@@ -19,8 +19,6 @@ from durable.conf import conf
 from durable.core.records import LONG_HISTORY
 from durable.models import Run
 
-__all__ = ["recalled", "remembered"]
-
 _T = TypeVar("_T")
 
 LONG: Final = LONG_HISTORY  # entries of a history whose counts are not remembered

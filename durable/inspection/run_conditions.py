@@ -24,20 +24,6 @@ from durable.inspection.workers import queues_with_runs
 from durable.models import Child, Failure, Run
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "DIVERGED",
-    "FEW",
-    "NO_ALERT",
-    "ROOT",
-    "STUCK",
-    "WORKED_ON",
-    "few_attended",
-    "few_diverged",
-    "needing_attention",
-    "of_worker",
-    "waiting_for",
-]
-
 FEW: Final = 1_000  # runs of a small index that a list takes from it
 
 _FAILED: Final = RunState.FAILED.value

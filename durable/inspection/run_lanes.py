@@ -23,8 +23,6 @@ from durable.models import Failure, Run
 from durable.models.fields import unpack
 from durable.models.run import TAG_KEY, RunQuerySet
 
-__all__ = ["WINDOW", "Lane", "Plan", "RunPage", "matching_of", "merged", "merged_and_counted"]
-
 WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter
 _FEW: Final = 3  # lanes of which the runs are read at once
 

@@ -12,8 +12,6 @@ from durable.conf import conf
 from durable.inspection.payloads import redacted
 from durable.models import LogLine, Run
 
-__all__ = ["LEVELS", "LoggedLine", "is_kept", "newest_line", "read_logs"]
-
 #: The levels that a filter may name, by name.
 LEVELS: Final = {
     name: logging.getLevelNamesMapping()[name] for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -15,8 +15,6 @@ from durable.conf import conf
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["RunRule", "existing_among", "find_among"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunRule:

@@ -17,19 +17,6 @@ from durable.inspection.tags import TAG, shown_value
 from durable.models import Run, RunTag
 from durable.tag_hashes import sought
 
-__all__ = [
-    "Tag",
-    "checked_tags",
-    "has_tag",
-    "names_of_tags",
-    "read_tag",
-    "split_tags",
-    "tag_with_value",
-    "tag_word",
-    "tags_data",
-    "tags_of",
-]
-
 MOST_NAMES: Final = 20  # names of tags among which a value is looked for
 _NOT_IN_ADDRESSES: Final = re.compile("[\x00\ud800-\udfff]")  # of UTF-8, and none of a form's text
 _WORD: Final = re.compile(r'tag:(?P<name>[^=:\s]+)[=:](?:"(?P<quoted>[^"]+)"|(?P<plain>[^\s"]\S*))(?:\s+|$)')

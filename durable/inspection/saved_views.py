@@ -9,8 +9,6 @@ from django.db.models import Q
 from durable.conf import conf
 from durable.models import SavedView
 
-__all__ = ["MOST", "list_views"]
-
 MOST: Final = 100
 
 

@@ -10,8 +10,6 @@ from durable.core.places import Place
 from durable.inspection.payloads import payload
 from durable.models import Run, StepSave
 
-__all__ = ["saved_by"]
-
 
 def saved_by(run: Run, locations: Sequence[str]) -> dict[str, Any]:
     """Return the newest save of each step at these locations that has one, decoded and redacted; one statement.

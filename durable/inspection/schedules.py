@@ -19,22 +19,6 @@ from durable.schedules.missed import LATE
 from durable.schedules.moments import upcoming
 from durable.schedules.words import in_words
 
-__all__ = [
-    "MOST",
-    "ScheduleSummary",
-    "TickCounts",
-    "clock_of_rule",
-    "count_ticks",
-    "find_schedule",
-    "gone_schedules",
-    "late_schedules",
-    "list_schedules",
-    "tick_data",
-    "tick_of",
-    "ticks_of",
-    "troubled_ticks",
-]
-
 #: Schedules of one page.
 MOST: Final = 100
 #: Ticks that are counted, at most.

@@ -16,8 +16,6 @@ from durable.inspection.capped_counts import count_capped, tally
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
 from durable.models import Run
 
-__all__ = ["Chosen", "Filtered"]
-
 EXAMINED: Final = 20_000  # runs of a state that are examined for a count if no index serves the filter
 _LESS: Final = 4  # a fraction of them, of a state whose runs the verb leaves alone
 _LOOKS: Final = 20  # pages that are read for a count of runs by the text that a redaction hook shows

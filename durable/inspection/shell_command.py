@@ -7,8 +7,6 @@ from typing import Any
 
 from durable.core.printable import safe
 
-__all__ = ["command", "worker_command"]
-
 
 def command(verb: str, *arguments: str, **options: Any) -> str:
     """Return `python manage.py durable <verb> ...`, quoted for a shell.

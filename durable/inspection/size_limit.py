@@ -12,8 +12,6 @@ from django.utils.translation import gettext as _
 from durable.inspection.humanize import thousands
 from durable.models.batches import in_batches, weight
 
-__all__ = ["PAGE_BYTES", "TooLarge", "read_within"]
-
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of recorded text
 
 

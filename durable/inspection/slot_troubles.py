@@ -24,18 +24,6 @@ from durable.models import Limit, Run, Slot
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "IdleSlot",
-    "KeptSlot",
-    "LimitCounts",
-    "LongLine",
-    "SlotTroubles",
-    "StillLine",
-    "count_slots",
-    "slot_troubles",
-    "unused_limits",
-]
-
 #: A slot is told of that a paused or diverged run has held for so long.
 KEPT: Final = timedelta(days=1)
 #: A line is told of whose first run has waited for so long, while no slot of its key was taken.

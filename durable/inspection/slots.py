@@ -13,8 +13,6 @@ from durable.inspection.visibility import first_visible
 from durable.models import Limit, Run, Slot
 from durable.models.run import RunQuerySet
 
-__all__ = ["LimitKeySummary", "LimitSummary", "Line", "line_of", "list_limits", "slots_of"]
-
 _PLACES = 1_000  # of a line that are counted
 _SHOWN = 20  # slots of a key that are shown
 _HELD = 10_000  # slots of a key that are counted

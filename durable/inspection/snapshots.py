@@ -17,8 +17,6 @@ from django.utils.translation import gettext as _
 from durable.conf import conf
 from durable.inspection.humanize import span
 
-__all__ = ["OldSnapshot", "old_snapshots"]
-
 OLD: Final = timedelta(minutes=1)
 #: PostgreSQL reports no time for a replica's feedback, only the number of transactions that have begun since.
 MANY: Final = 100_000

@@ -24,8 +24,6 @@ from durable.models import Attempt, Entry, Run
 from durable.models.fields import unpack
 from durable.models.run import RunQuerySet
 
-__all__ = ["RUNS", "SampledStep", "StepDurations", "usual_durations", "workflow_durations"]
-
 #: Runs that are sampled of each kind: the newest that have completed, that have failed, and that were created.
 RUNS: Final = 10
 ENTRIES: Final = 300  # entries of a run from which the steps of a workflow are taken

@@ -23,8 +23,6 @@ from durable.conf import conf
 from durable.models import HistoryCount, Run
 from durable.models.fields import dump_json, load_json
 
-__all__ = ["REST", "count_noted", "stored"]
-
 logger = logging.getLogger("durable.inspection")
 
 #: How long a run must have rested: one that goes on every few seconds would be counted again and again.

@@ -10,8 +10,6 @@ from django.utils.translation import gettext as _
 from durable.core.tags import HASHED
 from durable.inspection.payloads import redacted
 
-__all__ = ["TAG", "shown_tags", "shown_value", "tags_note"]
-
 #: What the hook's name of a tag begins with, and a word of a search that is a tag.
 TAG: Final = "tag:"
 

@@ -25,17 +25,6 @@ from durable.models import OperatorAction, Rollup, RollupProgress
 from durable.rollups import HALF_HOUR, MINUTE
 from durable.rollups.durations import percentile
 
-__all__ = [
-    "Bar",
-    "Throughput",
-    "TimeMark",
-    "ended_in_last_day",
-    "last_day",
-    "last_hour",
-    "last_hour_and_day",
-    "marks_of",
-]
-
 _ENDS: Final = ("completed", "failed", "cancelled")  # columns
 MOST_MARKS: Final = 20  # of each kind
 _ACTIONS: Final = 200  # rows of the audit log among which bulks are looked for

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-__all__ = ["Piece", "TimeAxis", "Work", "time_axis"]
-
 Work = tuple[datetime, datetime]  # a span in which something was executed
 
 _MOST_FOLDED: Final = 8  # gaps; the longest ones

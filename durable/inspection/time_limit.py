@@ -19,8 +19,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.conf import conf
 
-__all__ = ["StatementTimeoutError", "is_statement_timeout", "reading"]
-
 _QUERY_CANCELED = "57014"
 
 # A shorter limit that is already set, for example the role's, stays in force. The previous values are returned.

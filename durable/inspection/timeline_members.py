@@ -27,8 +27,6 @@ from durable.inspection.places import COLUMNS, Record, alone, at_or_below, read_
 from durable.inspection.resting import remembered
 from durable.models import Entry, Run
 
-__all__ = ["open_members"]
-
 _MOST_INSIDE: Final = 300  # entries at and inside the members of a page, if all are to be read
 _WINDOWS: Final = (2_000, 20_000)  # entries among which the members of a page are looked for
 _EXAMINED: Final = 4  # times as many members as a page has, of which those are left out that began before

@@ -20,15 +20,6 @@ from durable.inspection.time_axis import Work
 from durable.models import Attempt, Entry
 from durable.store.outline_rows import long_data
 
-__all__ = [
-    "MOST_ATTEMPTS",
-    "AttemptSpan",
-    "FailedAttempts",
-    "add_running",
-    "read_attempts",
-    "read_iterations",
-]
-
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
 _BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet
 _MOST_LOOPS: Final = 50  # whose iterations are shown

@@ -18,8 +18,6 @@ from durable.inspection.wording import kind_in_words
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = ["MOST", "told_divergence"]
-
 MOST: Final = 800  # characters of what does not fit in an explanation: it ends with what to do
 
 _ROOT: Final = "the root"

@@ -33,8 +33,6 @@ from durable.models.batches import ByteLength
 from durable.models.fields import load_json
 from durable.store.outline_rows import long_data, short_data
 
-__all__ = ["PAGE", "TreeNode", "TreePage", "history_tree"]
-
 PAGE: Final = 200  # nodes of one page
 
 #: Statuses that "only what failed" leaves out: a branch that lost a race is "cancelled".

@@ -23,8 +23,6 @@ from durable.inspection.progress import MOST_OPEN, OPEN, entries_counted, has_mo
 from durable.inspection.resting import remembered
 from durable.models import Attempt, Entry, Run
 
-__all__ = ["LONG", "MOST", "Row", "Window", "read_rows", "read_window"]
-
 _T = TypeVar("_T")
 
 LONG: Final = 5_000  # entries of a history that is read whole

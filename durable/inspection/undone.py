@@ -21,18 +21,6 @@ from durable.inspection.humanize import quoted, thousands
 from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run
 
-__all__ = [
-    "UNDONE",
-    "UNDONE_STATES",
-    "Undone",
-    "handler_attempts",
-    "is_undone",
-    "read_undone",
-    "state_word",
-    "stuck_step",
-    "undone_steps",
-]
-
 MOST: Final = 1_000  # undone steps that are looked at
 _NAMED: Final = 5
 

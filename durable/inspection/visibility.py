@@ -21,8 +21,6 @@ from django.db.models.sql.where import AND, WhereNode
 from durable.models import Run
 from durable.models.run import RunQuerySet
 
-__all__ = ["first_visible", "has_own_index", "on_visible"]
-
 RowsT = TypeVar("RowsT", bound=QuerySet[Any])
 
 _WINDOW: Final = 10_000  # rows that are looked through, if no index serves the condition on their runs

@@ -19,8 +19,6 @@ from durable.models import Failure, Run
 from durable.models.metadata_lookup import KeyIn
 from durable.models.run import RunQuerySet
 
-__all__ = ["VisibleFailure", "VisibleFailures", "visible_failures"]
-
 
 class VisibleFailure(NamedTuple):
     """The failure of a run."""

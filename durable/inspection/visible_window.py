@@ -10,8 +10,6 @@ from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.visibility import has_own_index
 from durable.models.run import RunQuerySet
 
-__all__ = ["are_few", "end_of_window"]
-
 
 def end_of_window(index: QuerySet[Any], within: RunQuerySet, order: RunOrder, size: int, moment: str) -> Cursor | None:
     """Return the key up to which runs are looked for, None for no end; at most two statements.

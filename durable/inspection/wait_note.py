@@ -9,8 +9,6 @@ from django.utils.translation import gettext as _
 
 from durable.models import Entry
 
-__all__ = ["wait_note"]
-
 
 def wait_note(entry: Entry) -> str:
     """Return how a wait ended that received no message, "" for any other wait. `entry` has its metadata.

@@ -18,19 +18,6 @@ from durable.inspection.humanize import thousands
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
 
-__all__ = [
-    "LOCAL",
-    "cause_in_words",
-    "display_location",
-    "display_place",
-    "kind_in_words",
-    "outcome_in_words",
-    "source_in_words",
-    "state_in_words",
-    "verb_in_words",
-    "verb_title",
-]
-
 
 class _LocalWords(Words):
     """The words of the active language, for sentences of `core/`."""

@@ -27,20 +27,6 @@ from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, worker_registry
 
-__all__ = [
-    "DEAD_AFTER",
-    "HeldRun",
-    "QueueState",
-    "WorkerState",
-    "Workers",
-    "death_note",
-    "deaths_of",
-    "find_worker",
-    "queues_with_runs",
-    "serving",
-    "worker_overview",
-]
-
 logger = logging.getLogger("durable.inspection")
 
 MOST: Final = 200  # workers and held runs that are shown

@@ -13,16 +13,6 @@ from durable.core.body_types import example_of, schema_of
 from durable.core.message_types import MessageTypes
 from durable.core.registry import WorkflowDefinition
 
-__all__ = [
-    "DeclaredMessage",
-    "Parameter",
-    "WorkflowCode",
-    "code_of",
-    "declared_messages",
-    "files_of_workflows",
-    "source_of",
-]
-
 LONGEST_DEFAULT: Final = 200  # characters
 MAX_SOURCE: Final = 100_000  # characters
 _HIDDEN: Final = "…"

@@ -12,8 +12,6 @@ from durable.core.registry import WorkflowDefinition
 from durable.core.renames import names_of_workflow
 from durable.models.renames import learn_names
 
-__all__ = ["NamedWorkflow", "each_once", "workflow_of"]
-
 T = TypeVar("T")
 
 

@@ -32,20 +32,6 @@ from durable.models import Cause, Failure, Run
 from durable.models.fields import load_summary, unpack
 from durable.models.run import RunQuerySet
 
-__all__ = [
-    "CAP",
-    "MOST",
-    "OPEN",
-    "SAMPLE",
-    "OpenPlace",
-    "WorkflowStats",
-    "WorkflowSummary",
-    "builds_in_flight",
-    "list_workflows",
-    "workflow_causes",
-    "workflow_stats",
-]
-
 CAP: Final = 1_000  # runs that each count reads
 MOST: Final = 100  # workflows of the list
 SAMPLE: Final = 200  # completed runs from which durations are taken, and failed ones from which causes are

@@ -17,20 +17,6 @@ from durable.core.journal import Event
 from durable.core.records import RunRecord
 from durable.core.run_pass import PassOutcome
 
-__all__ = [
-    "NO_OBSERVATION",
-    "CallEnds",
-    "Observer",
-    "PassEnds",
-    "PassObservation",
-    "install",
-    "lateness",
-    "observe_pass",
-    "start_refused",
-    "started",
-    "uninstall",
-]
-
 logger = logging.getLogger("durable")
 
 _installed: tuple[Observer, ...] = ()

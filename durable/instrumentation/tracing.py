@@ -29,8 +29,6 @@ from durable.instrumentation.observers import CallEnds, PassEnds, lateness
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
-__all__ = ["Tracing", "run_context", "set_up", "trace_id_of"]
-
 REMEMBERED = 10_000  # runs whose newest pass in this process is known
 
 _installed: list[Tracing] = []

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from durable.lint.facts import Call, Facts, Frame
 
-__all__ = ["Acts"]
-
 
 class Acts:
     """The calls of one workflow's code that reach the world.

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Allowance", "allowances", "problem_of"]
-
 _COMMENT: Final = re.compile(r"#.*?\bdurable:\s*allow\b\s*(?:\[(?P<ids>[^\]]*)\])?(?P<reason>[^#]*)")
 
 

@@ -35,8 +35,6 @@ from durable.lint.values import (
 )
 from durable.lint.walker import Reader, Walker
 
-__all__ = ["Calls"]
-
 _MUTATORS: Final = frozenset(
     {
         *("append", "appendleft", "add", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove"),

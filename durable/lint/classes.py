@@ -7,8 +7,6 @@ from typing import Final
 
 from durable.lint.values import Class, External, Function, Instance
 
-__all__ = ["ROW_METHODS", "has_default_repr", "is_model", "method_of"]
-
 _MAX_BASES: Final = 5
 #: The methods of a model's instance that use the database.
 ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_from_db", "arefresh_from_db"})

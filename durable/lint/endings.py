@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-__all__ = ["ending"]
-
 
 def ending(body: Sequence[ast.stmt]) -> str:
     """Return "return", "raise", "break" or "continue" if the block always ends so, else ""."""

@@ -21,8 +21,6 @@ from durable.lint.reader import Reader
 from durable.lint.rules import RULES, Rule
 from durable.lint.values import Env, Function
 
-__all__ = ["ALLOW", "UNREADABLE", "lint"]
-
 #: The ids of findings about files, which no rule of workflows makes.
 UNREADABLE: Final = "W100"
 ALLOW: Final = "W190"

@@ -45,8 +45,6 @@ from durable.lint.values import (
 )
 from durable.lint.walker import Walker
 
-__all__ = ["Expressions"]
-
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
 
 _NONE: Final[frozenset[Origin]] = frozenset()

@@ -10,8 +10,6 @@ from typing import Literal
 from durable.lint.modules import Module
 from durable.lint.values import Context, Env, Function, FunctionNode, Origin, Result, Scope, WorkflowValue
 
-__all__ = ["Branch", "Call", "Comparison", "Facts", "Frame", "Mutation", "Operation", "Start", "Step", "are_exclusive"]
-
 
 @dataclass(frozen=True, slots=True)
 class Branch:

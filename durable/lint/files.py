@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MAX_BYTES", "UnreadableError", "parsed", "python_files", "text_of"]
-
 MAX_BYTES: Final = 5_000_000
 
 #: Directories of other people's code and of caches.

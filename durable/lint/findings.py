@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["LEVELS", "Finding", "Level"]
-
 Level = Literal["error", "warning", "hint"]
 LEVELS: Final[tuple[Level, ...]] = ("error", "warning", "hint")
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["KINDS", "SERVICES", "acts", "is_write", "kind_of", "reads", "service_of"]
-
 #: kind: names of functions. A name that ends with a dot is everything below it.
 _CALLS: Final[dict[str, frozenset[str]]] = {
     "clock": frozenset(

@@ -16,8 +16,6 @@ from typing import Final
 from durable.lint.files import UnreadableError, parsed, text_of
 from durable.lint.values import Class, Display, External, Function, ModuleItself, Text, Value, WorkflowValue
 
-__all__ = ["Module", "Project", "is_class_name", "statements", "workflow_decorator", "workflow_name"]
-
 _BUILTINS: Final = frozenset(dir(builtins))
 _WORKFLOW: Final = frozenset({"durable.workflow", "durable.definitions.workflow"})
 _MAX_HOPS: Final = 20  # re-exports that a name is followed through

@@ -30,8 +30,6 @@ from durable.lint.values import (
 )
 from durable.lint.walker import Reader, Walker
 
-__all__ = ["OperationCalls"]
-
 _NONE: Final[frozenset[Origin]] = frozenset()
 
 

@@ -9,8 +9,6 @@ from typing import Final
 
 from durable.lint.values import NOTHING, Display, External, Function, Result, Value
 
-__all__ = ["Arguments", "bodies_of", "step_definition"]
-
 _STEP: Final = frozenset({"durable.step", "durable.definitions.step"})
 
 

@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "BODIES",
-    "CHILD_METHODS",
-    "CONTEXT_METHODS",
-    "MESSAGE_METHODS",
-    "NAMED",
-    "PLAIN",
-    "QUEUE_METHODS",
-    "START_METHODS",
-    "START_OPTIONS",
-    "STEPS",
-    "STEP_OPTIONS",
-]
-
 CONTEXT_METHODS: Final = frozenset(
     {
         *("step", "try_step", "try_block", "loop", "sleep", "sleep_until", "join", "race", "child", "start_child"),

@@ -11,8 +11,6 @@ from durable.lint.known import kind_of
 from durable.lint.modules import is_class_name
 from durable.lint.values import NOTHING, External, Function, Message, NaiveMoment, Origin, OwnSet, Result
 
-__all__ = ["all_origins", "called", "in_order", "shown", "without_order"]
-
 _NONE: Final[frozenset[Origin]] = frozenset()
 _MODELS: Final = frozenset({"django.contrib.auth.get_user_model", "django.apps.apps.get_model"})
 _ORDERLESS: Final = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset", "bool"})

@@ -37,8 +37,6 @@ from durable.lint.values import (
     WorkflowValue,
 )
 
-__all__ = ["MAX_DEPTH", "Reader"]
-
 MAX_DEPTH: Final = 2
 _MAX_STATEMENTS: Final = 200_000  # that are read for one workflow, those of a helper once for each call of it
 

@@ -10,8 +10,6 @@ from urllib.parse import quote
 from durable.lint.findings import Finding
 from durable.lint.rules import RULES
 
-__all__ = ["as_sarif"]
-
 _LEVELS: Final = {"error": "error", "warning": "warning", "hint": "note"}
 
 

@@ -10,37 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from durable.lint.modules import Module
 
-__all__ = [
-    "NOTHING",
-    "Child",
-    "Class",
-    "Context",
-    "ContextMoment",
-    "Display",
-    "Env",
-    "External",
-    "Function",
-    "FunctionNode",
-    "Given",
-    "Input",
-    "Instance",
-    "Message",
-    "ModuleItself",
-    "NaiveMoment",
-    "OneOf",
-    "Operator",
-    "Origin",
-    "OwnSet",
-    "Queue",
-    "Result",
-    "Rows",
-    "Scope",
-    "Starter",
-    "Text",
-    "Value",
-    "WorkflowValue",
-]
-
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Value: TypeAlias = Any  # one of the classes below, or None
 

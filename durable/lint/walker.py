@@ -10,8 +10,6 @@ from typing import Protocol
 from durable.lint.facts import Branch, Facts, Frame, Step
 from durable.lint.values import Function, Origin, Result, Scope
 
-__all__ = ["Reader", "Walker"]
-
 
 class Walker(Protocol):
     """The reader of the statements around the expressions."""

@@ -15,8 +15,6 @@ from prometheus_client.registry import Collector
 from durable.metrics import MULTIPROCESS
 from durable.metrics.rows import NAMES, RowsCollector
 
-__all__ = ["exposition", "served", "shared_directory"]
-
 
 class _Own(Collector):
     """The counts of this process alone, from prometheus_client's own registry."""

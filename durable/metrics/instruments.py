@@ -21,8 +21,6 @@ from durable.core.run_pass import PassOutcome
 from durable.instrumentation import observers
 from durable.instrumentation.observers import CallEnds, PassEnds, lateness
 
-__all__ = ["Instruments", "install"]
-
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)  # seconds
 _WAITS = (0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)  # seconds
 _DURATIONS = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)  # seconds

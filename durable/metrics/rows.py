@@ -27,8 +27,6 @@ from durable.models import Run, Tick
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
 
-__all__ = ["NAMES", "RowsCollector"]
-
 logger = logging.getLogger("durable.metrics")
 
 NAMES = (

@@ -4,6 +4,4 @@ from django.urls import path
 
 from durable.metrics.views import metrics
 
-__all__ = ["urlpatterns"]
-
 urlpatterns = [path("", metrics, name="durable-metrics")]

@@ -12,8 +12,6 @@ from django.views.decorators.http import require_safe
 from durable.conf import conf
 from durable.metrics import is_installed
 
-__all__ = ["metrics"]
-
 REFUSAL = (
     'Metrics are for users with the permission durable.view_run, and for "Authorization: Bearer <token>" with the '
     'token of DURABLE["METRICS_TOKEN"].\n'

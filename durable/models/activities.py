@@ -16,8 +16,6 @@ from durable.models.fields import NameField, SafeTextField, choices
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["Activity", "ActivityQuerySet"]
-
 
 class ActivityQuerySet(models.QuerySet["Activity"]):
     """Activities."""

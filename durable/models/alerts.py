@@ -8,8 +8,6 @@ from django.db.models import Q
 from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 
-__all__ = ["AlertState"]
-
 
 class AlertState(Row):
     """A condition that alerts were sent for; `ended_at` is None as long as it holds.

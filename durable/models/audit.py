@@ -10,8 +10,6 @@ from django.utils.translation import gettext_lazy as _
 from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 
-__all__ = ["OperatorAction"]
-
 
 class OperatorAction(Row):
     """One action of an operator; denied actions are included.

@@ -11,8 +11,6 @@ from django.db.models import F, Func, IntegerField, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
-__all__ = ["BATCH_BYTES", "ByteLength", "in_batches", "weight"]
-
 BATCH_BYTES: Final = 4 * 1024 * 1024
 _MOST: Final = 1_000  # rows of one batch
 

@@ -20,8 +20,6 @@ from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["Cause", "CauseBuild", "Failure", "names_of"]
-
 _SALT: Final = "durable.causes"
 
 

@@ -14,8 +14,6 @@ from durable.models.fields import NameField, choices
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["Cascade", "Child", "ChildReader"]
-
 
 class Child(Row):
     """A run that the code of its parent has started (`durable.core.records.ChildRecord`).

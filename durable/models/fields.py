@@ -20,26 +20,6 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import escape, unescape
 from durable.core.summary import Summary
 
-__all__ = [
-    "ErrorField",
-    "JSONTextField",
-    "MomentField",
-    "NameField",
-    "QueueField",
-    "SafeTextField",
-    "SummaryField",
-    "TagValueField",
-    "choices",
-    "dump_error",
-    "dump_json",
-    "dump_summary",
-    "load_error",
-    "load_json",
-    "load_summary",
-    "pack",
-    "unpack",
-]
-
 _Set = TypeVar("_Set", contravariant=True)
 _Get = TypeVar("_Get", covariant=True)
 

@@ -15,8 +15,6 @@ from durable.models.fields import MomentField, NameField, choices
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["ChildGroup", "GroupTally", "Turn"]
-
 
 class ChildGroup(Row):
     """The children of one operation of a run (`durable.core.records.GroupRecord`), as the parent has decided.

@@ -14,8 +14,6 @@ from durable.models.metadata_lookup import KeyIn, join_by_lookup
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["Attempt", "Entry", "EntryMetadata", "EntryMetadataQuerySet", "EntryQuerySet"]
-
 
 class EntryQuerySet(models.QuerySet["Entry"]):
     """Entries."""

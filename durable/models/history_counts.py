@@ -9,8 +9,6 @@ from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["HistoryCount"]
-
 
 class HistoryCount(Row):
     """The counts of one long history, so that no page has to count it (`durable.inspection.stored_counts`).

@@ -14,8 +14,6 @@ from durable.models.fields import MomentField, NameField, SafeTextField, Summary
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["HeldStart", "Hold"]
-
 
 class Hold(Row):
     """A paused queue, or a workflow whose new starts are held (`durable.core.records.Hold`).

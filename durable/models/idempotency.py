@@ -7,8 +7,6 @@ from django.db import models
 from durable.models.fields import JSONTextField, NameField, SafeTextField
 from durable.models.rows import Row
 
-__all__ = ["IdempotencyKey"]
-
 
 class IdempotencyKey(Row):
     """A key that a client gave to a request, the request's fingerprint, and the answer.

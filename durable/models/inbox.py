@@ -10,8 +10,6 @@ from durable.models.fields import NameField, QueueField, SafeTextField, choices
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["QueueMessage"]
-
 
 class QueueMessage(Row):
     """One message in a run's inbox.

@@ -14,8 +14,6 @@ from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["KeyedSend", "RunKey"]
-
 
 class RunKey(Row):
     """The key with which a run was started (`durable.core.records.KeyRecord`).

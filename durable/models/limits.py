@@ -9,8 +9,6 @@ from durable.models.fields import MomentField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["RunLimit"]
-
 
 class RunLimit(Row):
     """The limits of one run (`durable.core.limits.RunLimits`); lengths of time are in seconds."""

@@ -11,8 +11,6 @@ from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["LogLine"]
-
 
 class LogLine(Row):
     """One record of a run's log: `level` is Python's number, `location` that of the step, or of the scope of the code.

@@ -14,8 +14,6 @@ from django.db import models
 from django.db.models import BooleanField, F, Func, Subquery
 from django.db.models.sql.datastructures import Join
 
-__all__ = ["KeyIn", "join_by_lookup"]
-
 _Rows = TypeVar("_Rows", bound="models.QuerySet[Any]")
 
 

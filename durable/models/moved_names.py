@@ -12,8 +12,6 @@ from durable.core.moved_names import Move
 from durable.models.fields import NameField
 from durable.models.rows import Row
 
-__all__ = ["MovedName", "recorded_moves"]
-
 
 class MovedName(Row):
     """A class or function that has two names, "module:qualname": `old` and `new`.

@@ -13,8 +13,6 @@ from durable.models.fields import MomentField, NameField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["Lane", "RunRank", "Share"]
-
 
 class RunRank(Row):
     """The rank that the start of a run has given (`durable.core.ranks.Ranking`)."""

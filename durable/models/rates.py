@@ -15,8 +15,6 @@ from durable.models.fields import MomentField, NameField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["RateKey", "RateLimit", "Reservation"]
-
 
 class RateLimit(Row):
     """A limit's rate: a unit every `spacing` nanoseconds, for each of its keys, and `burst` at once after a pause.

@@ -15,8 +15,6 @@ from durable.core.renames import Rename, put_in_force, put_queues_in_force
 from durable.models.fields import NameField, choices
 from durable.models.rows import Row
 
-__all__ = ["RenamedName", "RenamedStep", "know_names", "learn_names", "learn_queues", "names_in_force"]
-
 
 class RenamedStep(Row):
     """An operation of a workflow that has two names: `old` and `new` are locations, "~" stands for any iteration.

@@ -10,8 +10,6 @@ from django.db import models
 from durable.models.fields import JSONTextField, NameField
 from durable.models.rows import Row
 
-__all__ = ["Rollup", "RollupProgress"]
-
 
 class Rollup(Row):
     """The number of runs that ended from `begins` on, for `width` seconds, and their durations.

@@ -7,8 +7,6 @@ from typing import Any
 
 from django.db import models
 
-__all__ = ["Row"]
-
 
 class Row(models.Model):
     """A row of one of durable's tables.

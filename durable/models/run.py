@@ -34,8 +34,6 @@ from durable.models.fields import (
 from durable.models.rows import Row
 from durable.tag_hashes import sought
 
-__all__ = ["TAG_KEY", "Run", "RunQuerySet"]
-
 #: The columns of `tagged` runs that have a copy of their key by creation: the index of tags has these.
 TAG_KEY: Final = ("tag_created_at", "tag_run_id")
 _KEY_OF_ROW: Final = ("created_at", "run_id")

@@ -8,8 +8,6 @@ from django.db.models import Q
 from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 
-__all__ = ["SavedView"]
-
 
 class SavedView(Row):
     """A view of its owner, which all users see if it is shared. `query` is that of the list's address, without "?".

@@ -8,8 +8,6 @@ from durable.models.fields import NameField, SafeTextField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["StepSave"]
-
 
 class StepSave(Row):
     """The newest save of the attempts of one step (`durable.core.records.SavedDetails`); `details` is codec text.

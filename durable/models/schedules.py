@@ -18,8 +18,6 @@ from durable.models.fields import JSONTextField, NameField, SafeTextField
 from durable.models.rows import Row
 from durable.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, RuleLike, Rules, read_rules
 
-__all__ = ["Schedule", "Tick"]
-
 
 def _choices(words: Sequence[str]) -> list[tuple[str, str]]:
     return [(each, each) for each in words]

@@ -13,8 +13,6 @@ from durable.models.fields import JSONTextField, NameField, choices
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["Limit", "LimitKey", "Slot", "SlotNote"]
-
 
 class Limit(Row):
     """A limit: at most `at_once` slots are held for each of its keys.

@@ -17,8 +17,6 @@ from durable.models.fields import NameField, TagValueField
 from durable.models.rows import Row
 from durable.models.run import Run
 
-__all__ = ["RunTag"]
-
 _PACKED: Final = 1_000  # characters: of 200, each of which may be written with five
 
 

@@ -11,8 +11,6 @@ from django.db import models
 from durable.models.fields import JSONTextField, NameField, SafeTextField
 from durable.models.rows import Row
 
-__all__ = ["Build", "WorkerProcess"]
-
 
 class WorkerProcess(Row):
     """One worker process, from its start to its end.

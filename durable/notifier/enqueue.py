@@ -23,8 +23,6 @@ from rq.utils import now, utcformat
 from durable.notifier import outages, redis_clients
 from durable.notifier.pipelining import PipelinedSender
 
-__all__ = ["JOB", "KEY", "LOOK", "clear", "notify"]
-
 JOB: Final = "durable.jobs.work"  # by name: enqueueing imports no worker code
 KEY: Final = "durable:bell:{}"
 LOOK: Final = "durable:look:{}"  # set: the job that acknowledges the notification searches all due runs

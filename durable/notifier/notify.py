@@ -61,17 +61,6 @@ from durable.core import clock
 from durable.core.renames import names_of_queue
 from durable.notifier import enqueue, outages, redis_clients, silence, wakeups
 
-__all__ = [
-    "ALARMS",
-    "acknowledge",
-    "learn_with",
-    "notify",
-    "notify_at",
-    "notify_at_on_commit",
-    "notify_on_commit",
-    "on_commit",
-]
-
 logger = logging.getLogger("durable.bell")
 
 UNKNOWN_QUEUE = (

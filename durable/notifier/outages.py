@@ -17,8 +17,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from durable.notifier import redis_clients
 
-__all__ = ["QUIET", "began", "ended", "is_any_away", "is_away", "is_found_away", "must_poll"]
-
 logger = logging.getLogger("durable.bell")
 
 # Seconds without a further try after Redis made a caller wait.

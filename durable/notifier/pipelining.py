@@ -13,8 +13,6 @@ from redis import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["PipelinedSender"]
-
 
 class PipelinedSender:
     """Sends on connections of its own, taken from the client's pool. Any thread may use it; a child process needs

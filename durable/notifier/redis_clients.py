@@ -26,16 +26,6 @@ from rq.serializers import JSONSerializer
 from durable.conf import conf
 from durable.core import registry
 
-__all__ = [
-    "LogThrottle",
-    "client",
-    "first_queue_beside",
-    "one_queue_per_redis",
-    "queue_names",
-    "queues_beside",
-    "rq_queue",
-]
-
 CONNECT_TIMEOUT = 0.5  # seconds
 SOCKET_TIMEOUT = 1.0  # seconds
 _WORTH_ANOTHER: Final = (RedisConnectionError, ReadOnlyError)

@@ -10,8 +10,6 @@ from typing import Final
 
 from durable.conf import conf
 
-__all__ = ["is_silent", "is_under_test", "note_settings"]
-
 _DJANGOS_TESTS: Final = "django.test.utils"
 _loaded: dict[str, bool] = {}
 

@@ -14,8 +14,6 @@ from redis.exceptions import RedisError
 from durable.conf import conf
 from durable.notifier import redis_clients
 
-__all__ = ["KEPT", "LastSweep", "last_sweep", "record"]
-
 KEY = "durable:sweep"
 KEPT = 86_400  # seconds for which the last sweep is remembered
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-__all__ = ["Listener", "listen", "notify", "notify_at", "unlisten"]
-
 
 class Listener(Protocol):
     """Receives notices. Both methods return at once, and may be called from any thread."""

@@ -16,8 +16,6 @@ from redis.exceptions import RedisError
 from rq import Worker
 from rq.worker_registration import REDIS_WORKER_KEYS
 
-__all__ = ["RegisteredWorker", "registered_workers"]
-
 logger = logging.getLogger("durable.inspection")
 
 

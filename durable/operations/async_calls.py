@@ -18,8 +18,6 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["run_sync"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -31,26 +31,6 @@ from durable.core.records import ActionRecord
 from durable.core.words import Sentence, gettext_noop
 from durable.models import OperatorAction
 
-__all__ = [
-    "DENIALS_TOGETHER",
-    "PERMISSIONS",
-    "SOURCES",
-    "Actor",
-    "ActorScope",
-    "OperationDeniedError",
-    "Outcome",
-    "RowlessUserError",
-    "acting",
-    "acting_as",
-    "bulk_id",
-    "code_actor",
-    "log_refused",
-    "needed_by",
-    "reason",
-    "revision",
-    "within_bulk",
-]
-
 logger = logging.getLogger("durable.audit")
 
 SOURCES: Final = ("admin", "api", "cli", "code")

@@ -33,8 +33,6 @@ from durable.operations import audit
 from durable.operations.audit import ActorScope, OperationDeniedError, Outcome
 from durable.runtime import Runtime
 
-__all__ = ["REFUSALS", "Attribution", "UnseenRunError", "audited", "outcome_of"]
-
 _DETAIL = 2_000  # characters of an error that the log keeps
 
 #: The errors that a verb raises when it did nothing and will do nothing.

@@ -18,8 +18,6 @@ from durable.operations.audited import audited
 from durable.operations.common import require_step
 from durable.runtime import Runtime
 
-__all__ = ["ago_on", "astop_here", "go_on", "stop_here"]
-
 
 def go_on(run_id: str, *, canary: bool = False) -> None:
     """Continue a bulk that its canary has stopped: apply the verb to the rest of the runs.

@@ -24,8 +24,6 @@ from durable.operations.replay_preview import family_of
 from durable.operations.replay_starts import starts_again, starts_note
 from durable.runtime import Runtime
 
-__all__ = ["LOOKED_AT", "PLANNED", "BulkStarts", "StartsCounter", "starts_of_bulk", "starts_of_run"]
-
 LOOKED_AT: Final = 500  # runs of a selection whose children are looked for
 PLANNED: Final = 20  # runs with children that are planned
 _SHORT: Final = 1_000  # entries of a history that is read with others

@@ -15,8 +15,6 @@ from durable.core.duration import Duration, parse_duration
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.core.summary import Summary
 
-__all__ = ["MAX_FIRST", "MAX_WITHIN", "WITHIN", "Canary", "CanaryLook", "look"]
-
 MAX_FIRST: Final = 100  # runs
 WITHIN: Final = timedelta(minutes=10)
 MAX_WITHIN: Final = timedelta(days=7)

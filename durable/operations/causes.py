@@ -12,8 +12,6 @@ from durable.conf import conf
 from durable.models import Cause
 from durable.operations.audited import audited
 
-__all__ = ["MAX_NOTE", "mute", "note", "unmute"]
-
 MAX_NOTE: Final = 1_000  # characters
 
 

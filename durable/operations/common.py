@@ -22,20 +22,6 @@ from durable.instrumentation import observers
 from durable.operations.async_calls import run_sync
 from durable.runtime import Runtime
 
-__all__ = [
-    "UNENDED",
-    "Waiting",
-    "announce",
-    "announce_parent",
-    "await_for",
-    "check_not_an_order",
-    "check_state",
-    "require_step",
-    "send_run_changed",
-    "wait_for",
-    "waiting",
-]
-
 T = TypeVar("T")
 #: A wait in progress: yields the seconds to pause before the next look, and returns the result.
 Waiting: TypeAlias = Generator[float, None, T]

@@ -9,8 +9,6 @@ from typing import Any
 from durable.core.records import EntryStatus
 from durable.operations.history import HistoryEntry
 
-__all__ = ["HistoryDifference", "differences"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryDifference:

@@ -12,8 +12,6 @@ from typing import Any, Final, get_type_hints
 
 from durable.operations.names import workflow_named
 
-__all__ = ["arguments_of", "edited"]
-
 #: Annotations that are compared with the type of a JSON value; any other annotation is not checked.
 _CHECKED: Final[Mapping[Any, tuple[type, ...]]] = {
     str: (str,),

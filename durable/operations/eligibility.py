@@ -17,18 +17,6 @@ from durable.core.records import RunState
 from durable.core.tally import Tally
 from durable.operations.lifecycle import ALLOWED
 
-__all__ = [
-    "GRAVE",
-    "MAX_COUNTED",
-    "Countable",
-    "Eligibility",
-    "Narrowed",
-    "Selection",
-    "allowed_states",
-    "check_expected",
-    "count",
-]
-
 MAX_COUNTED: Final = 10_000  # eligible runs; beyond them the number is "more than" this
 _STATES: Final = {**ALLOWED, "replay": (RunState.FAILED,)}  # a bulk replays from where runs have failed
 GRAVE: Final = frozenset({"cancel"})  # verbs that cannot be taken back

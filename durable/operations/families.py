@@ -10,8 +10,6 @@ from durable.operations import bulk
 from durable.operations.canary import Canary
 from durable.operations.queries import children, record
 
-__all__ = ["ChildrenFirst", "recover_children"]
-
 
 @dataclass(frozen=True, slots=True)
 class ChildrenFirst:

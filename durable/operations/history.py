@@ -12,8 +12,6 @@ from durable.core.messages import REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind, EntryRecord
 
-__all__ = ["HistoryEntry", "decode_entry"]
-
 Decode = Callable[[str | None, Place], Any]
 
 

@@ -27,8 +27,6 @@ from durable.runtime import Runtime
 if TYPE_CHECKING:
     from durable.definitions import Workflow
 
-__all__ = ["hold_starts", "pause_queue", "release_starts", "resume_queue", "revision_of"]
-
 #: Seconds for which a release resumes runs itself; the sweep resumes the others.
 RELEASE_FOR: Final = 5.0
 _AT_ONCE: Final = 100  # runs of one look

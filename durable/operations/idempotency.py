@@ -19,8 +19,6 @@ from durable.core import clock
 from durable.core.errors import OperationError
 from durable.models import IdempotencyKey
 
-__all__ = ["LIFE", "MAX_KEY", "Answer", "KeyReusedError", "once"]
-
 LIFE: Final = timedelta(days=1)
 MAX_KEY: Final = 255  # characters
 _FORGOTTEN_AT_ONCE: Final = (

@@ -21,8 +21,6 @@ from durable.core.moved_names import other_names
 from durable.core.options import handler_name
 from durable.core.records import EntryKind, EntryRecord
 
-__all__ = ["LeftOut", "without_foreign_handlers"]
-
 _MOST: Final = 200  # modules that are read
 _STEPS: Final = frozenset({"step", "try_step"})
 

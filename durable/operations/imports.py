@@ -28,8 +28,6 @@ from durable.operations.imported_handlers import LeftOut, without_foreign_handle
 from durable.operations.start import Started
 from durable.store import row_rules
 
-__all__ = ["Imported", "import_run"]
-
 
 class Imported(NamedTuple):
     """An imported run, and the rollback handlers that were left out."""

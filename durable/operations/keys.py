@@ -22,8 +22,6 @@ from durable.operations import lifecycle
 from durable.operations.common import announce
 from durable.runtime import Runtime
 
-__all__ = ["Debounce", "IfOpen", "Keep", "KeyOptions", "key_options", "open_run", "put"]
-
 IfOpen = Literal["return", "error", "replace"]
 Keep = Literal["last", "first"]
 

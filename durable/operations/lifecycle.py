@@ -27,8 +27,6 @@ from durable.operations.common import (
 from durable.runtime import Runtime
 from durable.store.families import Decide, recover_family
 
-__all__ = ["ALLOWED", "abandon", "cancel", "pause", "recover", "resume", "take_stack", "wake"]
-
 #: The states of a run in which each verb is allowed. A pause that a running run has not reached yet can be resumed too.
 ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
     "wake": starts_of("woken"),

@@ -20,16 +20,6 @@ from durable.core.workflow_limits import check_at_once
 from durable.models import RateLimit
 from durable.operations.audited import audited
 
-__all__ = [
-    "declared",
-    "declared_rates",
-    "revision_of",
-    "set_limit",
-    "synchronise",
-    "synchronise_after_migrate",
-    "take_back_limit",
-]
-
 
 def set_limit(name: str, at_once: int) -> None:
     """Let the limit allow `at_once` slots of each of its keys, whatever code and settings say, deploys included.

@@ -35,8 +35,6 @@ from durable.operations.queries import check_not_lost, record
 from durable.operations.state_text import describe_state
 from durable.runtime import Runtime
 
-__all__ = ["ANSWERED", "Sent", "aask", "ask", "delete_message", "move_message", "send"]
-
 #: The states of a message to which its run has given an answer.
 ANSWERED: Final = frozenset({MessageState.COMPLETED, MessageState.REFUSED})
 

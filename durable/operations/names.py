@@ -10,8 +10,6 @@ from durable.core import registry
 from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
 from durable.core.renames import is_same_workflow
 
-__all__ = ["is_of_workflow", "workflow_named"]
-
 
 def workflow_named(name: str) -> WorkflowDefinition:
     """Return the definition of the workflow that has this name, or had it. Raises UnknownWorkflowError."""

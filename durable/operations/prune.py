@@ -9,8 +9,6 @@ from durable.conf import conf
 from durable.operations.audited import audited
 from durable.retention import Policy, Pruned, Pruner
 
-__all__ = ["preview_pruning", "prune"]
-
 
 def prune(policy: Policy, *, tell: Callable[[Pruned], None] = lambda _so_far: None) -> Pruned:
     """Delete the runs and audit rows that `policy` no longer keeps; return how many of each.

@@ -17,23 +17,6 @@ from durable.operations.history import HistoryEntry, decode_entry
 from durable.operations.run_info import RunInfo
 from durable.operations.state_text import describe_state
 
-__all__ = [
-    "aresult",
-    "check_not_lost",
-    "children",
-    "history",
-    "info",
-    "infos",
-    "output",
-    "parent",
-    "passed_on_to",
-    "record",
-    "result",
-    "summary",
-    "tags",
-    "waiting_for",
-]
-
 _MOST_LEFT: Final = 1_000  # children that are counted
 
 

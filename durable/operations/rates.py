@@ -13,8 +13,6 @@ from durable.operations.audit import ActorScope
 from durable.operations.audited import audited
 from durable.runtime import Runtime
 
-__all__ = ["close_limit", "closing_revision_of", "open_limit", "rate_revision_of", "set_rate", "take_back_rate"]
-
 
 def set_rate(name: str, rate: str, burst: int = 1) -> None:
     """Let the limit have this rate, such as "500/min", whatever code and settings say, deploys included.

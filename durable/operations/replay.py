@@ -26,8 +26,6 @@ from durable.runtime import Runtime
 from durable.store.families import members
 from durable.store.surveys import mark_of
 
-__all__ = ["give_output", "replay", "replay_failed"]
-
 _REASON = 300  # characters of a reason that an entry keeps; the audit log has it whole
 
 

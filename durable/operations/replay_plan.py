@@ -20,23 +20,6 @@ from durable.core.words import Sentence, gettext_noop
 from durable.operations.replay_starts import StartsAgain, starts_note
 from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of
 
-__all__ = [
-    "SHOWN",
-    "Family",
-    "Outlook",
-    "PlanCounts",
-    "ReplayPlan",
-    "ReturnedMessage",
-    "build_plan",
-    "hash_of",
-    "in_place_refusals_of",
-    "is_held",
-    "of_unread_maps",
-    "outlook_of",
-    "refusals_of",
-    "running_steps",
-]
-
 SHOWN: Final = 50  # of each list of a plan
 
 _STARTS_AGAIN = {

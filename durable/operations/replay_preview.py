@@ -32,8 +32,6 @@ from durable.operations.replay_starts import StartsAgain, starts_again
 from durable.runtime import Runtime
 from durable.store.families import cancelled_children
 
-__all__ = ["family_of", "plan_replay"]
-
 _SHORT: Final = 1_000  # entries, and messages, of a run that is read whole
 _MOST_COMPENSATED: Final = 1_000  # compensated steps; with more the history is read whole
 _MOST_REGIONS: Final = 100  # conditions that a database checks for each entry; the same

@@ -16,8 +16,6 @@ from durable.core.replay import Replay
 from durable.core.words import Sentence, gettext_noop
 from durable.store.base import Store
 
-__all__ = ["StartsAgain", "starts_again", "starts_note"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartsAgain:

@@ -16,8 +16,6 @@ from durable.core.records import ENDED, RunRecord
 if TYPE_CHECKING:
     from durable.models import Run
 
-__all__ = ["RunInfo"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:

@@ -10,8 +10,6 @@ from durable.models import SavedView
 from durable.operations.audit import Actor, acting_as
 from durable.operations.audited import audited
 
-__all__ = ["MOST", "delete_view", "save_view"]
-
 MOST: Final = 50  # views of a user
 _MAX_NAME: Final = 80  # characters
 _MAX_QUERY: Final = 4_000  # characters

@@ -32,18 +32,6 @@ from durable.operations.names import is_of_workflow
 from durable.operations.start_rates import StartRate, note_refused, take_units
 from durable.runtime import Runtime
 
-__all__ = [
-    "StartRequest",
-    "Started",
-    "announce_started",
-    "check_arguments",
-    "check_is_successor",
-    "put",
-    "restart",
-    "start",
-    "successor",
-]
-
 #: The options of `Workflow.using`; callers who are used to other interfaces pass them to `start`.
 OF_USING = frozenset(
     {

@@ -25,8 +25,6 @@ from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
 from durable.operations.start_rates import WhenFull
 from durable.tag_hashes import stored_tags
 
-__all__ = ["OF_CHILDREN", "START_OPTIONS", "StartOptions"]
-
 logger = logging.getLogger("durable.operations")
 
 T = TypeVar("T")

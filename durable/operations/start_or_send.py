@@ -15,8 +15,6 @@ from durable.operations.start import Call, Started, StartRequest, start
 from durable.operations.start_rates import note_refused
 from durable.runtime import Runtime
 
-__all__ = ["start_or_send"]
-
 _RECEIVING = tuple(each for each in UNENDED if each != RunState.ROLLING_BACK)
 
 

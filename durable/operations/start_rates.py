@@ -22,8 +22,6 @@ from durable.declared_limits import with_rate
 from durable.instrumentation import observers
 from durable.runtime import Runtime
 
-__all__ = ["StartRate", "WhenFull", "note_refused", "start_rate", "take_units"]
-
 WhenFull = Literal["drop"]
 
 

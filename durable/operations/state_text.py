@@ -13,8 +13,6 @@ from durable.core.renames import names_of_queue
 from durable.core.summary import Summary, SummaryKind
 from durable.notifier import redis_clients
 
-__all__ = ["describe_state"]
-
 
 def describe_state(run: RunRecord, now: datetime) -> str:
     """Return the run's state, what it waits for, and what to do about it if something must be done."""

@@ -14,17 +14,6 @@ from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.renames.checking import RenameRefused
 
-__all__ = [
-    "MOST_ATOMIC",
-    "TRY_EVERY",
-    "check_atomic",
-    "counted",
-    "in_batches",
-    "refuse_atomic",
-    "rewrite_runs",
-    "runs_of",
-]
-
 #: Runs that are looked at together, and the most that an atomic migration may have to look at.
 MOST_ATOMIC: Final = 500
 TRY_EVERY: Final = 0.5  # seconds between two tries to rewrite runs that workers or other transactions have

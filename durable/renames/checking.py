@@ -11,8 +11,6 @@ from durable.core.renames import Names, Rename
 from durable.models import Entry, RenamedName, RenamedStep
 from durable.renames.places import Renaming
 
-__all__ = ["RenameRefused", "check_names", "check_runs", "recorded_names"]
-
 
 class RenameRefused(Exception):
     """A recorded name cannot be changed: what forbids it, why, and what to do."""

@@ -21,8 +21,6 @@ from durable.conf import conf
 from durable.core import clock
 from durable.core.moved_names import Move, Moves, recorded_name
 
-__all__ = ["MoveClass", "MoveHandler"]
-
 
 class _Moved(Operation):
     __module__ = "durable.migrations"  # from where migration files that Django writes import it

@@ -17,8 +17,6 @@ from django.db import connections
 from durable.conf import conf
 from durable.core.moved_names import put_in_force
 
-__all__ = ["look_for_moves"]
-
 logger = logging.getLogger("durable.pass")
 
 _EVERY: Final = 1.0  # seconds between two looks

@@ -9,8 +9,6 @@ from django.db.migrations.migration import Migration
 
 from durable.core.moved_names import Move
 
-__all__ = ["expected_moves", "moves_of"]
-
 
 def expected_moves(alias: str, pending: Iterable[Migration]) -> list[Move]:
     """Return the moves that the database has, and those of `pending` migrations, in their order."""

@@ -21,8 +21,6 @@ from durable.core.ids import MAX_ID, check_queue
 from durable.core.location import MAX_LOCATION
 from durable.core.renames import Rename, check_pattern
 
-__all__ = ["RenameQueue", "RenameStep", "RenameWorkflow", "renames_of"]
-
 _INTERNAL: Final = "durable."  # with which the names of durable's own workflows begin
 
 

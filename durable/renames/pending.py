@@ -11,8 +11,6 @@ from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.renames import Rename
 from durable.renames.operations import renames_of
 
-__all__ = ["expected_renames", "renames_of_migrations", "with_other_names"]
-
 
 def expected_renames(alias: str, pending: Iterable[Migration]) -> list[Rename | Alias]:
     """Return the renames in force in the database, and those of `pending` migrations, in their order."""

@@ -10,8 +10,6 @@ from django.db.models import Q
 from durable.core.causes import ROLLBACK, numberless, place_of
 from durable.core.location import ITERATION_PATTERN, MAX_LOCATION, MAX_LOCATION_BYTES, display_location, parent
 
-__all__ = ["Renaming"]
-
 
 class Renaming:
     """The locations at or below the pattern `old`, as those at or below `new`."""

@@ -10,8 +10,6 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.migration import Migration
 
-__all__ = ["all_migrations", "pending_migrations"]
-
 
 def all_migrations() -> list[Migration]:
     """Return all migrations of the project in an order in which they can be applied. Asks no database."""

@@ -22,8 +22,6 @@ from durable.renames.batches import in_batches, refuse_atomic, rewrite_runs
 from durable.renames.checking import RenameRefused, is_recorded
 from durable.renames.references import copy_hold, is_known, record, rewrite_references
 
-__all__ = ["rename_queue"]
-
 _OPEN = sorted(each.value for each in {*RunState} - ENDED)
 
 

@@ -13,8 +13,6 @@ from durable.models import Entry
 from durable.models.fields import dump_summary
 from durable.renames.places import Renaming
 
-__all__ = ["Copied", "rebind", "renamed_data", "renamed_generations", "renamed_summary"]
-
 #: Codec text of the first place, as text of the second.
 Copied: TypeAlias = Callable[[str, Place, Place], str]
 

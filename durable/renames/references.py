@@ -10,8 +10,6 @@ from django.db.models import F
 from durable.core.aliases import Alias, AliasKind
 from durable.models import Hold, RenamedName, SavedView, Schedule
 
-__all__ = ["copy_hold", "is_known", "record", "rewrite_references"]
-
 
 def is_known(alias: str, name: Alias) -> bool:
     """Return True if a migration has recorded this rename."""

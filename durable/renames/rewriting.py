@@ -42,8 +42,6 @@ from durable.renames.checking import RenameRefused, check_names, check_runs, rec
 from durable.renames.places import Renaming
 from durable.renames.records import Copied, rebind, renamed_data, renamed_generations, renamed_summary
 
-__all__ = ["rename_step"]
-
 _RECORDS: Final = 2_000  # entries of one transaction, if they are of several runs
 _ROWS: Final = 500  # rows of one statement
 _SHOWN: Final = 5  # ids of runs that a line names

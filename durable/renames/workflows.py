@@ -29,8 +29,6 @@ from durable.renames.batches import check_atomic, rewrite_runs, runs_of
 from durable.renames.checking import RenameRefused, is_recorded
 from durable.renames.references import is_known, record, rewrite_references
 
-__all__ = ["rename_workflow"]
-
 
 def rename_workflow(
     alias: str, old: str, new: str, *, is_back: bool = False, wait: float, say: Callable[[str], object]

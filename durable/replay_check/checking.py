@@ -23,8 +23,6 @@ from durable.replay_check.findings import Verdict
 from durable.replay_check.read_only import read_only, snapshot
 from durable.replay_check.replaying import RecordedRun, replayed
 
-__all__ = ["Facts", "check_history", "check_recorded", "check_stored"]
-
 
 @dataclass(frozen=True, slots=True)
 class Facts:

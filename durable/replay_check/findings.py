@@ -11,8 +11,6 @@ from typing import Any
 
 from durable.core.location import display_location
 
-__all__ = ["Decision", "Finding", "FindingKind", "Verdict"]
-
 
 class FindingKind(StrEnum):
     """The reason why a run would not go on with the code at hand."""

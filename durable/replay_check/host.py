@@ -16,8 +16,6 @@ from durable.core.replay_logger import SILENT
 from durable.core.scope import Scope
 from durable.execution.recorded import RecordedHost, RefusingJournal
 
-__all__ = ["RecordsHost", "RecordsJournal"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from durable.core.divergences import BLOCK, Divergence, DivergenceKind, Operatio
 from durable.core.location import general_location, join, parent, unescape
 from durable.core.records import EntryKind
 
-__all__ = ["mend_of", "named", "written"]
-
 _CALLS: Final = {
     EntryKind.STEP: 'ctx.step("{name}", ...)',
     EntryKind.LOOP: 'ctx.loop("{name}", ...)',

@@ -17,8 +17,6 @@ from durable.replay_check.findings import Decision
 from durable.replay_check.host import RecordsJournal
 from durable.replay_check.mends import named
 
-__all__ = ["Outcome", "decision_of"]
-
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
 
 

@@ -19,8 +19,6 @@ from typing import Any, Final, TypeVar
 
 from durable.replay_check.findings import Verdict
 
-__all__ = ["Check", "in_processes"]
-
 T = TypeVar("T")
 
 _AT_ONCE: Final = 20  # runs that a process is given at a time

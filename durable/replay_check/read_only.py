@@ -16,8 +16,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.utils import DatabaseError, NotSupportedError
 
-__all__ = ["is_refused_write", "read_only", "snapshot"]
-
 _POSTGRESQL: Final = "postgresql"
 _SQLITE: Final = "sqlite"
 _READ_ONLY_SQLSTATE: Final = "25006"

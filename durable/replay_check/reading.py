@@ -24,8 +24,6 @@ from durable.models import Entry, Run
 from durable.models.fields import unpack
 from durable.replay_check.read_only import snapshot
 
-__all__ = ["open_runs", "sampled_runs", "workflows_with_runs"]
-
 _PAGE: Final = 500  # runs whose paths are read at a time
 _ROWS: Final = 2_000  # entries that are fetched at a time
 _NAMES: Final = 1_000  # names of workflows that one statement returns

@@ -50,8 +50,6 @@ from durable.replay_check.surroundings import refusing_runtime
 from durable.replay_check.values import unreadable_value
 from durable.runtime import Runtime
 
-__all__ = ["RecordedRun", "replayed"]
-
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
 _STEPS: Final = frozenset({step.__code__, try_step.__code__})
 _SHOWN: Final = 2  # operations of the history that a finding names

@@ -13,8 +13,6 @@ from durable.core.causes import pattern_of
 from durable.core.location import general_location
 from durable.replay_check.findings import Decision, Finding, FindingKind, Verdict
 
-__all__ = ["Group", "Report"]
-
 _SAMPLES: Final = 5  # ids of runs that a line names
 
 _Cause = tuple[str, ...]

@@ -16,8 +16,6 @@ from durable.execution.recorded import NotRecorded
 from durable.runtime import Runtime
 from durable.store import Store
 
-__all__ = ["refusing_runtime"]
-
 _READS: Final = frozenset(
     {
         *(

@@ -12,8 +12,6 @@ from durable.core.history_copy import moved_entry
 from durable.core.places import Place
 from durable.core.records import EntryRecord, RunRecord, RunState
 
-__all__ = ["UnreadableValue", "unreadable_value"]
-
 _MOST_KNOWN: Final = 10_000
 _LONGEST_KNOWN: Final = 500  # characters of a text that is remembered
 

@@ -11,8 +11,6 @@ from typing import Any
 from durable.core.records import ENDED
 from durable.core.renames import names_of_workflow
 
-__all__ = ["STATES", "Policy", "RetentionError"]
-
 STATES = tuple(sorted(str(state) for state in ENDED))
 KEYS = (*STATES, "audit", "workflows")
 

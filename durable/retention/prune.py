@@ -35,8 +35,6 @@ from durable.models import (
 from durable.models.renames import learn_names
 from durable.retention.policy import STATES, Policy
 
-__all__ = ["Pruned", "Pruner"]
-
 logger = logging.getLogger("durable.retention")
 
 BATCH = 200  # runs that one transaction deletes at most

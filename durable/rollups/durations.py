@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["CLASSES", "SHORTEST", "class_of", "percentile"]
-
 SHORTEST: Final = 0.001  # seconds; what is shorter is in class 0
 CLASSES: Final = 4  # for each doubling
 

@@ -28,8 +28,6 @@ from durable.models import Rollup, RollupProgress, Run
 from durable.models.fields import unpack
 from durable.rollups.durations import CLASSES, SHORTEST, class_of
 
-__all__ = ["HALF_HOUR", "MINUTE", "Roller", "roll_up"]
-
 MINUTE: Final = timedelta(minutes=1)
 HALF_HOUR: Final = timedelta(minutes=30)
 MARGIN: Final = timedelta(seconds=10)

@@ -15,8 +15,6 @@ from durable.schedules.moments import latest, next_after, upcoming
 from durable.schedules.options import CatchUp
 from durable.schedules.rules import Rule
 
-__all__ = ["LATE", "MOST_CAUGHT_UP", "MOST_LISTED", "Due", "Missed", "due_at"]
-
 #: A tick that begins later than this is late: it counts as missed.
 LATE: Final = timedelta(minutes=1)
 #: Ticks that `catch_up="all"` catches up, at most.

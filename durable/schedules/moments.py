@@ -11,8 +11,6 @@ from zoneinfo import ZoneInfo
 from durable.schedules.rules import Every, Rule
 from durable.schedules.wall_clock import next_instant
 
-__all__ = ["latest", "next_after", "upcoming"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOOK_BACK: Final = timedelta(minutes=10)
 

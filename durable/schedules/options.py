@@ -13,21 +13,6 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from durable.core.duration import Duration, parse_duration
 
-__all__ = [
-    "CATCH_UPS",
-    "MAX_NAME",
-    "OVERLAPS",
-    "CatchUp",
-    "Options",
-    "Overlap",
-    "check_catch_up",
-    "check_name",
-    "check_overlap",
-    "check_zone",
-    "jitter_of",
-    "run_id_of",
-]
-
 Overlap = Literal["skip", "queue", "allow", "replace"]
 CatchUp = Literal["last", "none", "all"]
 OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)

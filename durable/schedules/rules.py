@@ -19,8 +19,6 @@ from cronsim import CronSim
 from durable.core.duration import Duration, parse_duration
 from durable.schedules.options import CatchUp, Options, Overlap
 
-__all__ = ["Cron", "Every", "Rule", "RuleLike", "Rules", "cron", "duration_text", "every", "field_walker", "read_rules"]
-
 _MOST: Final = 20  # rules of a list
 _LONGEST: Final = 1_000  # characters of a text
 _LIMITS: Final = (timedelta(seconds=1), timedelta(days=3_660))

@@ -17,8 +17,6 @@ from zoneinfo import ZoneInfo
 
 from durable.schedules.rules import Cron, field_walker
 
-__all__ = ["next_instant"]
-
 #: Zones keep an offset for longer than this, so that two looks this far apart miss no change.
 _STEP: Final = timedelta(days=7)
 _RESOLUTION: Final = timedelta(seconds=1)

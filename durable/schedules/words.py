@@ -10,8 +10,6 @@ from cron_descriptor import ExpressionDescriptor, Options
 
 from durable.schedules.rules import Every, Rule
 
-__all__ = ["in_words"]
-
 _LOCALES: Final = {"de": "de_DE", "es": "es_ES", "fr": "fr_FR", "it": "it_IT", "nl": "nl_NL"}
 
 

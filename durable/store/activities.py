@@ -20,8 +20,6 @@ from durable.models import Run
 from durable.store.patience import RowsLocked, impatient
 from durable.store.rows import ACTIVITY
 
-__all__ = ["answer_stack", "ask", "asked", "forget", "note"]
-
 FORGOTTEN: Final = 500  # rows that one call of `forget` deletes
 
 _RESET: Final = {"stack_asked_at": None, "stack_taken_at": None, "stack": "", "abandon_asked_at": None}

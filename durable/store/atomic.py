@@ -17,8 +17,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from durable.core.errors import CriticalError
 from durable.store.sessions import driver_connection
 
-__all__ = ["BROKEN", "ENDED", "committed_or_raised", "kept_open"]
-
 logger = logging.getLogger("durable.store")
 
 BROKEN = (

@@ -40,8 +40,6 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.store.surveys import Surveyor
 
-__all__ = ["ChildIdTaken", "ChildKeyTaken", "ChildRefused", "Claimed", "DuePoint", "MessagesLeft", "Renewed", "Store"]
-
 #: A point in the order of due runs: `wake_at` and id.
 DuePoint = tuple[datetime, str]
 

@@ -18,8 +18,6 @@ from django.db import connections
 
 from durable.core import clock
 
-__all__ = ["EVERY", "TOLERANCE", "look"]
-
 logger = logging.getLogger("durable.worker")
 
 EVERY: Final = 15.0  # seconds

@@ -73,8 +73,6 @@ from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 from durable.store.survey_rows import RowSurveyor
 
-__all__ = ["DatabaseStore", "entry_keys"]
-
 _AT_ONCE: Final = 1_000  # rows of one statement
 
 

@@ -21,8 +21,6 @@ from durable.store import groups, keys, rates, row_rules, slots
 from durable.store.base import MessagesLeft
 from durable.store.rows import RUN
 
-__all__ = ["cascaded", "drop", "end_dropped", "ended", "number_below", "started_below"]
-
 #: Locks runs for this transaction; with `skip`, those that no other transaction has locked.
 Locking = Callable[..., RunQuerySet]
 _AT_ONCE = row_rules.CASCADED_AT_ONCE

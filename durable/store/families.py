@@ -17,8 +17,6 @@ from durable.core.recovery import failed_children, failed_groups, stopped_groups
 from durable.core.recovery import recover as recovery_of
 from durable.store.base import Store
 
-__all__ = ["Change", "Decide", "cancelled_children", "members", "recover_family"]
-
 Decide = Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]
 #: Changes a run; True for one that is recovered because of its parent.
 Change = Callable[[str, Decide, bool], None]

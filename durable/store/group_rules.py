@@ -12,19 +12,6 @@ from typing import Final
 
 from durable.core.records import ENDED, GroupRecord, OnFailure, RunRecord, RunState, WhenParentEnds
 
-__all__ = [
-    "COUNTS",
-    "after_end",
-    "after_turns",
-    "begins_at",
-    "continued",
-    "counted_again",
-    "is_counted_out",
-    "places",
-    "room",
-    "wakes",
-]
-
 #: The counts of a group, which change under the lock of its tally.
 COUNTS: Final = ("created", "waiting", "running", "completed", "failed", "cancelled", "is_stopped")
 

@@ -27,21 +27,6 @@ from durable.store.base import ChildIdTaken
 from durable.store.row_rules import CANCELLING
 from durable.store.rows import CHILD, RUN
 
-__all__ = [
-    "apply",
-    "ended",
-    "get",
-    "give_turns",
-    "held_back",
-    "is_one_settled",
-    "lock",
-    "lock_free",
-    "lock_of_parent",
-    "mark",
-    "members",
-    "of_parent",
-]
-
 #: Inserts runs, and returns each with whether it is new (`Store.create`).
 Create = Callable[[Sequence[RunRecord]], list[tuple[RunRecord, bool]]]
 

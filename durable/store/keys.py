@@ -22,23 +22,6 @@ from durable.core.renames import canonical_workflow
 from durable.models import KeyedSend, QueueMessage, Run, RunKey
 from durable.models.renames import know_names
 
-__all__ = [
-    "close",
-    "followed_by",
-    "forget",
-    "forget_deleted",
-    "holder",
-    "is_refused",
-    "note_follower",
-    "note_move",
-    "note_sends",
-    "of_runs",
-    "open_again",
-    "owner_of_keys",
-    "take",
-    "unreceived",
-]
-
 #: The constraint that `durable/store/routines/ending.sql` names when it refuses an end that would lose messages.
 _MESSAGES_LEFT: Final = "durable_messages_left"
 

@@ -31,8 +31,6 @@ from durable.conf import conf
 from durable.core.clock import EARLIEST, LATEST
 from durable.store import sessions
 
-__all__ = ["Row", "SQLFunction", "fetched", "rows", "text"]
-
 Row = tuple[str | None, ...]
 
 _USES: Final = 6  # calls of a function by a connection, from which on preparing it pays

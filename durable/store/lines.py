@@ -14,8 +14,6 @@ from typing import Protocol
 from durable.core.errors import UnknownLimitError
 from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotRow, SlotWant
 
-__all__ = ["Place", "SlotTable", "acquire", "change", "hand_on", "put_back"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

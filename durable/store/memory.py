@@ -65,8 +65,6 @@ from durable.store.memory_slots import MemorySlots, MemorySlotTable, sweep
 from durable.store.memory_tags import MemoryTags
 from durable.store.outline import bare_entry, bare_message
 
-__all__ = ["MemoryStore", "Tables"]
-
 #: The content of a store at one time.
 Tables = tuple[
     dict[str, RunRecord],

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from durable.core.records import Activity, AskedOfActivity, RunRecord
 
-__all__ = ["MemoryActivities"]
-
 #: Runs and fences of live leases.
 Held = Collection[tuple[str, int]]
 

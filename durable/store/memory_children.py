@@ -17,8 +17,6 @@ from durable.store import row_rules
 from durable.store.base import ChildIdTaken
 from durable.store.memory_groups import MemoryGroups
 
-__all__ = ["MemoryChildren", "due_for_children"]
-
 Runs = dict[str, RunRecord]
 
 

@@ -14,8 +14,6 @@ from durable.core.records import ENDED, ChildRecord, GroupChange, GroupRecord, M
 from durable.store import group_rules
 from durable.store.row_rules import CANCELLING
 
-__all__ = ["MemoryGroups"]
-
 Runs = dict[str, RunRecord]
 
 

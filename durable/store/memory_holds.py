@@ -14,8 +14,6 @@ from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import paused_at_once, resumed
 from durable.store import row_rules
 
-__all__ = ["MemoryHolds"]
-
 
 @dataclass(slots=True)
 class MemoryHolds:

@@ -14,8 +14,6 @@ from datetime import datetime
 from durable.core.errors import KeyConflictError
 from durable.core.records import ENDED, KeyedSend, KeyRecord, RunRecord
 
-__all__ = ["MemoryKeys"]
-
 Runs = Mapping[str, RunRecord]
 
 

@@ -15,8 +15,6 @@ from durable.core.records import RunRecord
 from durable.store import row_rules
 from durable.store.base import DuePoint
 
-__all__ = ["MemoryRanks"]
-
 
 @dataclass(slots=True)
 class MemoryRanks:

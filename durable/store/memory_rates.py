@@ -22,8 +22,6 @@ from durable.core.rates import (
 )
 from durable.core.records import ENDED, RunRecord, RunState
 
-__all__ = ["MemoryRates"]
-
 _Key = tuple[str, str]
 
 

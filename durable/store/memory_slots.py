@@ -16,8 +16,6 @@ from durable.store import lines, row_rules
 from durable.store.lines import Place
 from durable.store.memory_holds import MemoryHolds
 
-__all__ = ["MemorySlotTable", "MemorySlots", "sweep"]
-
 #: What identifies a slot: run, location, limit and key.
 _Held = tuple[str, str, str, str]
 

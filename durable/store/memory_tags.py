@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["MemoryTags"]
-
 
 @dataclass(slots=True)
 class MemoryTags:

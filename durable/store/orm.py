@@ -64,8 +64,6 @@ from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
 
-__all__ = ["OrmStore"]
-
 #: The columns of an entry and its metadata in the order of the record's fields.
 _ENTRY_FIELDS: Final = [
     field.name if field.name in ENTRY.names else f"metadata__{field.name}" for field in fields(EntryRecord)

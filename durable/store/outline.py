@@ -12,8 +12,6 @@ from typing import Any, Final
 from durable.core.entry_shapes import readable
 from durable.core.records import EntryKind, EntryRecord, Message
 
-__all__ = ["BARE_KINDS", "bare_data", "bare_entry", "bare_message"]
-
 #: Kinds of entries whose data no plan needs, so that long data of them is not read.
 BARE_KINDS: Final[Collection[str]] = frozenset({EntryKind.MESSAGE})
 

@@ -21,8 +21,6 @@ from durable.models.history import EntryQuerySet
 from durable.store.outline import BARE_KINDS, bare_data
 from durable.store.rows import ENTRY, MESSAGE
 
-__all__ = ["entries_of", "long_data", "messages_of", "read", "short_data"]
-
 _SHORT: Final = 1_000  # characters of data that are read with the entry
 
 _VALUES: Final = frozenset({"output", "arguments", "data", "error", "rollback_error"})

@@ -41,19 +41,6 @@ from durable.store.rows import (
     outgoing_row,
 )
 
-__all__ = [
-    "CommitParameters",
-    "batch_parameters",
-    "change_parameters",
-    "children_parameters",
-    "entries_json",
-    "send_parameters",
-    "sends_json",
-    "start_parameters",
-    "witness_parameters",
-]
-
-
 _WITNESS_DUMPS: Final = ENTRY.dumps | METADATA.dumps
 
 

@@ -13,8 +13,6 @@ from typing import Final
 
 from django.db import OperationalError, connections, transaction
 
-__all__ = ["PATIENCE", "RowsLocked", "impatient", "or_locked", "set_patience"]
-
 #: Seconds: many times what a statement of durable's own locks a row for, and a small part of the shortest lease.
 PATIENCE: Final = 0.2
 _LOCK_NOT_AVAILABLE: Final = "55P03"  # SQLSTATE

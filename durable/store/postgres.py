@@ -66,8 +66,6 @@ from durable.store.rows import (
     with_moments,
 )
 
-__all__ = ["PostgresStore"]
-
 
 class PostgresStore(DatabaseStore):
     """A `Store` on PostgreSQL."""

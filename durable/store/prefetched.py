@@ -7,8 +7,6 @@ from typing import Any, cast
 from durable.core.limits import History
 from durable.store.base import Store
 
-__all__ = ["prefetched"]
-
 
 def prefetched(store: Store, run_id: str, history: History) -> Store:
     """Return `store` for one pass of the run, whose history was `history` when it was claimed.

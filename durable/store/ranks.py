@@ -19,18 +19,6 @@ from durable.models import Lane, Run, RunRank, Share
 from durable.models.run import RunQuerySet
 from durable.store.base import DuePoint
 
-__all__ = [
-    "candidates",
-    "grouped",
-    "has_lanes",
-    "inheriting",
-    "note_served",
-    "of_runs",
-    "put",
-    "tag_due",
-    "with_ranking",
-]
-
 #: How many runs get their tags in one claim, of each lane.
 _TAGGED_AT_ONCE: Final = 100
 

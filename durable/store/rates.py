@@ -18,19 +18,6 @@ from durable.core.rates import Reservation as Answer
 from durable.core.records import ENDED, RunState
 from durable.models import RateKey, RateLimit, Reservation, Run, SlotNote
 
-__all__ = [
-    "close",
-    "declare",
-    "exists",
-    "forget",
-    "keys_of",
-    "note_refused",
-    "open_again",
-    "reserve",
-    "set_rate",
-    "text_of",
-]
-
 _RETIMED = 10_000  # waiting attempts that a verb moves
 
 

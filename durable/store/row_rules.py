@@ -33,45 +33,6 @@ from durable.core.records import (
 from durable.core.summary import DROPPED, PARENT_ENDED, Summary, SummaryKind
 from durable.core.witnesses import columns_of
 
-__all__ = [
-    "ALIKE",
-    "CANCELLING",
-    "CASCADED_AT_ONCE",
-    "ENDING",
-    "MOST_IN_LINE",
-    "Consumed",
-    "after_change",
-    "after_child",
-    "after_commit",
-    "after_group",
-    "after_messages",
-    "after_parent",
-    "changed_columns",
-    "check",
-    "claimable",
-    "claimed",
-    "consumed",
-    "copied",
-    "end_of",
-    "entries_to_write",
-    "group_changes",
-    "has_ended",
-    "held_summary",
-    "is_due",
-    "is_ending",
-    "is_failure_over",
-    "is_held_start",
-    "is_in_state",
-    "is_reopened",
-    "is_repeat",
-    "is_there",
-    "released",
-    "renewed",
-    "repeated",
-    "should_notify",
-    "stored",
-]
-
 #: The columns of the audit log that are equal when one action repeats another.
 ALIKE: Final = ("action", "source", "outcome", "actor_id", "actor_label", "bulk_id")
 _REPEATED: Final = re.compile(r" \((\d+) more like it until [^()]*\)$")

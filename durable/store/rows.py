@@ -61,38 +61,6 @@ from durable.models.fields import (
     unpack,
 )
 
-__all__ = [
-    "ACTIVITY",
-    "ATTEMPT",
-    "CHILD",
-    "ENTRY",
-    "ENTRY_FIELDS",
-    "ENTRY_NUMBERS",
-    "FAILURE_NAMES",
-    "HELD_START",
-    "HOLD",
-    "LIMITS",
-    "LIMITS_AS_ENTRY",
-    "MESSAGE",
-    "METADATA",
-    "RUN",
-    "SAVED",
-    "SAVED_AS_ENTRY",
-    "Columns",
-    "cause_row",
-    "failure_row",
-    "json_row",
-    "json_rows",
-    "limits_json",
-    "outgoing_row",
-    "same",
-    "to_entries",
-    "to_history",
-    "to_message",
-    "to_run",
-    "with_moments",
-]
-
 type_of: Final = {
     MomentField: "timestamptz",
     models.DateTimeField: "timestamptz",

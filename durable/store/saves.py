@@ -14,8 +14,6 @@ from durable.core.records import SavedDetails
 from durable.models import Run, StepSave
 from durable.store.rows import SAVED
 
-__all__ = ["forget", "put", "write"]
-
 _KEY = ["run", "location"]
 
 

@@ -26,21 +26,6 @@ from django.db.backends.signals import connection_created
 
 from durable import guard
 
-__all__ = [
-    "ReadOnlyDatabaseError",
-    "driver_connection",
-    "guarded",
-    "is_observed",
-    "not_noted",
-    "preface",
-    "prepare_commit",
-    "refused",
-    "restore",
-    "restore_all",
-    "restore_used",
-    "restored_by",
-]
-
 #: The statements that restore a PostgreSQL session: the user, all settings, advisory locks, cursors, channels, and
 #: temporary tables, which would take the writes of later runs. They do what DISCARD ALL does, which is not allowed in a
 #: transaction and drops prepared statements.

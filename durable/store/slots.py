@@ -16,20 +16,6 @@ from durable.models.run import RunQuerySet
 from durable.store import lines, row_rules
 from durable.store.lines import Place
 
-__all__ = [
-    "DatabaseSlots",
-    "at_once",
-    "declare_limit",
-    "forget",
-    "note_end",
-    "note_pause",
-    "note_queue",
-    "of_runs",
-    "set_limit",
-    "settle",
-    "sweep",
-]
-
 #: Locks runs for this transaction; with `skip`, those that no other transaction has locked.
 Locking = Callable[..., RunQuerySet]
 

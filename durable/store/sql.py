@@ -29,39 +29,6 @@ from durable.store.rows import (
     SAVED_AS_ENTRY,
 )
 
-__all__ = [
-    "ASKED",
-    "CLAIM",
-    "CLAIM_OF_ONE",
-    "CLAIM_RUN",
-    "CREATE",
-    "CREATE_LIMITED",
-    "DROP_CHILDREN",
-    "DUE_QUEUES",
-    "DUE_QUEUES_OF",
-    "END_DROPPED",
-    "GET_MESSAGE",
-    "GET_RUNS",
-    "LIST_MESSAGES",
-    "LOAD",
-    "LOAD_NUMBERS",
-    "LOAD_SHORT",
-    "LOAD_SHORT_NUMBERS",
-    "LOCK_RUN",
-    "NEXT_DEADLINE",
-    "RAISED",
-    "RANK",
-    "RELEASE",
-    "RENEW",
-    "REPORT",
-    "REQUESTS",
-    "SAVE_DETAILS",
-    "SEND_MANY",
-    "SENT_BEFORE",
-    "TRY_LOCK_RUN",
-    "inbox",
-]
-
 
 def _led(transition: str) -> str:
     """Return the state to which the transition leads the row `r`."""

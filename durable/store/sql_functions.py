@@ -16,30 +16,6 @@ from durable.core.records import EntryRecord, RunPatch, RunRecord, RunState
 from durable.store.libpq import SQLFunction
 from durable.store.rows import ENTRY, METADATA, same
 
-__all__ = [
-    "ACQUIRE",
-    "CASCADE",
-    "CHANGE_SLOTS",
-    "COMMIT",
-    "COMMIT_WITH_CHILDREN",
-    "COMPLETE",
-    "COMPLETE_CHILD",
-    "FAIL",
-    "FLUSH",
-    "LOST",
-    "PATCHED",
-    "RECORD",
-    "RESERVE",
-    "SEND",
-    "START",
-    "START_KEYED",
-    "SWEEP_SLOTS",
-    "WITH_SLOTS",
-    "is_completion",
-    "recorded",
-]
-
-
 #: Functions from a value to text, by the type of a column that takes it unconverted.
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isoformat, "bigint": str, "integer": str}
 

@@ -41,8 +41,6 @@ from durable.models.history import EntryQuerySet
 from durable.store import outline_rows
 from durable.store.surveys import Listed, Mark, Survey
 
-__all__ = ["RowSurveyor"]
-
 _HANDLER: Final = '"rollback":{'  # a key of an entry's data; in a text inside it the quotes are escaped
 _COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
 

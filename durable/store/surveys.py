@@ -13,8 +13,6 @@ from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message
 from durable.core.regions import Region
 from durable.core.rewind import Rewind
 
-__all__ = ["Listed", "Mark", "Survey", "Surveyor", "listed", "mark_of", "survey_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Listed:

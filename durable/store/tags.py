@@ -11,8 +11,6 @@ from durable.core.limits import NewRun
 from durable.core.records import RunRecord, TagChange
 from durable.models import RunTag
 
-__all__ = ["change", "of_runs", "put", "with_tags"]
-
 _AT_ONCE: Final = 1_000  # rows of one statement
 _KEY: Final = ["run", "name"]
 

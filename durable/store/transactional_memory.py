@@ -16,8 +16,6 @@ from django.db import connections, transaction
 
 from durable.store.memory import MemoryStore, Tables
 
-__all__ = ["TransactionalMemoryStore"]
-
 
 class TransactionalMemoryStore(MemoryStore):
     """A `MemoryStore` that follows the transactions of one database."""

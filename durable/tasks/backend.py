@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-__all__ = ["DurableTaskBackend", "backend_for"]
-
 OPTIONS = {"max_retries": 0, "timeout": 0, "priorities": {}}
 
 

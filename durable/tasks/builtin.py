@@ -2,6 +2,4 @@
 
 from durable.tasks.backend import backend_for
 
-__all__ = ["DurableBackend"]
-
 DurableBackend = backend_for("django.tasks", __name__)

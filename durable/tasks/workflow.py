@@ -21,8 +21,6 @@ from durable.core.errors import CriticalError
 from durable.definitions import workflow
 from durable.execution.connections import worker_name
 
-__all__ = ["NAME", "STEP", "TaskCall", "call_task", "task_of"]
-
 NAME = "durable.task"
 STEP = "call"
 

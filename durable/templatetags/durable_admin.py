@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from durable.inspection import RunningStep
 
 
-__all__: list[str] = []
-
 logger = logging.getLogger("durable.admin")
 
 register = template.Library()

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["muted"]
-
 _ROOT: Final = "durable"
 _OF_WORKFLOWS: Final = "durable.workflow"  # what the test's own code logs
 _COLLECTING: Final = frozenset({"_pytest", "unittest"})

@@ -24,8 +24,6 @@ from durable import runtime
 from durable.guard import is_guards
 from durable.models import Run
 
-__all__ = ["RunsInMemoryError", "queries_refused"]
-
 _TABLES: Final = re.compile(r'(?:(?<!DELETE )\bFROM|\bJOIN|\bUPDATE)\s+(?:ONLY\s+)?"?(durable_\w+)', re.IGNORECASE)
 
 

@@ -13,8 +13,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.core.errors import OutsideStepError
 
-__all__ = ["go_on_after_refusals", "roll_back_inside"]
-
 
 def go_on_after_refusals() -> None:
     """Let the test use its transactions further after the guard has refused statements.

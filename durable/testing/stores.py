@@ -18,8 +18,6 @@ from durable.store import store_for
 from durable.store.atomic import committed_or_raised
 from durable.store.transactional_memory import TransactionalMemoryStore
 
-__all__ = ["InMemoryStore", "SimulatedCrash", "When", "harness_store"]
-
 When = Literal["before", "after"]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from durable.handles import Handle
     from durable.testing import Harness, Pass
 
-__all__ = ["AsyncTwins", "require_no_loop"]
-
 
 class AsyncTwins:
     """The methods of a `Harness`, awaited."""

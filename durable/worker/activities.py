@@ -27,8 +27,6 @@ from durable.store.base import Store
 from durable.store.patience import RowsLocked
 from durable.worker.stacks import stack_of
 
-__all__ = ["GIVE_UP", "Activities"]
-
 logger = logging.getLogger("durable.worker")
 
 #: Seconds that an abandoned attempt has to end, with two interruptions, before its run is given up.

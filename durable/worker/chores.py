@@ -8,7 +8,5 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-__all__ = ["CHORES"]
-
 #: Functions of the time. Each returns soon, and may be called by several processes at once.
 CHORES: list[Callable[[datetime], None]] = []

@@ -30,8 +30,6 @@ from durable.conf import conf
 from durable.core.records import RunRecord
 from durable.store.base import Claimed, DuePoint
 
-__all__ = ["ClaimBounds", "bounds"]
-
 CHEAP: Final = 500  # passed-over entries that do not matter
 ENTRY_COST: Final = 1e-6  # seconds for each passed-over entry
 REST: Final = 20  # pause until the next full search, as a multiple of the duration of one

@@ -21,8 +21,6 @@ from durable.execution.connections import close_connections, worker_name
 from durable.models import Activity, Run
 from durable.store import Store, store_for
 
-__all__ = ["DIED", "TAKEN_OVER", "note_death", "note_takeover"]
-
 logger = logging.getLogger("durable.worker")
 
 DIED = "worker_died"

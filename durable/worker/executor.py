@@ -44,8 +44,6 @@ from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.shutdown import ShutdownFlag
 
-__all__ = ["JOB_TIME_LIMIT", "Execute", "RunExecutor"]
-
 T = TypeVar("T")
 
 logger = logging.getLogger("durable.worker")

@@ -20,8 +20,6 @@ from durable.core.current import timed_step
 from durable.core.records import EntryRecord, EntryStatus, RunChange, RunRecord, SavedDetails
 from durable.core.steps import ABANDONED, ATOMIC, GIVEN_UP
 
-__all__ = ["given_up"]
-
 
 def given_up(
     run: RunRecord,

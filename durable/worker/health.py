@@ -30,8 +30,6 @@ from durable.conf import conf
 from durable.notifier import redis_clients
 from durable.worker.supervisor import Supervisor
 
-__all__ = ["Health", "Report", "served"]
-
 # Seconds without a tick of the Supervisor, which ticks every second: the machine may be busy.
 STUCK: Final = 30.0
 # Seconds without any worker process: several restarts at their longest pause.

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from durable.core.records import RunRecord
 from durable.execution.eviction import Eviction
 
-__all__ = ["Lease"]
-
 
 @dataclass(slots=True)
 class Lease:

@@ -45,8 +45,6 @@ from durable.worker.scheduler import Scheduler
 from durable.worker.shutdown import ShutdownFlag
 from durable.worker.unanswered import Statements, answered_within, watch_connections
 
-__all__ = ["LeaseManager"]
-
 logger = logging.getLogger("durable.worker")
 
 # Seconds between two ticks, and less with a very short LEASE: half of what a run may wait behind a pass. A steady tick

@@ -15,8 +15,6 @@ from durable.core import clock
 from durable.execution.connections import close_connections
 from durable.models import HistoryCount
 
-__all__ = ["note"]
-
 logger = logging.getLogger("durable.worker")
 
 

@@ -37,8 +37,6 @@ from durable.worker.presence import Presence
 from durable.worker.scheduler import Scheduler
 from durable.worker.shutdown import ShutdownFlag, stop
 
-__all__ = ["WorkerLoop"]
-
 # Seconds between two looks at the Scheduler while no thread reports a change: a run may begin because time has passed.
 # Also how long a job waits for a free thread before RQ's order decides which queue gets the next one: longer than most
 # passes take, and short for the runs of another queue that wait meanwhile.

@@ -26,8 +26,6 @@ from durable.core.effects import StepInfo
 from durable.drivers import watchdog
 from durable.drivers.loop_threads import LeftBehind, left_behind
 
-__all__ = ["Overruns", "Steps"]
-
 logger = logging.getLogger("durable.worker")
 
 STATUS: Final = 70  # the exit status of a process that ended because of such a step

@@ -21,8 +21,6 @@ from durable.worker.loop import WorkerLoop
 from durable.worker.retry import RETRY
 from durable.worker.shutdown import ShutdownFlag, stop
 
-__all__ = ["DueQueues", "serve"]
-
 logger = logging.getLogger("durable.worker")
 
 # Moments that are remembered: about a megabyte. Beyond that, polling finds the runs.

@@ -23,8 +23,6 @@ from durable.drivers import branch_threads, loop_threads
 from durable.execution.connections import abandon_transactions, close_stale_connections
 from durable.worker.scheduler import Scheduler
 
-__all__ = ["InlinePool", "Pool", "ThreadPool"]
-
 logger = logging.getLogger("durable.worker")
 
 # Idle seconds after which a thread checks its connections. The first time soon, because other processes may need them;

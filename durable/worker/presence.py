@@ -33,8 +33,6 @@ from durable.store import clocks
 from durable.store.patience import set_patience
 from durable.worker.shutdown import ShutdownFlag
 
-__all__ = ["KEPT", "RECENT", "SIGN_EVERY", "Presence", "forget_dead"]
-
 logger = logging.getLogger("durable.worker")
 
 # Seconds between two signs: three statements of an idle worker in this time, and known as dead three of them later.

@@ -25,8 +25,6 @@ from durable.worker.pools import InlinePool, ThreadPool
 from durable.worker.shutdown import stop
 from durable.worker.supervisor import READY_FD, Echo
 
-__all__ = ["run_worker"]
-
 # Seconds in which a worker whose parent is gone may let its passes reach their next operation. Shorter than the default
 # LEASE: nothing restarts this process, and other workers are to get its runs.
 GRACE: Final = 10.0

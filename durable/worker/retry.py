@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["RETRY"]
-
 # Seconds until the next try while the database or Redis is unreachable. A second late is what due runs may be anyway
 # (MAX_WAIT of the Scheduler), and a server that restarts is not disturbed by a try a second from each process.
 RETRY: Final = 1.0

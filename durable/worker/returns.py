@@ -24,8 +24,6 @@ from durable.store.base import Store
 from durable.worker.claim_bounds import bounds
 from durable.worker.scheduler import DEFERRAL
 
-__all__ = ["Returns", "announce"]
-
 logger = logging.getLogger("durable.worker")
 
 # Seconds for which a worker that ends goes on trying, and between two tries: what a transaction locks a row for,

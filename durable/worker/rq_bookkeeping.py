@@ -22,8 +22,6 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from durable.notifier.enqueue import JOB
 
-__all__ = ["begin", "end", "execution_args", "is_durable_job"]
-
 #: RQ 3 passes the execution of a job to its methods, and keeps a set of each worker's. RQ 2 knows of one at a time.
 _IS_RQ_2: Final = not hasattr(BaseWorker, "executions_key")
 

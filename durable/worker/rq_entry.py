@@ -27,8 +27,6 @@ from durable.worker.pools import InlinePool
 from durable.worker.rq_jobs import GuardedJob
 from durable.worker.shutdown import ShutdownFlag, stop
 
-__all__ = ["stop_if_requested", "work"]
-
 
 def work(queue: str) -> None:
     """Execute the due runs of `queue`. An unreachable database or Redis raises nothing here."""

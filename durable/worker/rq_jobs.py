@@ -25,8 +25,6 @@ from durable.notifier.enqueue import JOB
 if TYPE_CHECKING:
     from durable.worker.loop import WorkerLoop
 
-__all__ = ["GuardedJob", "ReadsJson", "guarded", "problem_of", "refuse"]
-
 logger = logging.getLogger("durable.worker")
 
 _SHOWN = 200  # most characters of a name that are logged

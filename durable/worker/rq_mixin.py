@@ -34,8 +34,6 @@ from durable.worker.rq_jobs import GuardedJob, ReadsJson, guarded, problem_of, r
 
 logger = logging.getLogger("durable.worker")
 
-__all__ = ["SIGN_EVERY", "DurableWorkerMixin"]
-
 # Seconds that an ending worker waits until its thread has unsubscribed from RQ's commands: a round trip, and no longer,
 # because the process is to end.
 UNSUBSCRIBE_TIMEOUT: Final = 2.0

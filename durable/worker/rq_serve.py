@@ -24,8 +24,6 @@ from durable.worker.loop import WorkerLoop
 from durable.worker.retry import RETRY
 from durable.worker.rq import SimpleWorker
 
-__all__ = ["serve"]
-
 # Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs a little shorter than that.
 WORKER_TTL: Final = 60
 # Seconds in which a connection must be made: otherwise a host that has vanished holds the worker for minutes.

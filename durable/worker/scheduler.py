@@ -34,8 +34,6 @@ from typing import Final
 
 from durable.core.records import RunRecord
 
-__all__ = ["DEFERRAL", "RunningPass", "Scheduler"]
-
 # Seconds that a claimed run waits behind passes before other workers get it. A second is what a message may be late; a
 # shorter time would release runs behind passes that a busy machine merely slows down.
 MAX_WAIT: Final = 1.0

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 from queue import Empty, SimpleQueue
 
-__all__ = ["ShutdownFlag", "stop"]
-
 
 class ShutdownFlag:
     """A request to stop that may be made in a signal handler. Once `requested` is True it stays True, until `clear`."""

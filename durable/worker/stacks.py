@@ -21,8 +21,6 @@ from typing import Any, Final
 from durable.core.current import is_running, timed_step
 from durable.drivers import calls
 
-__all__ = ["MAX_STACK", "stack_of"]
-
 MAX_STACK: Final = 20_000  # characters
 _MAX_FRAMES: Final = 100  # the innermost ones
 

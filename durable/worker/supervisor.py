@@ -34,8 +34,6 @@ from durable.worker import deaths
 from durable.worker.ticker import Ticker
 from durable.worker.timer import Chores, DeadlineListener, Periodic, Sweep, Timer
 
-__all__ = ["COMMAND", "READY_FD", "Echo", "Supervisor", "command_line", "worker_command"]
-
 COMMAND: Final = "durable_worker"
 PARENTS: Final = (COMMAND, "durable_dev")  # the commands that start workers
 # environment variable of a worker: the file descriptor to write a byte to once it is ready

@@ -16,8 +16,6 @@ from durable.operations.schedules.tick import next_look, tick_due
 from durable.store.base import Store
 from durable.worker.timer import Periodic
 
-__all__ = ["Ticker"]
-
 #: Between two looks at most: what was added or has ended meanwhile, and a clock that was set, are noticed then.
 LOOK_EVERY: Final = timedelta(seconds=1)
 #: How many notes about slots a look works off at most.

@@ -42,8 +42,6 @@ from durable.worker.chores import CHORES
 from durable.worker.retry import RETRY
 from durable.worker.unanswered import answered_within, watch_connections
 
-__all__ = ["Chores", "DeadlineListener", "Periodic", "Sweep", "Timer"]
-
 logger = logging.getLogger("durable.timer")
 
 # Seconds between two ticks at least, even if deadlines are dense: a fifth of what the timer may be late.

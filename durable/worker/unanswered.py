@@ -37,8 +37,6 @@ from durable.drivers.watchdog import Deadline, watch
 from durable.notifier import redis_clients
 from durable.store import sessions
 
-__all__ = ["Statements", "answered_within", "watch_connections"]
-
 logger = logging.getLogger("durable.worker")
 
 _ACTIVE: Final = 1  # libpq's PQTRANS_ACTIVE

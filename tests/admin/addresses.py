@@ -14,8 +14,6 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.worker_rows import a_worker
 
-__all__ = ["ALL", "NOBODY", "PAGES", "VIEW", "Address", "a_hung_step", "make_site"]
-
 WORKER = "host:4711:abc"
 VIEW = frozenset({"view_run"})
 

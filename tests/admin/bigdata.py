@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from django.db import connection
 
-__all__ = ["BIG", "GROWING", "LONG", "a_family", "fill", "filled"]
-
 #: The tables that are filled.
 GROWING = (
     "durable_run",

@@ -43,8 +43,6 @@ from tests.support.worker_rows import a_worker
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
-__all__ = ["OF_DJANGO", "REASON", "WITHOUT_A_PAGE", "addresses", "fill", "words_of_data"]
-
 #: Names and words of other origin: the product's, of formats, of time zones and units; and parts of addresses.
 NAMES = frozenset(
     {"Durable", "UTC", "MB", "kB", "JSON", "RQ", "QUEUES", "LOGGING", "durable"}

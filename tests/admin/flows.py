@@ -15,40 +15,6 @@ from durable import (
     workflow,
 )
 
-__all__ = [
-    "SWITCH",
-    "album",
-    "approve",
-    "bill",
-    "billing",
-    "branches",
-    "broken_branch",
-    "caught_join",
-    "declaring",
-    "forgetful",
-    "looping",
-    "many",
-    "missending",
-    "mistaken",
-    "nap",
-    "night",
-    "odd",
-    "parcels",
-    "polls",
-    "quick",
-    "saga",
-    "saga_of_steps",
-    "saga_that_sleeps",
-    "saving",
-    "stopping",
-    "stubborn",
-    "switched",
-    "undoing",
-    "undoing_that_fails",
-    "undoing_then_mistaken",
-    "undone_in_a_loop",
-]
-
 
 @dataclass(frozen=True)
 class Verdict:

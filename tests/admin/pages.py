@@ -10,8 +10,6 @@ from django.urls import reverse
 
 from durable.models import OperatorAction
 
-__all__ = ["hidden", "text_of", "traces", "url"]
-
 
 def url(name: str, run_id: str | None = None, *args: str) -> str:
     return reverse(f"admin:durable_run_{name}", args=[*([quote(run_id)] if run_id else []), *args])

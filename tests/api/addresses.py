@@ -13,8 +13,6 @@ from durable.models import Cause, LogLine, QueueMessage, RateLimit
 from tests.api.workflows import add, loop
 from tests.faults.passing import pass_once
 
-__all__ = ["READS", "WRITES", "Address", "make_runs"]
-
 VIEW = frozenset({"view_run"})
 PAYLOADS = VIEW | {"view_payload"}
 ACTIONS = (

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 import uvicorn
 from django.core.asgi import get_asgi_application
 
-__all__ = ["asgi_server"]
-
 
 @contextmanager
 def asgi_server() -> Iterator[str]:

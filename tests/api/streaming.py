@@ -8,8 +8,6 @@ from typing import Any
 
 from tests.api.conftest import Api
 
-__all__ = ["Reader", "parsed"]
-
 
 class Reader:
     """Takes events as a client does, and keeps what it would show."""

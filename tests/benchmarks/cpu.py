@@ -8,8 +8,6 @@ from contextlib import suppress
 import psutil
 from django.db import connection
 
-__all__ = ["cpu_seconds"]
-
 
 def cpu_seconds(worker: int) -> Callable[[], float]:
     """Return a function that says how many seconds of CPU this worker and PostgreSQL have used so far.

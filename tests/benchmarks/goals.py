@@ -12,8 +12,6 @@ from typing import Literal
 
 from tests.benchmarks.rounds import Figures
 
-__all__ = ["BARE", "GOALS", "Goal", "Verdict", "verdicts"]
-
 #: The bare insert rate, taken right before and after the figure.
 BARE = "bare inserts"
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["MEASURES", "Bench", "Figure", "Measure", "Skipped", "measure", "percentile", "seconds"]
-
 
 class Figure(NamedTuple):
     """One number, of one round."""

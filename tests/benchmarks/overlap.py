@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["most_at_once"]
-
 
 def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
     """Return how many of these spans overlap at most."""

@@ -18,8 +18,6 @@ from durable.models import Run
 from durable.store import store_for
 from tests.support import worker
 
-__all__ = ["claimed", "count_rows", "empty_tables", "one_pass", "work_off"]
-
 
 def empty_tables() -> None:
     """Forget every run, and what the side tables have of it: no constraint of the database empties them too."""

@@ -15,8 +15,6 @@ from rich.table import Table
 from tests.benchmarks.goals import Verdict, verdicts
 from tests.benchmarks.rounds import Figures, Series
 
-__all__ = ["machine", "show", "write"]
-
 
 def show(figures: Figures, console: Console) -> None:
     """Print the tables."""

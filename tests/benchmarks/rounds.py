@@ -13,8 +13,6 @@ from tests.benchmarks.measures.bare import bare_rate
 from tests.benchmarks.measuring import Bench, Measure, Skipped
 from tests.benchmarks.passing import empty_tables
 
-__all__ = ["Figures", "Series", "take"]
-
 
 @dataclass(slots=True)
 class Series:

@@ -16,8 +16,6 @@ from psycopg import sql
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 
-__all__ = ["database", "surroundings"]
-
 NAME = "durable_benchmarks"
 #: What the server must keep beside what is measured; it costs every peer the same.
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB"}

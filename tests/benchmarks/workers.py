@@ -22,8 +22,6 @@ from durable.models import Run
 from durable.notifier.redis_clients import client
 from tests.benchmarks.workflows import noting
 
-__all__ = ["PATIENCE", "elapsed", "forget_killed", "wait_for_all", "wait_until", "workers"]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 300.0  # seconds; the machine may be busy
 UNENDED = ("pending", "running", "sleeping")

@@ -11,31 +11,6 @@ from django.utils import timezone
 
 from durable import AsyncContext, Break, Context, Continue, CriticalError, Limit, current_step, workflow
 
-__all__ = [
-    "AT_ONCE",
-    "RESULT",
-    "acalls",
-    "aparallel",
-    "asteps",
-    "counting",
-    "failing",
-    "fan_out",
-    "holding",
-    "keyed",
-    "mapping",
-    "noting",
-    "one_key",
-    "parallel",
-    "querying",
-    "rated",
-    "receiving",
-    "sleeping",
-    "slotted",
-    "steps",
-    "ticking",
-    "waiting",
-]
-
 RESULT = "x" * 30
 #: How many slots the limit of `one_key` allows.
 AT_ONCE = 4

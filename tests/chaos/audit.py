@@ -11,8 +11,6 @@ from durable.models import Attempt, Entry, QueueMessage, Run, RunRank
 from project.shop.models import Charge, Product
 from tests.chaos.load import Load
 
-__all__ = ["broken_promises", "numbers_drawn_twice"]
-
 #: In seconds, of the priorities in `tests.chaos.load.RANKS`.
 HEAD_STARTS: Final = {None: 0, "10 min": 600, "-1 hour": -3600, "5 s": 5}
 

@@ -18,8 +18,6 @@ from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.chaos.refusals import Refusals
 from tests.e2e.workers import Workers
 
-__all__ = ["Faults"]
-
 FREEZE: Final = 3.0  # seconds; longer than the lease
 PAUSE: Final = 1500  # milliseconds in which Redis does not answer
 

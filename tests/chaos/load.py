@@ -13,8 +13,6 @@ from durable.core.records import ENDED
 from durable.models import Entry, QueueMessage, Run
 from tests.chaos import workflows
 
-__all__ = ["Load", "force"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 import psycopg
 
-__all__ = ["CODES", "Refusals"]
-
 #: The errors by name, and how many of a hundred rows are refused with each.
 CODES: Final = {"disk_full": ("53100", 100), "serialization_failure": ("40001", 30), "deadlock": ("40P01", 30)}
 _TABLES: Final = ("durable_run", "durable_entry", "durable_queuemessage", "durable_attempt")

@@ -18,8 +18,6 @@ from tests.chaos.limits import audit as limit_audit
 from tests.chaos.limits.load import LimitLoad
 from tests.chaos.load import Load
 
-__all__ = ["Trial", "trial_of"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -11,8 +11,6 @@ from django.db.models import F
 from durable import AsyncContext, Break, Context, Continue, CriticalError, RollbackContext, workflow
 from project.shop.models import Charge, Product
 
-__all__ = ["collect", "count", "nap", "pair", "parallel", "undo", "wander"]
-
 #: What is struck down by faults is tried again until they end.
 STUBBORN: dict[str, Any] = {"max_retries": 1_000_000, "retry_backoff_base": 0.02, "retry_backoff_max": 0.3}
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Final
 
-__all__ = ["BEGIN", "DOCUMENT", "END", "documented", "reference"]
-
 DOCUMENT: Final = Path(__file__).resolve().parent.parent.parent / "docs" / "cli.md"
 BEGIN: Final = "<!-- the reference: made by python -m tests.cli.reference -->\n"
 END: Final = "<!-- end of the reference -->\n"

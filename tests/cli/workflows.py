@@ -9,22 +9,6 @@ from typing import Any
 
 from durable import Context, CriticalError, workflow
 
-__all__ = [
-    "approving",
-    "asked",
-    "compensated",
-    "deadly",
-    "echo",
-    "failing",
-    "napping",
-    "night",
-    "racing",
-    "refusing",
-    "steps",
-    "stopped",
-    "typed",
-]
-
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e end"
 
 

@@ -23,8 +23,6 @@ from typing import TypeAlias
 from tests.conformance.grammar import Body, Join, Json, Loop, Operation, Race, Step, Try, TryStep, operations
 from tests.conformance.trace import CallTrace, EntryTrace, PassTrace, Trace
 
-__all__ = ["call_differences", "changes", "differences", "same_json"]
-
 Lane: TypeAlias = tuple[str, str]  # a branch: the location of its join or race, its name
 Lanes: TypeAlias = tuple[Lane, ...]  # the branches that a location stands in, outermost first
 

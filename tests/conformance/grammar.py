@@ -9,34 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = [
-    "Action",
-    "Advance",
-    "Body",
-    "Branches",
-    "Checkpoint",
-    "Failure",
-    "Join",
-    "Json",
-    "Loop",
-    "Next",
-    "NextBatch",
-    "Operation",
-    "Race",
-    "Raise",
-    "Recover",
-    "Removed",
-    "Run",
-    "SendMessage",
-    "Sleep",
-    "SleepUntil",
-    "Step",
-    "Try",
-    "TryStep",
-    "Version",
-    "operations",
-]
-
 Json: TypeAlias = Any
 Failure = Literal["error", "critical", "rollback", "timeout"]
 

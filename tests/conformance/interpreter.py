@@ -20,8 +20,6 @@ from tests.conformance.reading import read_program
 from tests.conformance.recorder import Recorder, recorder_of
 from tests.conformance.trace import error_name
 
-__all__ = ["START", "WORKFLOWS", "run_async", "run_sync", "undo"]
-
 #: The moment at which every scenario starts.
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

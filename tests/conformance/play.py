@@ -18,8 +18,6 @@ from tests.conformance.recorder import Recorder, recording
 from tests.conformance.scenarios import Scenario
 from tests.conformance.trace import PassTrace, Trace, entry_traces, pass_trace
 
-__all__ = ["Colour", "Crash", "Played", "perform", "play"]
-
 Colour = Literal["sync", "async"]
 
 

@@ -35,8 +35,6 @@ from tests.conformance.grammar import (
     Version,
 )
 
-__all__ = ["GrammarError", "read_actions", "read_program"]
-
 
 class GrammarError(ValueError):
     """The text is not of the grammar."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from tests.conformance.grammar import Json
 
-__all__ = ["Call", "Recorder", "Rollback", "recorder_of", "recording"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

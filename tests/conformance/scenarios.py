@@ -11,8 +11,6 @@ from tests.conformance.grammar import Action, Body, Json
 from tests.conformance.reading import read_actions, read_program
 from tests.conformance.trace import Trace, read_trace
 
-__all__ = ["Scenario", "read_scenario", "scenarios"]
-
 _FILE = Path(__file__).with_name("scenarios.jsonl")
 
 

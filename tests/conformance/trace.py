@@ -14,18 +14,6 @@ from typing import Any, TypeAlias
 import durable.core.errors
 from tests.conformance.grammar import Json
 
-__all__ = [
-    "CallTrace",
-    "EntryTrace",
-    "PassTrace",
-    "RollbackTrace",
-    "Trace",
-    "entry_traces",
-    "error_name",
-    "pass_trace",
-    "read_trace",
-]
-
 CallTrace: TypeAlias = tuple[str, int]  # the step's path, the call's number
 RollbackTrace: TypeAlias = tuple[str, Json]  # the step's path, its output
 

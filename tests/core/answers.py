@@ -7,8 +7,6 @@ from typing import Any
 
 from durable.testing import Harness
 
-__all__ = ["responses", "sends"]
-
 
 def responses(h: Harness, run_id: str) -> list[Any]:
     """The response of each message, in the order of the sends; ... where there is none."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["failing", "sleeping", "stepping", "waiting"]
-
 
 def stepping(value: Any, calls: list[Any] | None = None) -> Any:
     def note() -> Any:

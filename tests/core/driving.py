@@ -12,8 +12,6 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.testing import Harness
 
-__all__ = ["ConditionalEviction", "evicted_pass", "threaded_pass"]
-
 
 class ConditionalEviction(Eviction):
     """The stop of a worker, once `when()` holds."""

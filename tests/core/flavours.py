@@ -13,8 +13,6 @@ from typing import Any
 
 from durable import Context, QueueMessage
 
-__all__ = ["Flavour"]
-
 Body = Callable[..., Awaitable[Any]]
 
 

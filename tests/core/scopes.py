@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from durable import Break, Continue
 
-__all__ = ["SCOPES", "join", "root"]
-
 Body = Callable[[Any], Any]
 
 

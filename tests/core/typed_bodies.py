@@ -11,8 +11,6 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-__all__ = ["Approval", "Colour", "Line", "Node", "Order", "Point", "Profile", "Wish"]
-
 
 class Colour(Enum):
     RED = "red"

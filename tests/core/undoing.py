@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["contexts", "fail", "fails_left", "undo", "undone"]
-
 undone: list[Any] = []
 contexts: list[Any] = []
 fails_left: list[BaseException] = []

@@ -13,8 +13,6 @@ from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.driving import evicted_pass
 
-__all__ = ["WAYS", "Way"]
-
 Workflow = Callable[[Context], Any]
 Way = Callable[[Harness], Any]
 

@@ -18,8 +18,6 @@ from durable.store import Store, store_for
 from tests.development.project import Project
 from tests.support.processes import Program
 
-__all__ = ["Manage", "Start"]
-
 
 class Manage(Program):
     """A `manage.py` command of the user's project, and what it has started."""

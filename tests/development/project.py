@@ -9,8 +9,6 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
-__all__ = ["WORKFLOWS", "Project"]
-
 MANAGE: Final = """
 import os, sys
 from django.core.management import execute_from_command_line

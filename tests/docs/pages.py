@@ -13,8 +13,6 @@ from typing import Final
 from sybil import Document, Example, Region
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
-__all__ = ["PAGES", "ROOT", "SITE", "TUTORIAL", "is_run", "lines_of", "page", "reason_not_to_run"]
-
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SITE: Final = ROOT / "docs"
 PAGES: Final = tuple(

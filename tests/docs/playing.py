@@ -31,8 +31,6 @@ from durable.testing import Harness
 from tests.docs import shell
 from tests.docs.pages import is_run, language, page
 
-__all__ = ["Play", "play"]
-
 _FILE: Final = re.compile(r"# (?P<path>[\w/]+\.py)\b")
 #: What a page's settings may change in a running process; the others are read once, by Django.
 _CHANGEABLE: Final = frozenset(

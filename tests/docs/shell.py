@@ -26,8 +26,6 @@ from packaging.requirements import Requirement
 
 from tests.docs.pages import ROOT
 
-__all__ = ["Command", "commands", "fits", "run"]
-
 MANAGE: Final = (("python", "manage.py"), ("uv", "run", "manage.py"), ("manage.py",))
 RUNS_HERE: Final = frozenset({"check", "durable"})
 OF_THE_MACHINE: Final = frozenset({"doctor", "workers"})  # subcommands of durable that look at servers and processes

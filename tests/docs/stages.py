@@ -22,8 +22,6 @@ from durable.testing import Harness
 from tests.docs.playing import Play
 from tests.support.stores import in_force, passed
 
-__all__ = ["of"]
-
 Namespace = MutableMapping[str, Any]
 
 

@@ -15,8 +15,6 @@ import psutil
 
 from tests.support.forkserver.client import STANDBY
 
-__all__ = ["Workers"]
-
 HAND_OVER = 30.0  # seconds that a worker has to end in after SIGTERM
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -10,8 +10,6 @@ import psutil
 
 from durable import Break, Context, Continue, workflow
 
-__all__ = ["WAYS", "bystander", "collect", "hoarder", "killer", "slow_bystander"]
-
 
 @workflow(name="e2e.collect")
 def collect(ctx: Context, expected: int) -> list[int]:

@@ -16,8 +16,6 @@ from redis import Redis
 
 from durable.store.postgres import PostgresStore
 
-__all__ = ["DEATHS", "DIED_AT", "arm"]
-
 DEATHS = "faults:deaths"  # in Redis: how many times a worker was to die
 DIED_AT = "faults:died-at"  # in Redis: when it died
 #: The statements, and whether their answer is the one to die of.

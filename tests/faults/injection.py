@@ -27,8 +27,6 @@ from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.testing import Harness, Pass
 
-__all__ = ["HOWS", "Fault", "FaultyHarness", "How", "persistently"]
-
 T = TypeVar("T")
 How = Literal["before", "after", "late", "slow"]
 HOWS: Final[tuple[How, ...]] = ("before", "after", "late", "slow")

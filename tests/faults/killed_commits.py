@@ -18,8 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["main"]
-
 #: What of a store writes: each call is one transaction, or is inside a larger one.
 _WRITES: Final = ("change", "commit", "create", "start_keyed")
 _MOST: Final = 2_000  # processes of a scenario

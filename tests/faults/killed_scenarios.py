@@ -29,8 +29,6 @@ from durable.store import families
 from project.shop.models import Mail
 from tests.support.stores import in_force, passed, settle
 
-__all__ = ["CHILDREN", "SCENARIOS", "found", "prepare", "situation"]
-
 CHILDREN: Final = 3  # of a map: a batch of two and a half one
 
 

@@ -33,8 +33,6 @@ from durable.core.records import (
 )
 from durable.store import Store
 
-__all__ = ["MOVES", "LeaseMachine"]
-
 LEASE = timedelta(seconds=30)
 RUNS = ["one", "two"]
 WORKERS = [0, 1, 2]

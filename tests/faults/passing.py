@@ -12,8 +12,6 @@ from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.store import Store, store_for
 
-__all__ = ["claimed", "pass_once", "production_store"]
-
 
 def production_store() -> Store:
     """The store that the settings name."""

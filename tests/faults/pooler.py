@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-__all__ = ["Pooler"]
-
 _PROTOCOL: Final = 196608
 _ENCRYPTION: Final = frozenset({80877103, 80877104})  # requests for TLS and GSSAPI
 _CANCEL: Final = 80877102

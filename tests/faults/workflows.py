@@ -37,35 +37,6 @@ from durable import (
 from project.shop.models import Mail
 from tests.faults import dying
 
-__all__ = [
-    "OVERRUNS",
-    "POLLUTIONS",
-    "allowed",
-    "apolluted",
-    "crossing",
-    "ended_past_django",
-    "family",
-    "forked_body",
-    "forked_step",
-    "haunted",
-    "in_branches",
-    "leaving",
-    "limited",
-    "mapped",
-    "mended",
-    "metered",
-    "overrunning",
-    "patient",
-    "plain",
-    "polluted",
-    "pooled",
-    "shelved",
-    "terminated",
-    "undone",
-    "where_am_i",
-    "where_are_branches",
-]
-
 
 def redis() -> Redis:
     """The tests' Redis, with patience."""

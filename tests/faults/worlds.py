@@ -14,8 +14,6 @@ from durable.models import Entry, Run
 from durable.store import store_for
 from durable.testing.stores import InMemoryStore
 
-__all__ = ["DatabaseWorld", "MemoryWorld"]
-
 
 class MemoryWorld(InMemoryStore):
     """The store of a harness, with leases to take away."""

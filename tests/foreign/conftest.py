@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Command"]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

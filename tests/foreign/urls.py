@@ -11,8 +11,6 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-__all__ = ["urlpatterns"]
-
 
 class RunSerializer(serializers.Serializer[object]):
     """A run of the project's: of a race, on foot."""

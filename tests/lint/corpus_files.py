@@ -8,8 +8,6 @@ import tokenize
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CORPUS", "FOREIGN", "Place", "expected", "missed", "workflows_in"]
-
 HERE: Final = Path(__file__).resolve().parent
 CORPUS: Final = HERE / "corpus"
 FOREIGN: Final = HERE / "foreign"

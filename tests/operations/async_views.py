@@ -7,8 +7,6 @@ from django.urls import URLPattern, path
 
 from durable import aget_run
 
-__all__ = ["urlpatterns"]
-
 
 async def wait(request: HttpRequest, run_id: str) -> JsonResponse:
     run = await aget_run(run_id)

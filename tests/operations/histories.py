@@ -25,8 +25,6 @@ from durable.core.records import (
 from durable.models import Child
 from durable.store import Store
 
-__all__ = ["BEGAN", "MadeHistory", "made_history"]
-
 BEGAN: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 _DEPTH: Final = 3
 _SUFFIXES: Final = ("", "0", ".", "-x")

@@ -14,8 +14,6 @@ from django.db.migrations.state import ProjectState
 from durable.core import moved_names
 from durable.models.moved_names import recorded_moves
 
-__all__ = ["PACKAGE", "SHAPES", "apply", "learn", "modules", "unapply"]
-
 PACKAGE = "moving_shop"
 
 #: One class of each kind that is recorded, one in another, an error and a rollback handler.

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from durable import Break, Context, Continue, current_step, workflow
 
-__all__ = ["family", "process_bill", "process_order", "rest"]
-
 NAME = os.environ.get("NAME_OF_STEP", "charge")
 WORKFLOW = os.environ.get("NAME_OF_WORKFLOW", "renames.bill")
 CODE = os.environ.get("NAME_OF_QUEUE", NAME)

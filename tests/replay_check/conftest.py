@@ -16,8 +16,6 @@ from durable.replay_check.findings import Finding, Verdict
 from durable.runtime import Runtime
 from tests.support.stores import in_force, passed
 
-__all__ = ["Deploys"]
-
 NAME = "gate.order"
 
 

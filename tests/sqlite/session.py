@@ -17,8 +17,6 @@ from django.db import connection
 
 from tests.plugin import SQLITE_SUMMARY
 
-__all__ = ["WITH_PROCESSES", "Record", "passes_on_sqlite"]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 ONE_ENGINE = "postgres or e2e or browser or slow or own_database"
 #: Folders whose tests start most of the processes of the round: about half of its time.

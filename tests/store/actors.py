@@ -15,8 +15,6 @@ from django.db import connections, transaction
 from durable.core.control_flow import LeaseLost
 from tests.store.conftest import POSTGRES
 
-__all__ = ["ENDS", "ORDERS", "PATIENCE", "Actor", "Pools", "both", "play"]
-
 #: The orders of the statements and ends of two transactions, `A` and `a`, `B` and `b`.
 ORDERS: Final = ["AaBb", "ABab", "ABba", "BAab", "BAba", "BbAa"]
 ENDS: Final = ["COMMIT", "ROLLBACK"]

@@ -45,8 +45,6 @@ from durable.models import (
     Turn,
 )
 
-__all__ = ["TABLES", "empty"]
-
 #: All tables that a store writes to.
 TABLES: Final = tuple(
     model._meta.db_table

@@ -10,8 +10,6 @@ from durable.core.records import Batch, ChildRecord, ChildStart, Committed, RunR
 from durable.store import Store
 from tests.store.making import LEASE, NOW, a_new_run, a_run, commit, the
 
-__all__ = ["a_child", "finish", "start_children"]
-
 
 def a_child(run_id: str, parent_id: str = "parent", **values: Any) -> ChildStart:
     """A child to start: columns of its run, and `child_...` for those of its row."""

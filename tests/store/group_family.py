@@ -23,8 +23,6 @@ from durable.store import Store
 from tests.store.family import finish
 from tests.store.making import LEASE, NOW, a_new_run, park, started, the
 
-__all__ = ["GROUP", "a_member", "change", "end", "grouped", "spec"]
-
 GROUP = "parent:bills"
 
 

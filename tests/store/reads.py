@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from django.db import connections
 
-__all__ = ["rows_read"]
-
 
 def rows_read(alias: str) -> int:
     """The rows that this transaction has read of durable's tables so far, however it has found them."""

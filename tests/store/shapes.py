@@ -11,8 +11,6 @@ from durable.core.transitions import completed, failed
 from durable.store import Store
 from tests.store.making import NOW, a_failure, a_run, an_attempt, an_entry, the
 
-__all__ = ["ERROR", "SHAPES", "everything"]
-
 ERROR: Final = ErrorInfo("ValueError", "declined")
 #: Parts of commits for which PostgreSQL has functions of their own.
 SHAPES: Final[dict[str, Callable[[RunRecord], dict[str, Any]]]] = {

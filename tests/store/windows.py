@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["check"]
-
 
 def check(begun: list[tuple[int, int]], spacing: int, most: int) -> None:
     """Check each window between two beginnings: (moment, units), in nanoseconds."""

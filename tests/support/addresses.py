@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-__all__ = ["Asked", "names_of_admin", "names_of_interface", "path_of"]
-
 #: Pages of Django's own that durable adds to.
 _AROUND = {"admin:index", "admin:app_list"}
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from django.db import OperationalError, connection, connections
 
-__all__ = ["THREADS", "at_once", "patiently"]
-
 THREADS = 4
 
 

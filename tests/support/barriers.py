@@ -9,8 +9,6 @@ from axe_playwright_python.sync_playwright import Axe
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = ["RULES", "barriers"]
-
 RULES: Final = ("wcag2a", "wcag2aa", "best-practice")
 
 # Only what is wrong is described, and no style sheet is loaded again: the one rule that reads them is not among ours.

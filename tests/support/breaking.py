@@ -7,8 +7,6 @@ from typing import Any
 
 from durable.core.records import Batch, Committed
 
-__all__ = ["Breaking"]
-
 
 class Breaking:
     """Another store, whose commits break where `strike` says; it is given the number, the batch and the commit."""

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = ["complaints_of", "working"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

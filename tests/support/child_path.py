@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["child_path"]
-
 _START: Final = Path(__file__).parent / "start"
 
 

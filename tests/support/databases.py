@@ -12,8 +12,6 @@ from django.db import connection, connections
 
 from durable.store import store_for
 
-__all__ = ["migrated", "only_with_a_server"]
-
 
 @contextmanager
 def migrated(alias: str, config: dict[str, Any], apps: Sequence[str] = ("auth", "durable")) -> Iterator[None]:

@@ -9,8 +9,6 @@ from typing import Any
 from durable.core.message_types import MessageTypes
 from durable.core.workflow_limits import WorkflowLimits
 
-__all__ = ["Definition", "one", "other"]
-
 
 def one(ctx: object) -> None: ...
 

@@ -19,8 +19,6 @@ from django.test import TransactionTestCase
 
 from durable.store.routines import restore
 
-__all__ = ["fast_flush"]
-
 #: Tables whose rows are made by `post_migrate`. No test changes them; if one did, Django's own flush would follow.
 KEPT: Final = (ContentType, Permission)
 

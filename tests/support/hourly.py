@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 
 from durable import every
 
-__all__ = ["hourly_at", "hourly_half_an_hour_from"]
-
 
 def hourly_at(moment: datetime) -> str:
     """Return the rule whose moments are `moment` and whole hours before and after it."""

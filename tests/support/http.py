@@ -8,8 +8,6 @@ from typing import Final
 
 import httpx
 
-__all__ = ["get", "head", "request"]
-
 # Each function of httpx makes a client, and each client reads the certificates of all authorities: 25 ms of CPU, ten
 # times a request's. A test that asks until a server answers would take the CPU from that server.
 _NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

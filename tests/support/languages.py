@@ -11,8 +11,6 @@ from unittest.mock import patch
 
 from django.utils import translation
 
-__all__ = ["outside_brackets", "texts_in_brackets"]
-
 _OPEN, _CLOSE = "⟦", "⟧"
 #: Elements whose contents are code, commands, data, or what the browser does not show.
 _OF_OTHERS: Final = frozenset({"script", "style", "code", "pre", "textarea", "datalist", "bdi"})

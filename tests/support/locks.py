@@ -8,8 +8,6 @@ from typing import Any
 import psycopg
 from django.db import connection, connections
 
-__all__ = ["other_session", "sessions", "until_sessions_wait_for_locks"]
-
 
 def other_session(alias: str = "default") -> dict[str, Any]:
     """How psycopg connects to a PostgreSQL database beside Django."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Network"]
-
 
 class Network:
     """Forwards connections on 127.0.0.1 to the Unix socket at `path`; a context manager."""

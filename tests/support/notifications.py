@@ -10,8 +10,6 @@ from rq.serializers import JSONSerializer
 from durable.notifier import redis_clients
 from durable.notifier.pipelining import PipelinedSender
 
-__all__ = ["jobs", "take_job", "wait_for_answers"]
-
 
 def wait_for_answers(sender: PipelinedSender) -> None:
     """Read what Redis still owes: what it is asked on another connection meanwhile could come before what was sent."""

@@ -13,8 +13,6 @@ from typing import Any
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-__all__ = ["most_read", "read", "scans", "sifted", "sorts"]
-
 
 def scans(queries: CaptureQueriesContext, tables: Collection[str]) -> list[str]:
     """Statements that would read one of these tables from one end to the other."""

@@ -5,8 +5,6 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-__all__ = ["OLDEST_POSTGRES", "oldest_postgres"]
-
 OLDEST_POSTGRES: Final = 15
 
 #: Where distributions put the programs of one version.

@@ -19,8 +19,6 @@ from durable.core.records import RunRecord, RunState
 from durable.notifier import notify
 from durable.store import Store
 
-__all__ = ["Program", "Run", "flow_log", "is_alive", "is_completed", "is_listening", "start_run"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import psycopg
 import wrapt
 
-__all__ = ["WatchedConnection", "WatchedCursor", "wrap_connections"]
-
 
 class WatchedCursor(wrapt.ObjectProxy[Any]):
     """Passes on what is executed, where an agent would begin a span."""

@@ -8,8 +8,6 @@ from durable.models import RollupProgress
 from durable.rollups.sweep import MARGIN, roll_up
 from tests.support.waiting import eventually
 
-__all__ = ["settle"]
-
 
 def settle(now: datetime) -> datetime:
     """Look until all that can be counted at `now` is; how far it is counted.

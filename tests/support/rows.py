@@ -7,8 +7,6 @@ from typing import Any
 
 from django.db import connection
 
-__all__ = ["broken", "rows"]
-
 
 def rows(statement: str) -> list[tuple[Any, ...]]:
     """Return the rows of a statement."""

@@ -14,8 +14,6 @@ from durable.models import Run
 from durable.store import Store
 from tests.support.notifications import jobs
 
-__all__ = ["NOW", "Passes", "assert_released", "finish", "new_runs", "park", "state", "stored_runs"]
-
 #: When the first of `stored_runs` was created.
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

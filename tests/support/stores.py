@@ -14,8 +14,6 @@ from durable.execution.passes import PassOutcome, execute_pass
 from durable.runtime import Runtime
 from durable.store.orm import OrmStore
 
-__all__ = ["STORES", "in_force", "passed", "settle"]
-
 STORES = ("chosen", "portable")
 
 

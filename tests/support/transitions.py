@@ -15,8 +15,6 @@ from durable.core.errors import ErrorInfo
 from durable.core.fences import FIRST
 from durable.core.records import ENDED, Request, RunPatch, RunRecord, RunState
 
-__all__ = ["CALLS", "KEPT", "NOW", "ODD", "PAUSE", "at", "columns_of", "ends", "odd_run", "patched"]
-
 NOW: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 

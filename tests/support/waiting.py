@@ -8,8 +8,6 @@ from pathlib import Path
 
 from durable.models import Run
 
-__all__ = ["eventually", "wait_until_ended"]
-
 
 def eventually(condition: Callable[[], bool]) -> None:
     """Wait until another thread has done its part."""

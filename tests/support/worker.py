@@ -12,8 +12,6 @@ from durable.worker.pools import InlinePool
 from durable.worker.scheduler import Scheduler
 from durable.worker.shutdown import ShutdownFlag
 
-__all__ = ["lease_manager", "work_off"]
-
 
 def work_off(
     queue: str = "default",

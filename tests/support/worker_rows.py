@@ -7,8 +7,6 @@ from django.utils import timezone
 
 from durable.models import WorkerProcess
 
-__all__ = ["a_worker"]
-
 
 def a_worker(name: str = "host:4711:abc", **columns: Any) -> WorkerProcess:
     """The row of a worker, alive unless the columns say otherwise."""

@@ -15,8 +15,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import django
 from django.http import HttpRequest, HttpResponse
 
-__all__ = ["logged_in"]
-
 
 def logged_in(answer: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
     """Answer every request as the site's only user."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-__all__ = ["PAGE", "Combination", "Library", "combinations", "libraries", "page", "requirements", "shell"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "support.md"
 _COLUMNS: Final = 100

@@ -14,22 +14,6 @@ from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
 from durable.operations.bulk import BULK_OPTIONS
 
-__all__ = [
-    "ActionForm",
-    "AskForm",
-    "CancelForm",
-    "EditForm",
-    "GiveOutputForm",
-    "GoOnForm",
-    "ReplayForm",
-    "RestartForm",
-    "SendForm",
-    "StartForm",
-    "StepForm",
-    "WakeForm",
-]
-
-
 _LONGEST_TEXT = 200  # characters of a delay as text
 _LONGEST_DELAY = 100 * 365 * 86_400  # seconds; a longer delay comes near the limit of Python's dates
 

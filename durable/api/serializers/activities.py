@@ -10,8 +10,6 @@ from rest_framework import serializers
 from durable.api.serializers.fields import Moment, Query, Text
 from durable.inspection import RunningStack, RunningStep
 
-__all__ = ["ActivityListSerializer", "ActivitySerializer", "StackQuery", "StackSerializer"]
-
 
 @extend_schema_serializer(component_name="Activity")
 class ActivitySerializer(serializers.Serializer[RunningStep]):

@@ -20,8 +20,6 @@ from durable.operations.bulk_starts import BulkStarts
 from durable.operations.canary import MAX_FIRST, Canary
 from durable.operations.eligibility import Eligibility
 
-__all__ = ["BulkForm", "BulkPlanForm", "BulkPlanSerializer", "BulkSerializer"]
-
 _MOST_IDS = 500
 
 

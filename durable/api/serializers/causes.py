@@ -12,8 +12,6 @@ from durable.api.serializers.runs import CountSerializer
 from durable.inspection import CauseSummary
 from durable.operations.causes import MAX_NOTE
 
-__all__ = ["CauseListSerializer", "CauseSerializer", "NoteForm"]
-
 
 @extend_schema_serializer(component_name="Cause")
 class CauseSerializer(serializers.Serializer[CauseSummary]):

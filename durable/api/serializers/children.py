@@ -11,8 +11,6 @@ from durable.api.paging import PageQuery
 from durable.api.serializers.fields import Text, Words
 from durable.api.serializers.runs import STATES, RunSerializer
 
-__all__ = ["ChildListQuery", "ChildPageSerializer", "ChildSerializer"]
-
 
 class ChildListQuery(PageQuery):
     """The children to list; every given condition has to hold."""

@@ -10,8 +10,6 @@ from rest_framework import serializers
 from durable.api.serializers.fields import Id, Query
 from durable.inspection.comparison import Side
 
-__all__ = ["ComparisonQuery", "ComparisonSerializer"]
-
 
 class ComparisonQuery(Query):
     """The other run, and the page."""

@@ -20,23 +20,6 @@ from durable.core.ids import MAX_ID, check_id
 from durable.core.tags import MAX_TAGS, MAX_VALUE
 from durable.inspection.run_tags import checked_tags, read_tag
 
-__all__ = [
-    "Flag",
-    "Form",
-    "Id",
-    "Items",
-    "JSONArray",
-    "JSONObject",
-    "Moment",
-    "Number",
-    "Query",
-    "QueryFlag",
-    "TagWords",
-    "Text",
-    "Value",
-    "Words",
-]
-
 
 class Text(serializers.CharField):
     """JSON text, unchanged."""

@@ -12,19 +12,6 @@ from durable.api.serializers.fields import Moment, Query, QueryFlag
 from durable.api.serializers.runs import ErrorSerializer
 from durable.core.records import EntryKind, EntryStatus, MessageState
 
-__all__ = [
-    "AnswerSerializer",
-    "EntryDetailSerializer",
-    "EntryPageSerializer",
-    "EntryQuery",
-    "EntrySerializer",
-    "MessagePageSerializer",
-    "MessageReferenceSerializer",
-    "MessageSerializer",
-    "TreeQuery",
-    "TreeSerializer",
-]
-
 _KINDS = [kind.value for kind in EntryKind]
 _STATUSES = [status.value for status in EntryStatus]
 

@@ -10,8 +10,6 @@ from rest_framework import serializers
 from durable.api.serializers.fields import Form, Moment, Text
 from durable.core.ids import MAX_REASON
 
-__all__ = ["HoldForm", "HoldSerializer", "ReleaseSerializer"]
-
 
 class HoldForm(Form):
     """The reason."""

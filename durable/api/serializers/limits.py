@@ -11,8 +11,6 @@ from durable.api.serializers.fields import Form, Moment, Text
 from durable.core.ids import MAX_REASON
 from durable.inspection.slots import LimitKeySummary, LimitSummary
 
-__all__ = ["LimitListSerializer", "LimitSerializer", "SetLimitForm", "TakeBackLimitForm"]
-
 
 class TakeBackLimitForm(Form):
     """The reason."""

@@ -10,8 +10,6 @@ from rest_framework import serializers
 from durable.api.serializers.fields import Moment, Query, Text
 from durable.inspection.run_logs import LEVELS
 
-__all__ = ["LogPageSerializer", "LogQuery"]
-
 
 class LogQuery(Query):
     """The lines of a log to return, and their number."""

@@ -7,8 +7,6 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-__all__ = ["ProblemSerializer"]
-
 
 class FaultSerializer(serializers.Serializer[Any]):
     """One fault of a request."""

@@ -12,8 +12,6 @@ from durable.core.ids import MAX_ID, MAX_REASON
 from durable.core.rates import MOST_UNITS
 from durable.inspection.rates import RateKeySummary, RateSummary
 
-__all__ = ["CloseLimitForm", "OpenLimitForm", "RateListSerializer", "RateSerializer", "SetRateForm", "TakeBackRateForm"]
-
 
 class TakeBackRateForm(Form):
     """The reason."""

@@ -9,8 +9,6 @@ from rest_framework import serializers
 
 from durable.api.serializers.fields import Query, QueryFlag, Text
 
-__all__ = ["PlanQuery", "PlanSerializer"]
-
 
 def _texts(help_text: str) -> serializers.ListField:
     return serializers.ListField(child=serializers.CharField(), help_text=help_text)

@@ -37,23 +37,6 @@ from durable.inspection.schedules import tick_data, tick_of
 from durable.models import Run
 from durable.operations.audit import revision
 
-__all__ = [
-    "STATES",
-    "CountSerializer",
-    "CountsSerializer",
-    "ErrorSerializer",
-    "ExplanationSerializer",
-    "ResultQuery",
-    "ResultSerializer",
-    "RunDetailSerializer",
-    "RunListQuery",
-    "RunPageSerializer",
-    "RunQuery",
-    "RunReferenceSerializer",
-    "RunSerializer",
-    "error_of",
-]
-
 STATES = [state.value for state in RunState]
 SORTS = [order.value for order in RunOrder if order is not RunOrder.BY_ID]
 _EXPANDABLE = ("input", "output")

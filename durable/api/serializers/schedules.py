@@ -18,21 +18,6 @@ from durable.operations.schedules.verbs import revision_of
 from durable.schedules import CATCH_UPS, OVERLAPS, check_name, read_rules
 from durable.schedules.options import MAX_NAME, check_zone
 
-__all__ = [
-    "BackfillForm",
-    "BackfillSerializer",
-    "CreateScheduleForm",
-    "EditScheduleForm",
-    "OverrideForm",
-    "RunScheduleForm",
-    "ScheduleDetailSerializer",
-    "ScheduleForm",
-    "ScheduleListQuery",
-    "SchedulePageSerializer",
-    "ScheduleSerializer",
-    "TickSerializer",
-]
-
 
 class ScheduleListQuery(PageQuery):
     """The schedules to list."""

@@ -10,8 +10,6 @@ from rest_framework import serializers
 from durable.api.long_poll import MAX_WAIT
 from durable.api.serializers.fields import Number, Query, Text
 
-__all__ = ["LAST_EVENT_ID", "NewsSerializer", "StreamQuery"]
-
 LAST_EVENT_ID = OpenApiParameter(
     "Last-Event-ID", str, OpenApiParameter.HEADER, description="The id of the last event that you have."
 )

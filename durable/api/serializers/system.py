@@ -15,16 +15,6 @@ from durable.inspection import QueueSummary
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 
-__all__ = [
-    "ActionListQuery",
-    "ActionPageSerializer",
-    "ActionSerializer",
-    "QueueListSerializer",
-    "WorkerListSerializer",
-    "WorkflowListSerializer",
-    "WorkflowSerializer",
-]
-
 
 class ParameterSerializer(serializers.Serializer[Any]):
     """A parameter of a workflow's function."""

@@ -10,8 +10,6 @@ from rest_framework import serializers
 from durable.api.serializers.fields import Moment, Query, Text
 from durable.core.location import MAX_LOCATION
 
-__all__ = ["TimelineQuery", "TimelineSerializer"]
-
 
 class TimelineQuery(Query):
     """The folded row to open, and the members to show of it."""

@@ -12,8 +12,6 @@ from durable.api.serializers.runs import CountSerializer
 from durable.inspection.step_durations import StepDurations
 from durable.inspection.workflows import OpenPlace
 
-__all__ = ["WorkflowStatsSerializer"]
-
 
 class StepDurationsSerializer(serializers.Serializer[StepDurations]):
     """The usual duration of a step: of the attempt that succeeded."""

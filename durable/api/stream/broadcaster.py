@@ -26,8 +26,6 @@ from durable.core.errors import RunNotFoundError
 
 logger = logging.getLogger("durable.api")
 
-__all__ = ["LONGEST", "MOST", "MOST_OF_ONE", "StreamSlot", "events", "take_slot"]
-
 MOST: Final = 200  # streams of one process
 MOST_OF_ONE: Final = 20  # of one user in one process
 LONGEST: Final = 300.0  # seconds

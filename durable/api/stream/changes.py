@@ -25,8 +25,6 @@ from durable.inspection.pagination import InvalidCursorError
 from durable.models import Entry, Run
 from durable.models.history import EntryQuerySet
 
-__all__ = ["CHUNK", "CHUNK_BYTES", "Follower", "News", "Token"]
-
 CHUNK: Final = 200  # entries that are sent at once
 CHUNK_BYTES: Final = 256 * 1024  # of entries, as they are stored: a slow reader holds one chunk in memory
 _LONGEST: Final = 120  # characters of a token

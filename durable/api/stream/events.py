@@ -19,8 +19,6 @@ from durable.inspection.run_rules import existing_among
 from durable.inspection.run_tags import tags_of
 from durable.models import Run
 
-__all__ = ["HEARTBEAT", "EventBuilder", "NoLongerPermittedError", "StreamEvent", "encode_event"]
-
 HEARTBEAT = b": nothing new\n\n"
 
 

@@ -13,8 +13,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from typing import Final, NamedTuple
 
-__all__ = ["UNKNOWN", "KnownEntry", "Marks", "ReaderState"]
-
 UNKNOWN: Final = -1  # the mark of an entry that the reader has in an unknown state
 _PACK: Final = 256  # locations that are compressed together
 

@@ -38,22 +38,6 @@ from durable.operations import Started
 from durable.operations.audit import acting_as
 from durable.operations.bulk_decisions import go_on, stop_here
 
-__all__ = [
-    "AbandonView",
-    "CancelView",
-    "GiveOutputView",
-    "GoOnView",
-    "PauseView",
-    "PlanView",
-    "RecoverView",
-    "ReplayView",
-    "RestartView",
-    "ResumeView",
-    "StackView",
-    "StopHereView",
-    "WakeView",
-]
-
 
 class ActionView(View):
     """One verb."""

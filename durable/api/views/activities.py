@@ -16,8 +16,6 @@ from durable.api.views.base import View
 from durable.inspection import activities_of, list_activities
 from durable.inspection.saves import saved_by
 
-__all__ = ["ActivitiesOfRunView", "ActivitiesView"]
-
 
 class ActivitiesView(View):
     """The steps that run now."""

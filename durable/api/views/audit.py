@@ -17,8 +17,6 @@ from durable.core.clock import to_utc
 from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions, visible_page
 from durable.inspection.pagination import InvalidCursorError
 
-__all__ = ["ActionsView"]
-
 
 class ActionsView(View):
     """The actions of operators."""

@@ -28,8 +28,6 @@ from durable.inspection.run_tags import tags_of
 from durable.inspection.time_limit import is_statement_timeout, reading
 from durable.models import Run
 
-__all__ = ["View", "link"]
-
 
 class View(APIView):
     """An endpoint. The host decides how users are authenticated, and nothing else."""

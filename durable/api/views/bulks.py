@@ -30,8 +30,6 @@ from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.bulk_starts import starts_of_bulk
 
-__all__ = ["BulkPlanView", "BulkView", "BulksView"]
-
 
 class BulksView(View):
     """All bulks."""

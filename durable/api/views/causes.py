@@ -17,8 +17,6 @@ from durable.inspection import find_cause, list_causes
 from durable.operations.audit import acting_as
 from durable.operations.causes import note
 
-__all__ = ["CausesView", "NoteView"]
-
 
 class CausesView(View):
     """The causes of failed runs."""

@@ -14,8 +14,6 @@ from durable.api.serializers.children import ChildListQuery, ChildPageSerializer
 from durable.api.views.base import View
 from durable.inspection.family import ChildCursor, list_children
 
-__all__ = ["ChildrenView"]
-
 
 class ChildrenView(View):
     """The children of one run."""

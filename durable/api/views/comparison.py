@@ -13,8 +13,6 @@ from durable.api.serializers.comparison import ComparisonQuery, ComparisonSerial
 from durable.api.views.base import View
 from durable.inspection.comparison import compare_runs
 
-__all__ = ["ComparisonView"]
-
 
 class ComparisonView(View):
     """A run and another one."""

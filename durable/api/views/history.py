@@ -27,8 +27,6 @@ from durable.inspection import activities_of_runs, build_timeline, history_tree
 from durable.inspection.saves import saved_by
 from durable.models import Attempt, Entry
 
-__all__ = ["EntriesView", "EntryView", "TimelineView", "TreeView"]
-
 _MOST_ATTEMPTS = 1_000
 _LARGE = ("data", "metadata__error", "metadata__rollback_error")  # columns without another limit of their length
 _PAYLOADS = ("output", "arguments")

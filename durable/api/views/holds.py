@@ -16,8 +16,6 @@ from durable.api.views.base import View
 from durable.operations import holds
 from durable.operations.audit import acting_as
 
-__all__ = ["HoldView", "PauseQueueView", "ReleaseView", "ResumeQueueView"]
-
 
 class _HoldingView(View):
     about = "surroundings"

@@ -18,8 +18,6 @@ from durable.models.run import RunQuerySet
 from durable.operations import limits
 from durable.operations.audit import acting_as
 
-__all__ = ["LimitView", "LimitsView", "SetLimitView", "TakeBackLimitView"]
-
 
 class LimitsView(View):
     """The limits."""

@@ -13,8 +13,6 @@ from durable.api.serializers.logs import LogPageSerializer, LogQuery
 from durable.api.views.base import View
 from durable.inspection.run_logs import read_logs
 
-__all__ = ["LogsView"]
-
 
 class LogsView(View):
     """The log of a run."""

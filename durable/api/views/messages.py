@@ -35,8 +35,6 @@ from durable.models import QueueMessage, Run
 from durable.operations.audit import acting_as
 from durable.operations.messages import ANSWERED
 
-__all__ = ["AskView", "DeleteMessageView", "MessageView", "MessagesView", "MoveMessageView"]
-
 
 class MessagesView(View):
     """A run's inbox."""

@@ -28,8 +28,6 @@ from durable.models.run import RunQuerySet
 from durable.operations import rates
 from durable.operations.audit import acting_as
 
-__all__ = ["CloseLimitView", "OpenLimitView", "RateView", "RatesView", "SetRateView", "TakeBackRateView"]
-
 
 class RatesView(View):
     """The rates."""

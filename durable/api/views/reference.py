@@ -15,8 +15,6 @@ from durable.api.reference import operations_by_subject, paragraphs, schemas_of
 from durable.api.schema import described, document
 from durable.api.views.base import View
 
-__all__ = ["DocsView", "RootView", "SchemaView"]
-
 
 @cache
 def _document() -> Mapping[str, Any]:

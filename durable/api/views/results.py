@@ -15,8 +15,6 @@ from durable.core.records import ENDED
 from durable.inspection import payload
 from durable.models import Run
 
-__all__ = ["ResultView"]
-
 
 class ResultView(View):
     """A run's end."""

@@ -39,8 +39,6 @@ from durable.operations.audit import acting_as
 from durable.operations.names import workflow_named
 from durable.operations.start_options import START_OPTIONS
 
-__all__ = ["CountsView", "RunView", "RunsView", "is_offered", "reference", "startable"]
-
 #: The prefix of durable's own workflows: outsiders may not write their input.
 INTERNAL = "durable."
 

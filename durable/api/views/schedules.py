@@ -40,19 +40,6 @@ from durable.inspection.schedules import find_schedule, list_schedules, ticks_of
 from durable.operations.audit import acting_as
 from durable.operations.schedules import verbs
 
-__all__ = [
-    "BackfillView",
-    "DeleteScheduleView",
-    "EditScheduleView",
-    "OverrideView",
-    "PauseScheduleView",
-    "ResumeScheduleView",
-    "RunScheduleView",
-    "ScheduleView",
-    "SchedulesView",
-    "TakeBackView",
-]
-
 
 class _ScheduleView(View):
     about = "schedules"

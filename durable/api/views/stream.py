@@ -25,8 +25,6 @@ from durable.api.throttling import STREAM
 from durable.api.views.base import View
 from durable.models import Run
 
-__all__ = ["StreamView"]
-
 _MOST_EVENTS = 1_000  # in one answer, and one chunk more
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 #: Of a connection that stays open. An answer whose encoding is declared is compressed neither by Django's

@@ -32,8 +32,6 @@ from durable.inspection.workflow_names import workflow_of
 from durable.inspection.workflows import builds_in_flight, workflow_stats
 from durable.models.run import RunQuerySet
 
-__all__ = ["AnywhereView", "QueuesView", "WorkersView", "WorkflowStatsView", "WorkflowView", "WorkflowsView"]
-
 
 class WorkflowsView(View):
     """The workflows that can be started."""

@@ -11,8 +11,6 @@ from durable.lint.facts import Facts
 from durable.lint.findings import Level
 from durable.lint.modules import Module
 
-__all__ = ["Report", "Rule"]
-
 
 @dataclass(frozen=True, slots=True)
 class Report:

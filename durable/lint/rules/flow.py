@@ -12,8 +12,6 @@ from durable.lint.modules import Module
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import External, Function
 
-__all__ = ["FLOW"]
-
 _LOOKS: Final = (  # what looks at a value: a coroutine has none yet
     *(ast.Attribute, ast.Subscript, ast.FormattedValue, ast.Compare, ast.BinOp, ast.BoolOp, ast.UnaryOp),
     *(ast.If, ast.While, ast.For, ast.IfExp),

@@ -13,8 +13,6 @@ from durable.lint.modules import Module, workflow_decorator
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import External, Function, WorkflowValue
 
-__all__ = ["LIMITS"]
-
 _NAMING: Final = ("limit", "rate")
 _DECLARING: Final = frozenset({"durable.Limit", "durable.core.workflow_limits.Limit"})
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})

@@ -13,8 +13,6 @@ from durable.lint.modules import Module
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import FunctionNode
 
-__all__ = ["NAMES"]
-
 _WORDS: Final = {
     "clock": "the clock",
     "dice": "a random value",

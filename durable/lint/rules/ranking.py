@@ -8,8 +8,6 @@ from typing import Final
 
 from durable.lint.values import WorkflowValue
 
-__all__ = ["problems_of_rank"]
-
 #: what a node is if its text does not say what it stands for
 _UNKNOWN: Final = object()
 _DAY: Final = 24 * 60 * 60

@@ -13,8 +13,6 @@ from durable.lint.rules.base import Report, Rule
 from durable.lint.rules.ranking import problems_of_rank
 from durable.lint.values import NOTHING, Text, WorkflowValue
 
-__all__ = ["CHOICES", "STARTS"]
-
 CHOICES: Final = {
     "on_conflict": ("return", "error"),
     "if_open": ("return", "error", "replace"),

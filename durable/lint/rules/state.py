@@ -11,8 +11,6 @@ from durable.lint.modules import Module
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import Env, Given, Input
 
-__all__ = ["STATE"]
-
 
 class OutsideSteps(Rule):
     """A step that changes a variable of the workflow's code."""

@@ -13,8 +13,6 @@ from durable.lint.modules import Module, is_class_name
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import Text
 
-__all__ = ["STEPS"]
-
 _FEW: Final = 2  # calls of one service: to ask whether something is done, and to do it
 _ROW_WRITES: Final = frozenset({"save", "asave", "create", "acreate", "update", "aupdate", "delete", "bulk_create"})
 _KEYS: Final = ("idempot", "current_step", "dedup")

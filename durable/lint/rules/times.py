@@ -8,8 +8,6 @@ from durable.lint.facts import Facts
 from durable.lint.rules.base import Report, Rule
 from durable.lint.values import NaiveMoment
 
-__all__ = ["TIMES"]
-
 
 class Naive(Rule):
     """Moments without a time zone."""

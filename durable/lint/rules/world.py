@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from durable.lint.facts import Facts
 from durable.lint.rules.base import Report, Rule
 
-__all__ = ["WORLD"]
-
 _AGAIN = "The code between steps runs again in each pass, after each sleep, message and crash."
 
 

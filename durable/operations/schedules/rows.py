@@ -25,19 +25,6 @@ from durable.schedules import read_rules
 from durable.schedules.moments import next_after
 from durable.schedules.options import check_catch_up, check_name, check_overlap, check_zone, jitter_of
 
-__all__ = [
-    "arguments_of",
-    "atomic",
-    "delay_of",
-    "encode_input",
-    "lock",
-    "next_moment",
-    "place_of",
-    "prepare",
-    "rows",
-    "set_next",
-]
-
 
 def rows() -> Any:
     """Return the schedules of durable's database."""

@@ -32,8 +32,6 @@ from durable.runtime import Runtime
 from durable.schedules import run_id_of
 from durable.schedules.options import text_of
 
-__all__ = ["KEPT", "TickBatch"]
-
 #: Ticks of each schedule that are kept.
 KEPT: Final = 200
 #: Runs of a schedule that are remembered as perhaps open.

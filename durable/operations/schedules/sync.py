@@ -36,8 +36,6 @@ from durable.operations.schedules.rows import (
 from durable.runtime import Runtime
 from durable.schedules import Rules, check_name
 
-__all__ = ["Difference", "declared", "differences", "has_table", "synchronise", "synchronise_after_migrate"]
-
 _GONE: Final = "the code no longer has it"
 
 

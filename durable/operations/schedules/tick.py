@@ -23,8 +23,6 @@ from durable.operations.schedules.starting import TickBatch, definition_of
 from durable.runtime import Runtime
 from durable.schedules.missed import LATE, Due, due_at
 
-__all__ = ["AT_ONCE", "next_due", "next_look", "tick_due"]
-
 logger = logging.getLogger("durable.timer")
 
 #: Schedules of one transaction.

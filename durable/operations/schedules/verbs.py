@@ -28,22 +28,6 @@ from durable.schedules import CatchUp, Overlap, RuleLike, read_rules, run_id_of
 from durable.schedules.moments import upcoming
 from durable.schedules.options import check_zone
 
-__all__ = [
-    "MOST_BACKFILLED",
-    "Backfill",
-    "backfill",
-    "create",
-    "delete",
-    "edit",
-    "override",
-    "pause",
-    "plan_backfill",
-    "resume",
-    "revision_of",
-    "run_now",
-    "take_back",
-]
-
 #: Moments of one backfill: as many as ticks are kept.
 MOST_BACKFILLED: Final = KEPT
 

@@ -22,8 +22,6 @@ from django.db.migrations.recorder import MigrationRecorder
 from durable.store.routines.definitions import Function, Routine, Trigger
 from durable.store.routines.operations import GUARDS, ROUTINES, created_by
 
-__all__ = ["Difference", "differences", "restore"]
-
 logger = logging.getLogger("durable.store")
 
 _SCHEMA: Final = re.compile(r'(?:"[^"]+"|\w+)\.(?=durable_)')

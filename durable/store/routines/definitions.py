@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
-__all__ = ["Function", "Routine", "Trigger", "read"]
-
 _STATEMENT: Final = re.compile(r"^CREATE (?:FUNCTION .*?^END \$\$|TRIGGER [^;]*);$", re.DOTALL | re.MULTILINE)
 _FUNCTION: Final = re.compile(
     r"CREATE FUNCTION (?P<name>\w+)\((?P<parameters>[^)]*)\)(?P<result>.*?)LANGUAGE plpgsql(?P<settings>.*?)AS \$\$(?P<body>.*)\$\$",

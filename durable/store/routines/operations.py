@@ -13,16 +13,6 @@ from django.db.models import CheckConstraint
 
 from durable.store.routines.definitions import Routine, read
 
-__all__ = [
-    "GUARDS",
-    "ROUTINES",
-    "CreateRoutines",
-    "DropGuardedConstraints",
-    "DropRoutines",
-    "OnOtherDatabases",
-    "created_by",
-]
-
 #: The functions and triggers that replace constraints.
 GUARDS: Final = read("guards")
 

@@ -24,8 +24,6 @@ from django.utils import timezone
 from durable.core.replay_logger import SILENT
 from durable.testing.replays.orders import NAME, reordered, with_other_orders
 
-__all__ = ["SHIFT", "Counterparts"]
-
 #: How far the replay's clock is ahead: another day of the week, another half of the day, mostly another year.
 SHIFT: Final = datetime.timedelta(days=200, hours=12, minutes=31, seconds=17)
 

@@ -14,8 +14,6 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, Final
 
-__all__ = ["NAME", "reordered", "with_other_orders"]
-
 _MAKING: Final = frozenset({"set", "union", "intersection", "difference", "symmetric_difference"})
 #: How many values make room for the table of a set: the first that gives another order is taken.
 _SIZES: Final = tuple(20 * 2**power for power in range(15))

@@ -32,8 +32,6 @@ from durable.runtime import Runtime
 from durable.testing.replays.counterparts import Counterparts
 from durable.testing.replays.traces import Trace, compare, written
 
-__all__ = ["Replay", "different", "replay"]
-
 T = TypeVar("T")
 
 

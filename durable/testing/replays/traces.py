@@ -13,8 +13,6 @@ from durable.core.effects import Operation
 from durable.core.errors import PayloadError
 from durable.core.scope import Scope
 
-__all__ = ["NotDeterministicError", "Trace", "compare", "written"]
-
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
 _NOT_SHOWN: Final = frozenset({"options", "catch"})  # what the code says of an operation, rather than gives it
 _SHOWN: Final = 300  # characters of what an operation was given

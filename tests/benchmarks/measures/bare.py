@@ -12,8 +12,6 @@ from django.utils import timezone
 from tests.benchmarks.measuring import Bench, Figure, measure
 from tests.benchmarks.workflows import RESULT
 
-__all__ = ["bare_rate"]
-
 TABLE = """CREATE TABLE IF NOT EXISTS bare (
   id bigserial PRIMARY KEY, run text NOT NULL, location text NOT NULL, output text, created_at timestamptz NOT NULL)"""
 INSERT = "INSERT INTO bare (run, location, output, created_at) VALUES (%s, %s, %s, %s)"

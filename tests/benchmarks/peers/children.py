@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.benchmarks.measuring import Figure
 
-__all__ = ["answers", "figures"]
-
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 

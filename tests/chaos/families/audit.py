@@ -18,8 +18,6 @@ from tests.chaos.audit import numbers_drawn_twice
 from tests.chaos.families.load import OVERLAPS, SIZE, FamilyLoad
 from tests.support.rows import broken, rows
 
-__all__ = ["broken_promises", "install"]
-
 _LOG: Final = """
 CREATE TABLE chaos_log (seq bigserial PRIMARY KEY, kind text, run_id text, what text);
 

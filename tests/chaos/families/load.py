@@ -20,8 +20,6 @@ from project.shop.models import Product
 from tests.chaos.families import workflows as families
 from tests.chaos.load import force
 
-__all__ = ["KEYS", "OVERLAPS", "SIZE", "FamilyLoad"]
-
 KEYS: Final = 3
 OVERLAPS: Final = ("skip", "queue", "allow", "replace")
 _LAST: Final = 4  # clicks of one basket

@@ -8,20 +8,6 @@ from durable import Break, Context, Continue, CriticalError, workflow
 from project.shop.models import Charge, Product
 from tests.chaos.workflows import STUBBORN
 
-__all__ = [
-    "basket",
-    "careful",
-    "family",
-    "leaving",
-    "long",
-    "losing",
-    "mapped",
-    "orphans",
-    "quiet",
-    "single",
-    "tick",
-]
-
 #: Longer than any chaos: what sleeps so long has to be ended by others.
 FOR_EVER = 3_600.0
 

@@ -18,8 +18,6 @@ from tests.chaos.flow.load import FlowLoad
 from tests.chaos.flow.workflows import SLOTS
 from tests.support.rows import broken, rows
 
-__all__ = ["broken_promises", "charges", "install"]
-
 _LOG: Final = f"""
 CREATE FUNCTION chaos_money() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   IF TG_OP = 'INSERT' THEN

@@ -27,8 +27,6 @@ from tests.chaos.families.load import FamilyLoad
 from tests.chaos.flow import workflows as flow
 from tests.chaos.load import RANKS, force
 
-__all__ = ["FlowLoad"]
-
 _PARENTS: Final = 10  # so many that are open are enough
 _PROGRESS: Final = 40  # entries that are recorded between two rounds of verbs
 _PROGRESS_WITHIN: Final = 15.0  # seconds

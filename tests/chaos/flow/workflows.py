@@ -21,8 +21,6 @@ from project.shop.models import Charge
 from tests.chaos.families.workflows import FOR_EVER, is_mended
 from tests.chaos.workflows import STUBBORN
 
-__all__ = ["AT_ONCE", "ENDS", "KEYS", "MOST", "SLOTS", "asking", "paid"]
-
 KEYS: Final = 3
 ENDS: Final = ("completes", "mended", "fails", "waits", "late")
 SLOTS: Final = 8  # of the limit of all paid children

@@ -19,8 +19,6 @@ from tests.chaos.limits.load import LimitLoad
 from tests.chaos.limits.workflows import AT_ONCE, MOST, RATES
 from tests.support.rows import broken, rows
 
-__all__ = ["broken_promises", "install", "taken"]
-
 _LOG: Final = """
 CREATE TABLE chaos_log (seq bigserial PRIMARY KEY, kind text, run_id text, what text, held integer, begun bigint);
 

@@ -20,8 +20,6 @@ from durable.operations.rates import close_limit, open_limit
 from tests.chaos.limits import workflows as limited
 from tests.chaos.load import force
 
-__all__ = ["LimitLoad"]
-
 _TENANTS: Final = ("acme", "emoji 🎉/slash")
 
 

@@ -8,8 +8,6 @@ from durable import Context, CriticalError, Limit, workflow
 from project.shop.models import Charge
 from tests.chaos.workflows import STUBBORN
 
-__all__ = ["AT_ONCE", "MOST", "RATES", "keeper", "member", "pair", "passed", "rated", "stepper", "undone"]
-
 #: How many slots each limit allows (those of steps in the settings), but for "chaos-edited": an operator sets between 1
 #: and MOST of these.
 AT_ONCE = {"chaos-open": 1, "chaos-pass": 2, "chaos-step": 1, "chaos-edited": 2, "chaos-a": 2, "chaos-b": 1}

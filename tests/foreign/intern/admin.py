@@ -6,7 +6,5 @@ from django.contrib import admin
 
 from tests.foreign.intern.models import Member, Race
 
-__all__: list[str] = []
-
 admin.site.register(Race)
 admin.site.register(Member)

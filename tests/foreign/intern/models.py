@@ -9,8 +9,6 @@ from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
 from django.db import models
 
-__all__ = ["Member", "Race"]
-
 
 class Members(BaseUserManager["Member"]):
     """Makes members."""

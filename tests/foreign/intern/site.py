@@ -5,8 +5,6 @@ from __future__ import annotations
 from django.contrib.admin import AdminSite
 from django.contrib.admin.apps import AdminConfig
 
-__all__ = ["InternConfig", "InternSite"]
-
 
 class InternSite(AdminSite):
     """The only site of the project."""

@@ -12,8 +12,6 @@ from rest_framework.routers import DefaultRouter
 
 from tests.foreign.intern.models import Race
 
-__all__ = ["urlpatterns"]
-
 
 class RunSerializer(serializers.ModelSerializer[Race]):
     """A run of the project's: of a race, on foot."""

@@ -2,8 +2,6 @@
 
 from django.db.backends.sqlite3 import base
 
-__all__ = ["DatabaseWrapper"]
-
 
 class DatabaseWrapper(base.DatabaseWrapper):
     """Says that it is MariaDB."""

@@ -21,8 +21,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from tests.support.forkserver.clone import is_possible
 from tests.support.forkserver.protocol import Request, answered, send
 
-__all__ = ["STANDBY", "Servers", "Standby", "install", "is_supervisor", "remove"]
-
 ROOT: Final = Path(__file__).resolve().parents[3]
 START: Final = str(ROOT / "tests/support/start")
 MANAGE: Final = str(ROOT / "manage.py")

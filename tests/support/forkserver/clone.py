@@ -13,8 +13,6 @@ import signal
 import sys
 from typing import Final
 
-__all__ = ["clone_as_sibling", "is_possible", "set_name"]
-
 _CLONE_PARENT: Final = 0x00008000
 _CLONE_CHILD_CLEARTID: Final = 0x00200000
 _CLONE_CHILD_SETTID: Final = 0x01000000

@@ -22,8 +22,6 @@ from typing import Any, Final, Literal
 from tests.support.forkserver.clone import set_name
 from tests.support.forkserver.protocol import Request
 
-__all__ = ["become", "open_streams", "run", "search_path", "set_environment"]
-
 _HERE: Final = str(Path(__file__).resolve().parent)
 _HIGH: Final = 200  # above every descriptor that a command is given
 

@@ -10,8 +10,6 @@ import socket
 import struct
 from typing import Final, NamedTuple
 
-__all__ = ["Request", "answer", "answered", "receive", "send"]
-
 _LENGTH: Final = struct.Struct("!I")
 _NUMBER: Final = struct.Struct("!q")
 _MOST_DESCRIPTORS: Final = 32

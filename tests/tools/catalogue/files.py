@@ -13,8 +13,6 @@ from babel.messages.pofile import read_po, write_po
 
 from tests.tools.catalogue.texts import PACKAGE, catalogue_of_texts, marked_texts
 
-__all__ = ["LOCALE", "bring_up_to_date", "compiled", "mo_path", "po_path", "read", "texts_of", "translations_of"]
-
 LOCALE: Final = PACKAGE / "locale"
 _NO_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)  # a catalogue that has not changed is not compiled differently
 _WIDTH: Final = 100  # columns of a line

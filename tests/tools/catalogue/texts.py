@@ -15,8 +15,6 @@ from typing import Final
 from babel.messages.catalog import Catalog
 from django.utils.translation.template import templatize
 
-__all__ = ["PACKAGE", "Marked", "catalogue_of_texts", "marked_texts", "texts_of_template"]
-
 PACKAGE: Final = Path(__file__).resolve().parents[3] / "durable"
 
 #: The positions of the context, the text and the plural among the arguments of the functions that mark a text.

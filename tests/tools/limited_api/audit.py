@@ -16,8 +16,6 @@ from durable.core.rates import Rate
 from durable.models import Reservation, Run, Slot
 from tests.tools.limited_api.server import Api
 
-__all__ = ["broken_promises", "install", "moments"]
-
 _LOG = """
 CREATE TABLE limited_api_log (seq bigserial PRIMARY KEY, begun bigint);
 CREATE FUNCTION limited_api_begun() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

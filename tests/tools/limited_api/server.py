@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
-__all__ = ["Api", "served"]
-
 
 @dataclass(slots=True)
 class Api:

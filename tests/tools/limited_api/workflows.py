@@ -7,8 +7,6 @@ from urllib.parse import quote
 
 from durable import Context, workflow
 
-__all__ = ["call", "customer"]
-
 
 def call(url: str, tenant: str, run_id: str) -> str:
     """One request."""

@@ -12,8 +12,6 @@ from PIL import Image, ImageDraw
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-__all__ = ["Film", "shoot_incident"]
-
 SIZE: Final = {"width": 1120, "height": 720}
 _ARROW: Final = ((0, 0), (0, 19), (5, 15), (8, 22), (11, 21), (8, 14), (14, 14))
 _MOVES: Final = 6  # frames of a movement

@@ -8,18 +8,6 @@ from typing import Any
 
 from durable import Context, CriticalError, RollbackContext, workflow
 
-__all__ = [
-    "ANSWERING",
-    "BROKEN",
-    "CardDeclined",
-    "GatewayTimeout",
-    "SoldOut",
-    "fulfil",
-    "import_catalogue",
-    "renew",
-    "trip",
-]
-
 #: What is broken while the runs are made, by the name of the step.
 BROKEN: dict[str, Exception] = {}
 

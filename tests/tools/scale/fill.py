@@ -36,8 +36,6 @@ from tests.admin.conftest import staged  # noqa: E402
 from tests.support.rollups import settle  # noqa: E402
 from tests.tools.scale import BULK, DEEP, MAPPER, OPERATOR, PARENT  # noqa: E402
 
-__all__ = ["fill"]
-
 _SKUS: Final = 50  # in a batch
 _PER_SKU: Final = 10  # entries
 _OWN: Final = ("id", "name", "workflow", "paused")  # columns in which schedules differ

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from durable.models.run import RunQuerySet
 
-__all__ = ["LIMITED", "runs_of_a_queue", "runs_of_a_workflow", "runs_of_few"]
-
 
 def runs_of_a_workflow(_request: Any, runs: RunQuerySet) -> RunQuerySet:
     """A seventh of all runs, by a column that an index begins with."""

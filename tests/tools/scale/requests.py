@@ -22,8 +22,6 @@ from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
 from tests.tools.scale import BULK, DEEP, MAPPER, PARENT
 
-__all__ = ["Asked", "every_request"]
-
 _WORKFLOW: Final = "big.workflow_3"
 _FAILED: Final = "run-00500001"
 _COMPLETED: Final = "run-00500010"
