@@ -198,7 +198,7 @@ def _taken_out(at: Runtime, attribution: Attribution, message_id: str, told: str
         found.append(message)
         detail = f"{_logged(message.id, message.queue)}:{told or ' deleted'}"
         action = attribution.done(before=run.state, after=run.state, detail=detail)
-        return RunChange(run={}, retracted=[message.id], action=action)
+        return RunChange(run={"change_seq": run.change_seq}, retracted=[message.id], action=action)
 
     at.store.change(attribution.run_id, decide)
     return found[0]
