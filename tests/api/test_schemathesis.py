@@ -21,7 +21,7 @@ from django.test import override_settings
 from rest_framework.authtoken.models import Token
 
 from durable import get_run
-from durable.models import QueueMessage
+from durable.models import Cause, QueueMessage
 from durable.operations import bulk
 from tests.api.workflows import add, ask, fail, loop
 from tests.faults.passing import pass_once
@@ -72,11 +72,12 @@ def described(tmp_path: Path) -> Path:
     document: dict[str, Any] = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
     document["components"]["securitySchemes"] = {"token": {"type": "apiKey", "in": "header", "name": "Authorization"}}
     document["security"] = [{"token": []}]
+    there_is = {**THERE_IS, "cause": [*Cause.objects.values_list("fingerprint", flat=True), "nothing"]}
     for methods in document["paths"].values():
         for operation in methods.values():
             for parameter in operation.get("parameters", []):
                 if parameter["in"] == "path":
-                    parameter["schema"]["enum"] = THERE_IS[parameter["name"]]
+                    parameter["schema"]["enum"] = there_is[parameter["name"]]
     for name in ("DurableStartFormRequest", "DurableReplayFormRequest"):
         for field, schema in document["components"]["schemas"][name]["properties"].items():
             if field in THERE_IS:

@@ -36,7 +36,7 @@ class CauseSerializer(serializers.Serializer[CauseSummary]):
     )
     is_muted = serializers.BooleanField()
     note = serializers.CharField(help_text="What an operator has said of it; empty for nothing.")
-    noted_at = Moment(help_text="When that was said.")
+    noted_at = Moment(allow_null=True, help_text="When that was said.")
     noted_by = serializers.CharField()
 
     @extend_schema_field(serializers.CharField(allow_null=True))
