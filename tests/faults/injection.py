@@ -22,7 +22,7 @@ from django.db import OperationalError
 
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import RunRecord
-from durable.execution.eviction import Eviction
+from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.testing import Harness, Pass
@@ -255,7 +255,7 @@ class FaultyHarness(Harness):
         if not self._evictions:  # the worker hangs in a claim: it has nothing that could be taken from it
             return
         claimed, eviction = self._evictions[-1]
-        eviction.request("lease lost")
+        eviction.request(LEASE_LOST)
         self.on_loss()
         self._lose_lease(claimed.id)
         with self.faulty.quiet():

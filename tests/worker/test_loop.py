@@ -20,7 +20,7 @@ from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.fences import is_of_first_claim
 from durable.core.records import RunRecord, RunState
 from durable.execution import connections as process
-from durable.execution.eviction import Eviction
+from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import enqueue, notify
 from durable.store import Store, store_for
@@ -282,7 +282,7 @@ class TestLeases:
 
         with override_settings(DURABLE={"LEASE": 0.3}), in_thread(store, Passes(wait)):
             assert evicted.wait(120)
-        assert reasons == ["lease lost"]
+        assert reasons == [LEASE_LOST]
         assert state(store, run_id).worker == "another"
 
     def test_runs_that_wait_behind_a_long_pass_go_back(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ class TestLeases:
 
         away: Any = Away()
         with override_settings(DURABLE={"LEASE": 0.3}), in_thread(away, Passes(wait)):
-            eventually(lambda: seen == ["lease lost"])
+            eventually(lambda: seen == [LEASE_LOST])
 
 
 class TestStop:
