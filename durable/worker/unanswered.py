@@ -40,10 +40,10 @@ from durable.store import sessions
 logger = logging.getLogger("durable.worker")
 
 _ACTIVE: Final = 1  # libpq's PQTRANS_ACTIVE
-# A server that only waits for its client to take the answer is not busy. Another session's number may be the same.
-_BUSY: Final = (
-    "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite'"
-)
+# A server that only waits for its client to take the answer is not busy. Another session's number may be the same. The
+# numbers that a pooler gives are not the server's, which shows in that of the session that asks: then nobody knows.
+_BUSY: Final = """SELECT 1 WHERE pg_backend_pid() <> %s OR EXISTS (
+  SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite')"""
 _DRIVER: Final = ("psycopg", "durable.store.libpq")
 # What a statement passes on its way to the server, whoever's it is: libraries, and durable's own.
 _LIBRARIES: Final = ("psycopg", "django", "contextlib", "durable.guard")
@@ -132,13 +132,21 @@ class Statements:
 
 
 def _is_busy_with(connection: BaseDatabaseWrapper) -> bool:
-    """Return True if the server executes the statement of another thread's connection, or waits for a lock in it."""
+    """Return True if the server executes the statement of another thread's connection, or waits for a lock in it.
+
+    True as well where a pooler is between: it has limits of its own for a server that does not answer.
+    """
     with suppress(Exception):  # the connection was closed meanwhile
-        pid = sessions.driver_connection(connection).pgconn.backend_pid
-        with connections[conf.DATABASE].cursor() as cursor:
-            cursor.execute(_BUSY, [pid])
+        own = connections[conf.DATABASE]
+        with own.cursor() as cursor:
+            cursor.execute(_BUSY, [_number(own), _number(connection)])
             return cursor.fetchone() is not None
     return True
+
+
+def _number(connection: BaseDatabaseWrapper) -> int:
+    number: int = sessions.driver_connection(connection).pgconn.backend_pid
+    return number
 
 
 def _waiting() -> list[BaseDatabaseWrapper]:

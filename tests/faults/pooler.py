@@ -8,6 +8,7 @@ pooler cannot keep, is noted in `prepared`.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import socket
 import struct
@@ -95,6 +96,7 @@ class Pooler:
         self.port: int = self._listener.getsockname()[1]
         self.transactions = 0
         self.prepared: list[str] = []
+        self._keys = itertools.count(1 << 30)
         self.faults: list[BaseException] = []
         self._clients: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -144,7 +146,8 @@ class Pooler:
         greeting = server.greeting
         self._servers.put(server)
         for kind, body in greeting:
-            client.write(kind, body)
+            # a key of its own: no client has one server connection
+            client.write(kind, struct.pack("!ii", next(self._keys), 0) if kind == b"K" else body)
         client.write(b"Z", b"I")
         return True
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import connections
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import override_settings
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -22,10 +24,12 @@ from durable.conf import conf
 from durable.models import Run
 from durable.store import Store, store_for
 from durable.store.orm import OrmStore
+from durable.worker import unanswered
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.faults.pooler import Pooler
 from tests.support.databases import migrated
+from tests.support.waiting import eventually
 from tests.support.worker import work_off
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
@@ -123,6 +127,35 @@ def test_runs_live_behind_a_pooler_that_forgets_every_session(
     assert pooler.prepared == []
     if "POOLER_URL" not in os.environ:
         assert pooler.transactions - before > 8 * 15, "all of that went through the pooler"
+
+
+def test_a_statement_that_waits_for_a_lock_behind_a_pooler_is_not_taken_for_unanswered(
+    counter: None, django_db_blocker: DjangoDbBlocker
+) -> None:
+    """The server does not know a pooler's number for the session that waits."""
+    waiting: list[BaseDatabaseWrapper] = []
+
+    def wait() -> None:
+        with django_db_blocker.unblock(), connections[ALIAS].cursor() as cursor:
+            waiting.append(connections[ALIAS])
+            cursor.execute("UPDATE counter SET number = 7")
+        connections.close_all()
+
+    thread = threading.Thread(target=wait)
+    with transaction.atomic(using=ALIAS), connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT number FROM counter FOR UPDATE")
+        thread.start()
+
+        def is_waiting() -> bool:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            return bool(cursor.fetchone()[0])
+
+        eventually(is_waiting)
+        assert unanswered._is_busy_with(waiting[0])
+    thread.join(300)
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT number FROM counter")
+        assert cursor.fetchone() == (7,)
 
 
 def test_the_pooler_is_as_hostile_as_it_says(counter: None, pooler: Pooler) -> None:
