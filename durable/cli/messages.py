@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, get_args
 
 from django.core.management.base import CommandError
@@ -244,18 +246,27 @@ ASK = Subcommand(
 
 
 def _configure_delete(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the run that has not received it")
-    parser.add_argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it")
+    _add_message(parser)
     add_acting(parser)
 
 
+def _add_message(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the run that has not received it")
+    parser.add_argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it")
+
+
 def _delete(options: Namespace, output: Output) -> int:
+    take = partial(operations.delete_message, options.id, options.message)
+    return _taken(options, output, take, f"The message {options.message} is deleted.")
+
+
+def _taken(options: Namespace, output: Output, take: Callable[[], None], said: str) -> int:
     try:
         with acting_as(shell_actor(options.user), reason=options.reason):
-            operations.delete_message(options.id, options.message)
+            take()
     except REFUSALS as error:
         return _refused(output, error)
-    output.say(f"The message {options.message} is deleted.")
+    output.say(said)
     return Exit.OK
 
 
@@ -268,20 +279,14 @@ DELETE_MESSAGE = Subcommand(
 
 
 def _configure_move(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the run that has not received it")
-    parser.add_argument("message", metavar="MESSAGE", help="the id of the message, as `durable send` prints it")
+    _add_message(parser)
     parser.add_argument("to", metavar="TO", help="the run that gets it")
     add_acting(parser)
 
 
 def _move(options: Namespace, output: Output) -> int:
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            operations.move_message(options.id, options.message, options.to)
-    except REFUSALS as error:
-        return _refused(output, error)
-    output.say(f"The message {options.message} is in the inbox of run {options.to} now.")
-    return Exit.OK
+    take = partial(operations.move_message, options.id, options.message, options.to)
+    return _taken(options, output, take, f"The message {options.message} is in the inbox of run {options.to} now.")
 
 
 MOVE_MESSAGE = Subcommand(

@@ -179,8 +179,10 @@ def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
 def _check_declared(scope: Scope, wait: Wait) -> None:
     """Raise ValueError for a queue that the workflow does not declare: nobody could send there."""
     declared = scope.environment.messages_of(scope.journal.run.workflow)
-    for each in wait.queues(None) if declared is not None else ():
-        if declared is not None and each not in declared:
+    if declared is None:
+        return
+    for each in wait.queues(None):
+        if each not in declared:
             near = declared.nearest(each)
             advice = f'did you mean "{near[0]}"?' if near else f"it declares {', '.join(declared) or 'none'}"
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -10,9 +10,7 @@ from typing import Any, Literal
 
 from durable.conf import conf
 from durable.core.current import is_in_step, running_run
-from durable.core.rates import LimitClosing, RateWant, Reservation
 from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunState
-from durable.core.slot_records import Admission, SlotWant
 from durable.models import EntryMetadata, OperatorAction, Run
 from durable.store import store_for
 from durable.store.atomic import committed_or_raised
@@ -65,33 +63,14 @@ class _Crashing:
         self._after_commit(batch.run_id)
         return committed
 
-    def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
-        found: Admission = self._counted(lambda: self._next.acquire(run_id, fence, location, wants, now))
-        return found
+    def acquire(self, *args: Any) -> Any:
+        return self._counted(lambda: self._next.acquire(*args))
 
-    def reserve(
-        self,
-        run_id: str,
-        fence: int,
-        location: str,
-        want: RateWant,
-        now: datetime,
-        *,
-        may_begin: bool = True,
-        patience: float = 0.0,
-    ) -> Reservation:
-        found: Reservation = self._counted(
-            lambda: self._next.reserve(run_id, fence, location, want, now, may_begin=may_begin, patience=patience)
-        )
-        return found
+    def reserve(self, *args: Any, **options: Any) -> Any:
+        return self._counted(lambda: self._next.reserve(*args, **options))
 
-    def close_rate(
-        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
-    ) -> LimitClosing | None:
-        before: LimitClosing | None = self._counted(
-            lambda: self._next.close_rate(limit, key, closing, is_longer=is_longer)
-        )
-        return before
+    def close_rate(self, *args: Any, **options: Any) -> Any:
+        return self._counted(lambda: self._next.close_rate(*args, **options))
 
     def _counted(self, write: Callable[[], Any]) -> Any:
         if self._crash == (self.commits + 1, "before"):
