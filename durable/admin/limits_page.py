@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from django import forms
-from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.functional import Promise
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import access, action_page, pages, rates_page
-from durable.admin.action_page import Refusal
+from durable.admin import access, pages, rates_page
 from durable.admin.base import AdminPages
-from durable.admin.forms import ActForm
 from durable.admin.rates_page import rate_rows
 from durable.admin.url_keys import as_id
-from durable.core.errors import StaleLimitError
 from durable.inspection.humanize import span
 from durable.inspection.rates import list_rates
-from durable.inspection.refusals import told
-from durable.inspection.shell_command import command
 from durable.inspection.slots import LimitKeySummary, LimitSummary, list_limits, slots_of
 from durable.models import Slot
-from durable.operations import limits
-from durable.operations.audit import acting_as
 
 _MOST: Final = 999_999
 
@@ -52,48 +42,6 @@ class ShownSlot:
     slot: Slot
     url: str
     span: str
-
-
-class SetForm(ActForm):
-    """The number of slots of each key of a limit."""
-
-    at_once = forms.IntegerField(min_value=0, max_value=_MOST, label=_("Slots at once, of each key"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verb:
-    action: str
-    title: str | Promise
-    does: str | Promise
-    done: str | Promise
-    form: type[ActForm]
-    call: Callable[[str, dict[str, Any]], None]
-    command: Callable[[LimitSummary], str]
-
-
-_VERBS: Final = {
-    "set": _Verb(
-        action="set_limit",
-        title=_("Set the number"),
-        does=_(
-            "Runs that wait go on within about a second if there are more slots. With fewer, runs that hold a slot keep it. The "
-            "number survives deploys."
-        ),
-        done=_("The number is set."),
-        form=SetForm,
-        call=lambda name, given: limits.set_limit(name, given["at_once"]),
-        command=lambda limit: command("set-limit", limit.name, str(limit.at_once)),
-    ),
-    "take-back": _Verb(
-        action="take_back_limit",
-        title=_("Take the number back"),
-        does=_("The limit allows what the code says again."),
-        done=_("The limit allows what the code says."),
-        form=ActForm,
-        call=lambda name, _given: limits.take_back_limit(name),
-        command=lambda limit: command("take-back-limit", limit.name),
-    ),
-}
 
 
 def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -129,53 +77,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     return admin.page(request, "limit", context)
 
 
-def show_verb(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
-    """Show the form of a verb on a limit, or do it."""
-    if name in rates_page.RATE_VERBS:
-        return rates_page.show_verb(admin, request, as_id(key), name)
-    verb = _VERBS.get(name)
-    if verb is None:
-        raise Http404(action_page.no_verb(name, [*_VERBS, *rates_page.RATE_VERBS]))
-    action_page.admit(request, verb.action, "")
-    limit, problem, status = _number_of(as_id(key)), "", 200
-    back = admin.url("limit", limit.name)
-    form = verb.form(request.POST if request.method == "POST" else None, initial={"at_once": limit.at_once})
-    if request.method == "POST":
-        status = 422
-        if form.is_valid():
-            try:
-                _do(request, verb, limit.name, form.cleaned_data)
-            except Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-            else:
-                messages.success(request, str(verb.done))
-                return HttpResponseRedirect(back)
-        limit = _number_of(limit.name)
-    context: dict[str, Any] = {
-        "title": gettext("%(verb)s: %(of)s") % {"verb": verb.title, "of": limit.name},
-        "now": pages.now(),
-        "verb": verb,
-        "limit": limit,
-        "form": form,
-        "problem": problem,
-        "expected": limits.revision_of(limit.at_once),
-        "back": back,
-        "all_url": admin.url("limits"),
-        "command": verb.command(limit),
-    }
-    return admin.page(request, "limit_verb", context, status=status)
-
-
-def _do(request: HttpRequest, verb: _Verb, name: str, given: dict[str, Any]) -> None:
-    expected = given["expected"] or None
-    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"], expected=expected):
-        try:
-            verb.call(name, given)
-        except StaleLimitError as error:
-            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
-
-
-def _number_of(name: str) -> LimitSummary:
+def number_of(name: str) -> LimitSummary:
     """Return the limit without its keys. Raises Http404."""
     return _the_only(list_limits(name, with_keys=False), name)
 

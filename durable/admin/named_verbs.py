@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,11 @@ from django import forms
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
-from durable.admin import access, action_page, pages
+from durable.admin import pages
 from durable.admin.action_page import Refusal
 from durable.admin.forms import ActForm
-from durable.core.errors import HoldError, ScheduleError
-from durable.core.registry import UnknownWorkflowError
-from durable.inspection.refusals import told
+from durable.admin.verb_page import acting
 from durable.inspection.shell_command import command
-from durable.operations.audit import acting_as
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -62,19 +58,6 @@ class Answer:
             "planned": self.planned,
             "command": command(verb.command, of),
         }
-
-
-@contextmanager
-def acting(request: HttpRequest, given: Mapping[str, Any]) -> Iterator[None]:
-    """Act as the user for the reason of the form. Raises Refusal, and what `action_page.refusals` raises."""
-    as_seen = acting_as(access.actor_of(request), reason=given["reason"], expected=given["expected"] or None)
-    with action_page.refusals(), as_seen:
-        try:
-            yield
-        except (HoldError, ScheduleError, UnknownWorkflowError) as error:
-            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
-        except TypeError as error:
-            raise Refusal(gettext("Nothing was done: %(why)s") % {"why": error}, 422) from error
 
 
 def answer(

@@ -23,7 +23,6 @@ from durable.admin import (
     causes_page,
     compare_page,
     edit_input_page,
-    holds_page,
     limits_page,
     list_page,
     names_page,
@@ -39,6 +38,7 @@ from durable.admin import (
     sight,
     start_page,
     step_page,
+    verb_page,
     views_page,
     workers_page,
     workflows_page,
@@ -49,6 +49,7 @@ from durable.inspection.refusals import told
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.models import Run
 from durable.models.run import RunQuerySet
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, WORKFLOW
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Run]
@@ -122,9 +123,9 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("views/", views_page.save, "save_view"),
             ("views/<int:pk>/delete/", views_page.delete, "delete_view"),
             ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),
-            ("queues/<str:key>/hold/<str:name>/", holds_page.show_queue, "queue_hold"),
-            ("workflows/<str:key>/hold/<str:name>/", holds_page.show_workflow, "workflow_hold"),
-            ("limits/<str:key>/act/<str:name>/", limits_page.show_verb, "limit_act"),
+            ("queues/<str:key>/hold/<str:name>/", verb_page.page_of(QUEUE), "queue_hold"),
+            ("workflows/<str:key>/hold/<str:name>/", verb_page.page_of(WORKFLOW), "workflow_hold"),
+            ("limits/<str:key>/act/<str:name>/", verb_page.page_of(LIMIT, RATE), "limit_act"),
             ("schedules/create/one/", schedule_verbs_page.create, "schedule_create"),
             ("schedules/<str:key>/act/<str:name>/", schedule_verbs_page.show, "schedule_act"),
             ("workflows/<str:key>/start/one/", start_page.show, "workflow_start"),

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from durable.admin import access, action_page, pages, schedules_page
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
-from durable.admin.named_verbs import NamedVerb, acting, answer
+from durable.admin.named_verbs import NamedVerb, answer
 from durable.admin.schedule_forms import (
     BackfillForm,
     CreateScheduleForm,
@@ -26,6 +26,7 @@ from durable.admin.schedule_forms import (
     RunNowForm,
 )
 from durable.admin.url_keys import as_id
+from durable.admin.verb_page import acting
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import PayloadError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from durable.api.verb_views import endpoints
 from durable.api.views.actions import (
     AbandonView,
     CancelView,
@@ -26,11 +27,10 @@ from durable.api.views.causes import CausesView, NoteView
 from durable.api.views.children import ChildrenView
 from durable.api.views.comparison import ComparisonView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
-from durable.api.views.holds import HoldView, PauseQueueView, ReleaseView, ResumeQueueView
-from durable.api.views.limits import LimitsView, LimitView, SetLimitView, TakeBackLimitView
+from durable.api.views.limits import LimitsView, LimitView
 from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
-from durable.api.views.rates import CloseLimitView, OpenLimitView, RatesView, RateView, SetRateView, TakeBackRateView
+from durable.api.views.rates import RatesView, RateView
 from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
@@ -55,6 +55,7 @@ from durable.api.views.system import (
     WorkflowsView,
     WorkflowView,
 )
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, WORKFLOW
 
 app_name = "durable_api"
 
@@ -100,22 +101,13 @@ urlpatterns = [
     path("running", ActivitiesView.as_view(), name="running"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),
-    path("workflows/<path:name>/hold", HoldView.as_view(), name="hold"),
-    path("workflows/<path:name>/release", ReleaseView.as_view(), name="release"),
+    *endpoints(QUEUE, WORKFLOW, LIMIT, RATE),
     path("workflows/<path:name>/stats", WorkflowStatsView.as_view(), name="workflow-stats"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),
-    path("queues/<path:name>/pause", PauseQueueView.as_view(), name="pause-queue"),
-    path("queues/<path:name>/resume", ResumeQueueView.as_view(), name="resume-queue"),
     path("queues", QueuesView.as_view(), name="queues"),
     path("limits", LimitsView.as_view(), name="limits"),
-    path("limits/<path:name>/set", SetLimitView.as_view(), name="set-limit"),
-    path("limits/<path:name>/set-rate", SetRateView.as_view(), name="set-rate"),
-    path("limits/<path:name>/take-back-rate", TakeBackRateView.as_view(), name="take-back-rate"),
-    path("limits/<path:name>/close", CloseLimitView.as_view(), name="close-limit"),
-    path("limits/<path:name>/open", OpenLimitView.as_view(), name="open-limit"),
     path("rates", RatesView.as_view(), name="rates"),
     path("rates/<path:name>", RateView.as_view(), name="rate"),
-    path("limits/<path:name>/take-back", TakeBackLimitView.as_view(), name="take-back-limit"),
     path("limits/<path:name>", LimitView.as_view(), name="limit"),
     path("schedules", SchedulesView.as_view(), name="schedules"),
     path("schedules/<path:name>/pause", PauseScheduleView.as_view(), name="pause-schedule"),

@@ -1,4 +1,4 @@
-"""`durable limits`, `set-limit` and `take-back-limit`: what is held, who waits, and how many slots a limit allows."""
+"""`durable limits`: what is held, who waits, and how many slots a limit allows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from argparse import ArgumentParser, Namespace
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_format
+from durable.cli.arguments import add_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import reading
 from durable.inspection.humanize import span
 from durable.inspection.slots import LimitSummary, list_limits
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
-from durable.operations.limits import set_limit, take_back_limit
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -67,54 +63,9 @@ def _data(limit: LimitSummary) -> dict[str, object]:
     }
 
 
-def _configure_set(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the limit")
-    parser.add_argument("at_once", type=int, metavar="N", help="how many slots of each key may be held at once")
-    add_acting(parser)
-
-
-def _set(options: Namespace, output: Output) -> int:
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            set_limit(options.name, options.at_once)
-    except REFUSALS as error:
-        output.complain(error)
-        return Exit.REFUSED
-    output.say(f'The limit "{options.name}" allows {options.at_once} at once, deploys included.')
-    return Exit.OK
-
-
-def _configure_take_back(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the limit")
-    add_acting(parser)
-
-
-def _take_back(options: Namespace, output: Output) -> int:
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            take_back_limit(options.name)
-    except REFUSALS as error:
-        output.complain(error)
-        return Exit.REFUSED
-    output.say(f'The limit "{options.name}" allows what the code says again.')
-    return Exit.OK
-
-
 LIMITS = Subcommand(
     name="limits",
     help="List the limits: how many slots are held of each key, how many runs wait, and for how long.",
     configure=_configure,
     run=_run,
-)
-SET_LIMIT = Subcommand(
-    name="set-limit",
-    help="Let a limit allow another number of slots, while runs hold some and wait for others.",
-    configure=_configure_set,
-    run=_set,
-)
-TAKE_BACK_LIMIT = Subcommand(
-    name="take-back-limit",
-    help="Let a limit allow the number of slots again that the code gives it.",
-    configure=_configure_take_back,
-    run=_take_back,
 )

@@ -1,25 +1,19 @@
-"""`durable rates`, `set-rate`, `take-back-rate`, `close-limit`, `open-limit`: what begins when, and what is closed."""
+"""`durable rates`: what begins when, and what is closed."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_format
+from durable.cli.arguments import add_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
-from durable.core.duration import later, parse_duration
 from durable.inspection import reading
 from durable.inspection.humanize import moment
 from durable.inspection.rates import RateKeySummary, RateSummary, list_rates
-from durable.operations import rates
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -80,104 +74,9 @@ def _key(key: RateKeySummary) -> dict[str, object]:
     }
 
 
-def _name(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the limit")
-
-
-def _configure_set(parser: ArgumentParser) -> None:
-    _name(parser)
-    parser.add_argument("rate", metavar="RATE", help='how many units may begin in each period, such as "500/min"')
-    parser.add_argument(
-        "--burst", type=int, default=1, metavar="N", help="how many units may begin at once after a pause"
-    )
-    add_acting(parser)
-
-
-def _configure_take_back(parser: ArgumentParser) -> None:
-    _name(parser)
-    add_acting(parser)
-
-
-def _configure_close(parser: ArgumentParser) -> None:
-    _name(parser)
-    parser.add_argument("duration", metavar="DURATION", help='for how long, such as "10 minutes"')
-    parser.add_argument("--key", default="", metavar="KEY", help="close this key alone")
-    add_acting(parser)
-
-
-def _configure_open(parser: ArgumentParser) -> None:
-    _name(parser)
-    parser.add_argument("--key", default="", metavar="KEY", help="open this key, which was closed alone")
-    add_acting(parser)
-
-
-def _acting(verb: Callable[[Namespace], str]) -> Callable[[Namespace, Output], int]:
-    """Return the subcommand of a verb that tells what it has done."""
-
-    def run(options: Namespace, output: Output) -> int:
-        try:
-            with acting_as(shell_actor(options.user), reason=options.reason):
-                done = verb(options)
-        except REFUSALS as error:
-            output.complain(error)
-            return Exit.REFUSED
-        except ValueError as error:
-            raise CommandError(str(error), returncode=Exit.REFUSED) from error
-        output.say(done)
-        return Exit.OK
-
-    return run
-
-
-def _set(options: Namespace) -> str:
-    rates.set_rate(options.name, options.rate, options.burst)
-    return f'The limit "{options.name}" has the rate {options.rate}, deploys included.'
-
-
-def _take_back(options: Namespace) -> str:
-    rates.take_back_rate(options.name)
-    return f'The limit "{options.name}" has the rate again that the code says.'
-
-
-def _close(options: Namespace) -> str:
-    now = timezone.now()
-    until = later(now, parse_duration(options.duration), "a closing")
-    rates.close_limit(options.name, until, key=options.key)
-    return f'The limit "{options.name}" is closed until {moment(until, now)}.'
-
-
-def _open(options: Namespace) -> str:
-    rates.open_limit(options.name, key=options.key)
-    return f'The limit "{options.name}" is open.'
-
-
 RATES = Subcommand(
     name="rates",
     help="List the rates of limits: how many attempts wait, until when a key is reserved, and what is closed.",
     configure=_configure,
     run=_run,
-)
-SET_RATE = Subcommand(
-    name="set-rate",
-    help="Let a limit have another rate, while attempts wait for their moments.",
-    configure=_configure_set,
-    run=_acting(_set),
-)
-TAKE_BACK_RATE = Subcommand(
-    name="take-back-rate",
-    help="Let a limit have the rate again that the code gives it.",
-    configure=_configure_take_back,
-    run=_acting(_take_back),
-)
-CLOSE_LIMIT = Subcommand(
-    name="close-limit",
-    help="Let nothing of a limit's rate begin for a time.",
-    configure=_configure_close,
-    run=_acting(_close),
-)
-OPEN_LIMIT = Subcommand(
-    name="open-limit",
-    help="Open a limit that is closed: attempts that wait begin at its rate.",
-    configure=_configure_open,
-    run=_acting(_open),
 )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from durable.cli import verb_command
 from durable.cli.bulks import BULK
 from durable.cli.cause_list import CAUSES, NOTE
 from durable.cli.children import CHILDREN
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
-from durable.cli.holds import HOLDS, QUEUES
 from durable.cli.imports import IMPORT
-from durable.cli.limits import LIMITS, SET_LIMIT, TAKE_BACK_LIMIT
+from durable.cli.limits import LIMITS
 from durable.cli.lint import LINT
 from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, DELETE_MESSAGE, MOVE_MESSAGE, RESULT, SEND, START
-from durable.cli.rates import CLOSE_LIMIT, OPEN_LIMIT, RATES, SET_RATE, TAKE_BACK_RATE
+from durable.cli.queues import QUEUES
+from durable.cli.rates import RATES
 from durable.cli.replay import REPLAY
 from durable.cli.replay_check import REPLAY_CHECK
 from durable.cli.run_list import LIST
@@ -26,6 +27,7 @@ from durable.cli.stack import STACK
 from durable.cli.subcommand import Subcommand
 from durable.cli.verb_commands import VERBS
 from durable.cli.worker_list import WORKERS
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, WORKFLOW
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LIST, CHILDREN, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
@@ -35,11 +37,11 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     BULK,
     COMPARE,
     *(REPLAY, REPLAY_CHECK, EXPORT, IMPORT, PRUNE, DOCTOR, LINT, WORKERS, QUEUES),
-    *HOLDS,
+    *verb_command.subcommands(QUEUE, WORKFLOW),
     LIMITS,
-    SET_LIMIT,
-    TAKE_BACK_LIMIT,
-    *(RATES, SET_RATE, TAKE_BACK_RATE, CLOSE_LIMIT, OPEN_LIMIT),
+    *verb_command.subcommands(LIMIT),
+    RATES,
+    *verb_command.subcommands(RATE),
     SCHEDULES,
     *SCHEDULE_VERBS,
 )

@@ -96,15 +96,6 @@ def test_a_page_reads_its_lines_once_and_the_form_of_a_verb_none(log_in: Callabl
         assert sum("durable_slot" in each["sql"] for each in queries) == statements, address
 
 
-@pytest.mark.parametrize("verb", ["set", "take-back"])
-def test_a_verb_needs_its_permission(operator: Client, stage: Stage, verb: str) -> None:
-    two_runs(stage)
-    assert "durable.change_limit" in text_of(operator.get(url("limit_act", "crm", verb)), 403)
-    assert "durable.change_limit" in text_of(operator.post(url("limit_act", "crm", verb)), 403)
-    assert OperatorAction.objects.get().outcome == "denied"
-
-
 def test_a_limit_that_there_is_not(log_in: Callable[..., Client]) -> None:
     client = log_in("view_run", "change_limit")
     assert "There is no limit" in text_of(client.get(url("limit", "none")), 404)
-    assert "There is no limit" in text_of(client.get(url("limit_act", "none", "set")), 404)

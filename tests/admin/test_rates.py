@@ -137,15 +137,3 @@ def test_the_form_of_a_verb_reads_no_key_that_it_does_not_show(log_in: Callable[
             assert client.get(url("limit_act", "openai", verb)).status_code == 200
         assert not any('"durable_reservation"' in each["sql"] for each in queries)
         assert sum('"durable_ratekey"' in each["sql"] for each in queries) <= most
-
-
-@pytest.mark.parametrize("verb", ["set-rate", "take-back-rate", "close", "open"])
-def test_a_verb_needs_its_permission(operator: Client, verb: str) -> None:
-    assert "durable.change_limit" in text_of(operator.get(url("limit_act", "openai", verb)), 403)
-    assert "durable.change_limit" in text_of(operator.post(url("limit_act", "openai", verb)), 403)
-    assert OperatorAction.objects.get().outcome == "denied"
-
-
-def test_a_rate_that_there_is_not(log_in: Callable[..., Client]) -> None:
-    client = log_in("view_run", "change_limit")
-    assert client.get(url("limit_act", "none", "close")).status_code == 404

@@ -309,22 +309,14 @@ def test_an_operator_holds_and_releases_new_starts(log_in: Callable[..., Client]
     assert Run.objects.get().state == "pending"
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "permission"),
-    [
-        ("workflow_start", (), "start_run"),
-        ("workflow_hold", ("hold",), "hold_workflow"),
-        ("workflow_hold", ("release",), "hold_workflow"),
-    ],
-)
-def test_a_verb_needs_its_permission(
-    log_in: Callable[..., Client], name: str, arguments: tuple[str, ...], permission: str
-) -> None:
+def test_starting_needs_its_permission(log_in: Callable[..., Client]) -> None:
     client = log_in("view_run", "operate_run")
-    address = url(name, "tests.described", *arguments)
-    assert address not in text_of(client.get(url("workflow", "tests.described")))
-    assert f"durable.{permission}" in text_of(client.get(address), 403)
-    assert f"durable.{permission}" in text_of(client.post(address), 403)
+    page = text_of(client.get(url("workflow", "tests.described")))
+    address = url("workflow_start", "tests.described")
+    assert address not in page
+    assert url("workflow_hold", "tests.described", "hold") not in page
+    assert "durable.start_run" in text_of(client.get(address), 403)
+    assert "durable.start_run" in text_of(client.post(address), 403)
     assert OperatorAction.objects.get().outcome == "denied"
 
 

@@ -10,13 +10,6 @@ from tests.api.workflows import add
 
 pytestmark = pytest.mark.django_db
 
-PATHS = {
-    "/queues/default/pause": "pause_queue",
-    "/queues/default/resume": "pause_queue",
-    "/workflows/tests.api.add/hold": "hold_workflow",
-    "/workflows/tests.api.add/release": "hold_workflow",
-}
-
 
 def test_a_queue_is_paused_and_resumed(make_api: MakeApi) -> None:
     api = make_api("pause_queue", name="ada")
@@ -50,15 +43,3 @@ def test_a_workflow_is_held_and_released(make_api: MakeApi) -> None:
     assert Run.objects.get().state == "paused"
     assert api.post("/workflows/tests.api.add/release").json() == {"name": "tests.api.add", "resumed": 1}
     assert Run.objects.get().state == "pending"
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_each_needs_its_permission_and_logs_the_denial(make_api: MakeApi, path: str) -> None:
-    answer = make_api("view_run", "operate_run").post(path)
-    assert PATHS[path] in problem(answer, 403, "permission-denied")["detail"]
-    assert OperatorAction.objects.get().outcome == "denied"
-
-
-@pytest.mark.parametrize("path", ["/queues/nobody/pause", "/workflows/no.body/hold", "/workflows/no.body/release"])
-def test_a_name_that_nobody_knows_is_not_found(make_api: MakeApi, path: str) -> None:
-    problem(make_api("pause_queue", "hold_workflow").post(path), 404, "not-found")

@@ -50,10 +50,3 @@ def test_starts_are_held_and_released(shell: Shell, stage: Stage) -> None:
     done = shell("release", napping.name)
     assert "1 run resumed" in done.err
     assert state("one") == "pending"
-
-
-def test_a_name_that_nobody_knows_is_refused(shell: Shell) -> None:
-    for words in (("pause-queue", "nobody"), ("hold", "no.body")):
-        done = shell(*words)
-        assert done.status == 1
-        assert "no " in done.err

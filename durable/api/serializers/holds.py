@@ -7,14 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.fields import Form, Moment, Text
-from durable.core.ids import MAX_REASON
-
-
-class HoldForm(Form):
-    """The reason."""
-
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+from durable.api.serializers.fields import Moment
 
 
 @extend_schema_serializer(component_name="Hold")

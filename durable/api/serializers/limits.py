@@ -7,23 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.fields import Form, Moment, Text
-from durable.core.ids import MAX_REASON
+from durable.api.serializers.fields import Moment
 from durable.inspection.slots import LimitKeySummary, LimitSummary
-
-
-class TakeBackLimitForm(Form):
-    """The reason."""
-
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
-
-
-class SetLimitForm(TakeBackLimitForm):
-    """The number of slots, and the reason."""
-
-    at_once = serializers.IntegerField(
-        min_value=0, max_value=999_999, help_text="How many slots of each key may be held at once."
-    )
 
 
 @extend_schema_serializer(component_name="LimitKey")

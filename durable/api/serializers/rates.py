@@ -7,43 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.serializers.fields import Form, Moment, Text
-from durable.core.ids import MAX_ID, MAX_REASON
-from durable.core.rates import MOST_UNITS
+from durable.api.serializers.fields import Moment
 from durable.inspection.rates import RateKeySummary, RateSummary
-
-
-class TakeBackRateForm(Form):
-    """The reason."""
-
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
-
-
-class SetRateForm(TakeBackRateForm):
-    """The rate, and the reason."""
-
-    rate = Text(max_length=MAX_ID, help_text='How many units may begin in each period, such as "500/min" or "1/30 s".')
-    burst = serializers.IntegerField(
-        required=False,
-        default=1,
-        min_value=1,
-        max_value=MOST_UNITS,
-        help_text="How many units may begin at once after a pause.",
-    )
-
-
-class OpenLimitForm(TakeBackRateForm):
-    """The key, and the reason."""
-
-    key = Text(
-        required=False, default="", allow_blank=True, max_length=MAX_ID, help_text="This key alone. Empty: all keys."
-    )
-
-
-class CloseLimitForm(OpenLimitForm):
-    """Until when, the key, and the reason."""
-
-    until = Moment(help_text="Nothing begins before this moment.")
 
 
 @extend_schema_serializer(component_name="RateKey")

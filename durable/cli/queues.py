@@ -1,24 +1,18 @@
-"""`durable queues`, `pause-queue`, `resume-queue`, `hold` and `release`: the queues, and what operators hold."""
+"""`durable queues`: the queues, and which are paused."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from django.utils import timezone
 
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_format
+from durable.cli.arguments import add_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import QueueSummary, list_queues, reading
-from durable.inspection.humanize import plural, relative, span
-from durable.operations import holds
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
+from durable.inspection.humanize import relative, span
 
 
 def _configure_list(parser: ArgumentParser) -> None:
@@ -80,51 +74,4 @@ QUEUES = Subcommand(
     help="List the queues: what is due in each, since when, who serves it, and whether it is paused.",
     configure=_configure_list,
     run=_list,
-)
-
-
-def _configure(what: str, parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar=what, help=f"the name of the {what.lower()}")
-    add_acting(parser)
-
-
-def _act(call: Callable[[str], str], options: Namespace, output: Output) -> int:
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            output.say(call(options.name))
-    except REFUSALS as error:
-        output.complain(error)
-        return Exit.REFUSED
-    return Exit.OK
-
-
-def _pause(name: str) -> str:
-    holds.pause_queue(name)
-    return f'The queue "{name}" is paused. Passes under way go on to their next park.'
-
-
-def _resume(name: str) -> str:
-    holds.resume_queue(name)
-    return f'The queue "{name}" is resumed.'
-
-
-def _hold(name: str) -> str:
-    holds.hold_starts(name)
-    return f'New starts of the workflow "{name}" are held. Runs that exist go on.'
-
-
-def _release(name: str) -> str:
-    resumed = holds.release_starts(name)
-    return f'New starts of the workflow "{name}" are released; {plural(resumed, "run")} resumed.'
-
-
-def _subcommand(name: str, what: str, help: str, call: Callable[[str], str]) -> Subcommand:
-    return Subcommand(name=name, help=help, configure=partial(_configure, what), run=partial(_act, call))
-
-
-HOLDS = (
-    _subcommand("pause-queue", "QUEUE", "Let no worker take runs of a queue until it is resumed.", _pause),
-    _subcommand("resume-queue", "QUEUE", "Let workers take runs of a paused queue again, at once.", _resume),
-    _subcommand("hold", "WORKFLOW", "Let new runs of a workflow wait, paused, until it is released.", _hold),
-    _subcommand("release", "WORKFLOW", "Resume the runs that a hold has paused, and let new ones start.", _release),
 )

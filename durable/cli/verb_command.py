@@ -1,0 +1,79 @@
+"""The subcommands of the verbs on what has a name: `durable pause-queue`, `set-limit`, `close-limit` and others.
+
+The verbs are those of `durable.operations.catalogue`.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.utils import timezone
+
+from durable.cli.actor import shell_actor
+from durable.cli.arguments import add_acting
+from durable.cli.exit_codes import Exit
+from durable.cli.output import Output
+from durable.cli.subcommand import Subcommand
+from durable.core.duration import later, parse_duration
+from durable.core.registry import UnknownWorkflowError
+from durable.inspection.humanize import moment, plural
+from durable.operations import catalogue
+from durable.operations.audit import acting_as
+from durable.operations.audited import REFUSALS
+from durable.operations.catalogue import LIMIT, RATE, Number, Option, Subject, Until, Verb
+
+
+def subcommands(*subjects: Subject) -> Iterator[Subcommand]:
+    """Yield the subcommands of the verbs on these subjects."""
+    for verb in catalogue.VERBS:
+        if verb.on in subjects:
+            run = partial(_run, verb)
+            yield Subcommand(name=verb.command, help=verb.help, configure=partial(_configure, verb), run=run)
+
+
+def _configure(verb: Verb, parser: ArgumentParser) -> None:
+    what = "limit" if verb.on in (LIMIT, RATE) else verb.on.name
+    parser.add_argument("name", metavar=verb.on.metavar, help=f"the name of the {what}")
+    for each in verb.asked:
+        said: dict[str, Any] = {"help": each.shell_help, "metavar": _metavar(each)}
+        if isinstance(each, Number):
+            said["type"] = int
+        if each.is_required:
+            parser.add_argument(each.name, **said)
+        else:
+            parser.add_argument(f"--{each.name.replace('_', '-')}", default=each.default, **said)
+    add_acting(parser)
+
+
+def _metavar(option: Option) -> str:
+    if isinstance(option, Until):
+        return "DURATION"
+    return "N" if isinstance(option, Number) else option.name.upper()
+
+
+def _run(verb: Verb, options: Namespace, output: Output) -> int:
+    now = timezone.now()
+    try:
+        given = {each.name: _value(each, getattr(options, each.name), now) for each in verb.options}
+        with acting_as(shell_actor(options.user), reason=options.reason):
+            result = verb.call(options.name, **given)
+    except (*REFUSALS, UnknownWorkflowError) as error:
+        output.complain(error)
+        return Exit.REFUSED
+    output.say(verb.said.format(name=options.name, result=_told(result, now), **given))
+    return Exit.OK
+
+
+def _value(option: Option, given: Any, now: datetime) -> Any:
+    """Return an option as the verb takes it. Raises ValueError."""
+    return later(now, parse_duration(given), "a closing") if isinstance(option, Until) else given
+
+
+def _told(result: Any, now: datetime) -> Any:
+    if isinstance(result, int):
+        return plural(result, "run")
+    return moment(result, now) if isinstance(result, datetime) else result

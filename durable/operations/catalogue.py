@@ -1,0 +1,333 @@
+"""The verbs of operators, each declared once: on what, which operation, its options, and its words.
+
+The pages of the admin, the endpoints of REST and the subcommands are made of these: `durable.admin.verb_page`,
+`durable.api.verb_views` and `durable.cli.verb_command`. Only they know forms, serializers and parsers. The permission
+of a verb is in `durable.operations.audit.PERMISSIONS`, by its action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.translation import gettext_lazy as _
+
+from durable.core.errors import UnknownLimitError
+from durable.core.rates import MOST_UNITS, Rate
+from durable.operations import holds, limits, rates
+from durable.operations.audit import needed_by
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+UNSET: Final = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of a verb; without a default it has to be given.
+
+    `label` and `help` are those of the field on a page. `does` is a sentence for REST, and for the command line, unless
+    `on_shell` has other words.
+    """
+
+    name: str
+    label: StrPromise | str = ""
+    help: StrPromise | str = ""
+    does: str = ""
+    on_shell: str = ""
+    default: Any = UNSET
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is UNSET
+
+    @property
+    def shell_help(self) -> str:
+        """What the command line says of it: no sentence."""
+        return self.on_shell or f"{self.does[:1].lower()}{self.does[1:].removesuffix('.')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(Option):
+    """A text of at most 200 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(Option):
+    """A whole number."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until(Option):
+    """A moment in the future. People say for how long: pages and the command line take a `duration`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What verbs are about, found by its name; `path` is the address of all of them over REST.
+
+    `unknown` are the errors of a verb for a name that nobody knows.
+    """
+
+    name: str
+    path: str
+    metavar: str = "NAME"
+    unknown: type[Exception] = UnknownLimitError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A verb. `call(name, **options)` performs it; `action` is its name in the audit log.
+
+    `word` is the end of its addresses, `command` the subcommand. `title`, `does` and `done` are shown on its page,
+    `over_rest` describes its endpoint (`{needs}` stands for the permissions), `help` and `said` are the command line's:
+    `said` may name the options, and `result` for what `call` returns. `check(**options)` raises ValueError for options
+    that do not fit; a page marks the first one then.
+    """
+
+    action: str
+    on: Subject
+    word: str
+    command: str
+    call: Callable[..., Any]
+    title: StrPromise
+    does: StrPromise
+    done: StrPromise
+    over_rest: str
+    help: str
+    said: str
+    options: tuple[Option, ...] = ()
+    check: Callable[..., object] | None = None
+
+    @property
+    def asked(self) -> list[Option]:
+        """The options as people are asked for them: those first that have to be given."""
+        return sorted(self.options, key=lambda each: not each.is_required)
+
+    @property
+    def needs(self) -> str:
+        """The permissions, as the description of the endpoint names them."""
+        return f"Needs {' and '.join(f'`durable.{each}`' for each in needed_by(self.action))}."
+
+
+QUEUE: Final = Subject(name="queue", path="queues", metavar="QUEUE", unknown=ValueError)
+WORKFLOW: Final = Subject(name="workflow", path="workflows", metavar="WORKFLOW", unknown=ValueError)
+LIMIT: Final = Subject(name="limit", path="limits")
+RATE: Final = Subject(name="rate", path="limits")
+
+
+def _close(name: str, *, until: datetime, key: str) -> datetime:
+    rates.close_limit(name, until, key=key)
+    return until
+
+
+def _key(on_shell: str) -> Text:
+    return Text(
+        name="key",
+        label=_("Key"),
+        help=_("Empty: all keys."),
+        does="This key alone. Empty: all keys.",
+        on_shell=on_shell,
+        default="",
+    )
+
+
+VERBS: Final = (
+    Verb(
+        action="pause_queue",
+        on=QUEUE,
+        word="pause",
+        command="pause-queue",
+        call=holds.pause_queue,
+        title=_("Pause the queue"),
+        does=_("No worker takes its runs until it is resumed. Passes that are under way go on to their next park."),
+        done=_("The queue is paused."),
+        over_rest=(
+            "Let no worker take runs of this queue until it is resumed. {needs}\n\n"
+            "Passes that are under way go on to their next park. 409 if the queue is paused already."
+        ),
+        help="Let no worker take runs of a queue until it is resumed.",
+        said='The queue "{name}" is paused. Passes under way go on to their next park.',
+    ),
+    Verb(
+        action="resume_queue",
+        on=QUEUE,
+        word="resume",
+        command="resume-queue",
+        call=holds.resume_queue,
+        title=_("Resume the queue"),
+        does=_("Workers take its runs again, at once."),
+        done=_("The queue is resumed."),
+        over_rest="Let workers take runs of this queue again, at once. {needs}\n\n409 if the queue is not paused.",
+        help="Let workers take runs of a paused queue again, at once.",
+        said='The queue "{name}" is resumed.',
+    ),
+    Verb(
+        action="hold_starts",
+        on=WORKFLOW,
+        word="hold",
+        command="hold",
+        call=holds.hold_starts,
+        title=_("Hold new starts"),
+        does=_("New runs are accepted and wait, paused, until the workflow is released. Runs that exist go on."),
+        done=_("New starts are held."),
+        over_rest=(
+            "Let new runs of this workflow wait, paused, until it is released. {needs}\n\n"
+            "Starts are accepted, and runs that exist go on. 409 if the workflow is held already."
+        ),
+        help="Let new runs of a workflow wait, paused, until it is released.",
+        said='New starts of the workflow "{name}" are held. Runs that exist go on.',
+    ),
+    Verb(
+        action="release_starts",
+        on=WORKFLOW,
+        word="release",
+        command="release",
+        call=holds.release_starts,
+        title=_("Release new starts"),
+        does=_("New runs start again. Those that the hold has paused are resumed, and no others."),
+        done=_("New starts are released."),
+        over_rest=(
+            "Resume the runs that the hold has paused, and let new ones start. {needs}\n\n"
+            "409 if the workflow is not held."
+        ),
+        help="Resume the runs that a hold has paused, and let new ones start.",
+        said='New starts of the workflow "{name}" are released; {result} resumed.',
+    ),
+    Verb(
+        action="set_limit",
+        on=LIMIT,
+        word="set",
+        command="set-limit",
+        call=limits.set_limit,
+        title=_("Set the number"),
+        does=_(
+            "Runs that wait go on within about a second if there are more slots. With fewer, runs that hold a slot keep it. The "
+            "number survives deploys."
+        ),
+        done=_("The number is set."),
+        over_rest=(
+            "Let a limit allow so many slots of each key, whatever the code says. {needs}\n\n"
+            "With a higher number, runs that wait go on within about a second. With a lower one, runs that hold a slot keep\n"
+            "it."
+        ),
+        help="Let a limit allow another number of slots, while runs hold some and wait for others.",
+        said='The limit "{name}" allows {at_once} at once, deploys included.',
+        options=(
+            Number(
+                name="at_once",
+                label=_("Slots at once, of each key"),
+                does="How many slots of each key may be held at once.",
+                least=0,
+                most=999_999,
+            ),
+        ),
+    ),
+    Verb(
+        action="take_back_limit",
+        on=LIMIT,
+        word="take-back",
+        command="take-back-limit",
+        call=limits.take_back_limit,
+        title=_("Take the number back"),
+        does=_("The limit allows what the code says again."),
+        done=_("The limit allows what the code says."),
+        over_rest="Let a limit allow the number again that the code says. {needs}",
+        help="Let a limit allow the number of slots again that the code gives it.",
+        said='The limit "{name}" allows what the code says again.',
+    ),
+    Verb(
+        action="set_rate",
+        on=RATE,
+        word="set-rate",
+        command="set-rate",
+        call=rates.set_rate,
+        title=_("Set the rate"),
+        does=_("Attempts that wait are given new moments, in their order. The rate survives deploys."),
+        done=_("The rate is set."),
+        over_rest=(
+            "Let a limit have this rate, whatever the code says. {needs}\n\n"
+            "The attempts that wait are given new moments, in their order."
+        ),
+        help="Let a limit have another rate, while attempts wait for their moments.",
+        said='The limit "{name}" has the rate {rate}, deploys included.',
+        options=(
+            Text(
+                name="rate",
+                label=_("Units in each period"),
+                help=_('Such as "500/min" or "1/30 s".'),
+                does='How many units may begin in each period, such as "500/min" or "1/30 s".',
+                on_shell='how many units may begin in each period, such as "500/min"',
+            ),
+            Number(
+                name="burst",
+                label=_("Units at once after a pause"),
+                does="How many units may begin at once after a pause.",
+                default=1,
+                least=1,
+                most=MOST_UNITS,
+            ),
+        ),
+        check=Rate.of,
+    ),
+    Verb(
+        action="take_back_rate",
+        on=RATE,
+        word="take-back-rate",
+        command="take-back-rate",
+        call=rates.take_back_rate,
+        title=_("Take the rate back"),
+        does=_("The limit has the rate again that the code says."),
+        done=_("The limit has the rate that the code says."),
+        over_rest="Let a limit have the rate again that the code says. {needs}",
+        help="Let a limit have the rate again that the code gives it.",
+        said='The limit "{name}" has the rate again that the code says.',
+    ),
+    Verb(
+        action="close_limit",
+        on=RATE,
+        word="close",
+        command="close-limit",
+        call=_close,
+        title=_("Close"),
+        does=_("Nothing begins before the limit is open again. Attempts that have begun go on."),
+        done=_("The limit is closed."),
+        over_rest=(
+            "Let nothing of a limit's rate begin before a moment. {needs}\n\n"
+            "Attempts that have begun go on. A closing replaces the one before."
+        ),
+        help="Let nothing of a limit's rate begin for a time.",
+        said='The limit "{name}" is closed until {result}.',
+        options=(
+            _key("close this key alone"),
+            Until(
+                name="until",
+                label=_("For how long"),
+                help=_('Such as "10 minutes".'),
+                does="Nothing begins before this moment.",
+                on_shell='for how long, such as "10 minutes"',
+            ),
+        ),
+    ),
+    Verb(
+        action="open_limit",
+        on=RATE,
+        word="open",
+        command="open-limit",
+        call=rates.open_limit,
+        title=_("Open"),
+        does=_("Attempts that wait begin at the rate of the limit."),
+        done=_("The limit is open."),
+        over_rest="End the closing of a limit: attempts that wait begin at its rate. {needs}",
+        help="Open a limit that is closed: attempts that wait begin at its rate.",
+        said='The limit "{name}" is open.',
+        options=(_key("open this key, which was closed alone"),),
+    ),
+)

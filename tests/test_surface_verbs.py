@@ -1,0 +1,276 @@
+"""Each verb of the catalogue on each surface: who may, what is logged, and what a name, a state or a look refuses.
+
+What a verb does is tested beside its operation. Here the three engines are: one that forgets a check fails for each
+verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html import unescape
+from typing import Any, Final
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from durable.admin.url_keys import as_key
+from durable.models import Hold, Limit, OperatorAction, RateKey, RateLimit
+from durable.operations import holds, limits, rates
+from durable.operations.audit import needed_by
+from durable.operations.audited import REFUSALS
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, VERBS, WORKFLOW, Verb
+from tests.api.conftest import Api
+from tests.api.workflows import add
+from tests.cli.conftest import Shell
+
+pytestmark = [pytest.mark.django_db, pytest.mark.redis]
+
+FAR: Final = timezone.now().replace(year=2100)
+REASON: Final = "the bank is down"
+PAGES: Final = {QUEUE: "queue_hold", WORKFLOW: "workflow_hold", LIMIT: "limit_act", RATE: "limit_act"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """How a verb is tried: on which name, with which options on each surface, and whether it was done.
+
+    `ready` makes its subject as the verb wants it, `refusing` as it refuses it.
+    """
+
+    name: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    form: Mapping[str, Any] | None = None  # as the body
+    words: tuple[str, ...] = ()
+    is_done: Callable[[], object]
+    ready: Callable[[], object] = lambda: None
+    refusing: Callable[[], object] | None = None
+
+
+def a_limit() -> None:
+    Limit.objects.create(name="carrier", at_once=4)
+
+
+def a_rate() -> None:
+    RateLimit.objects.create(name="calls", rate="1/s", spacing=1_000_000_000)
+
+
+def after(*steps: Callable[[], object]) -> Callable[[], None]:
+    def prepare() -> None:
+        for each in steps:
+            each()
+
+    return prepare
+
+
+CASES: Final[Mapping[str, Case]] = {
+    "pause_queue": Case(
+        name="default",
+        is_done=lambda: Hold.objects.filter(kind="queue", name="default", reason=REASON),
+        refusing=lambda: holds.pause_queue("default"),
+    ),
+    "resume_queue": Case(
+        name="default",
+        is_done=lambda: not Hold.objects.exists(),
+        ready=lambda: holds.pause_queue("default"),
+        refusing=lambda: None,
+    ),
+    "hold_starts": Case(
+        name=add.name,
+        is_done=lambda: Hold.objects.filter(kind="workflow", name=add.name, reason=REASON),
+        refusing=lambda: holds.hold_starts(add),
+    ),
+    "release_starts": Case(
+        name=add.name,
+        is_done=lambda: not Hold.objects.exists(),
+        ready=lambda: holds.hold_starts(add),
+        refusing=lambda: None,
+    ),
+    "set_limit": Case(
+        name="carrier",
+        body={"at_once": 2},
+        words=("2",),
+        is_done=lambda: Limit.objects.filter(override=2),
+        ready=a_limit,
+    ),
+    "take_back_limit": Case(
+        name="carrier",
+        is_done=lambda: Limit.objects.filter(override=None),
+        ready=after(a_limit, lambda: limits.set_limit("carrier", 2)),
+    ),
+    "set_rate": Case(
+        name="calls",
+        body={"rate": "7/min", "burst": 5},
+        words=("7/min", "--burst", "5"),
+        is_done=lambda: (RateLimit.objects.get().now.text, RateLimit.objects.get().now.burst) == ("7/min", 5),
+        ready=a_rate,
+    ),
+    "take_back_rate": Case(
+        name="calls",
+        is_done=lambda: RateLimit.objects.get().now.text == "1/s",
+        ready=after(a_rate, lambda: rates.set_rate("calls", "2/s")),
+    ),
+    "close_limit": Case(
+        name="calls",
+        body={"until": FAR.isoformat(), "key": "acme"},
+        form={"duration": "1 day", "key": "acme"},
+        words=("1 day", "--key", "acme"),
+        is_done=lambda: RateKey.objects.filter(key="acme", closed_until__gt=timezone.now()),
+        ready=a_rate,
+    ),
+    "open_limit": Case(
+        name="calls",
+        body={"key": "acme"},
+        words=("--key", "acme"),
+        is_done=lambda: RateKey.objects.filter(key="acme", closed_until=None),
+        ready=after(a_rate, lambda: rates.close_limit("calls", FAR, key="acme")),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a surface says: `done`, `denied`, `missing` or `refused`, and the text."""
+
+    outcome: str
+    text: str
+
+
+def by_admin(user: User, verb: Verb, name: str, shell: Shell, expected: str = "") -> Answer:
+    client, case = Client(), CASES[verb.action]
+    client.force_login(user)
+    form = {"token": "0190e5f0-0000-7000-8000-000000000000", "reason": REASON, "expected": expected}
+    key = case.body.get("key", "")
+    address = reverse(f"admin:durable_run_{PAGES[verb.on]}", args=[as_key(name), verb.word])
+    answer = client.post(f"{address}?key={key}", {**form, **(case.body if case.form is None else case.form)})
+    outcomes = {302: "done", 403: "denied", 404: "missing", 409: "refused", 422: "refused"}
+    return Answer(outcomes[answer.status_code], unescape(answer.content.decode()))
+
+
+def by_rest(user: User, verb: Verb, name: str, shell: Shell, **more: str) -> Answer:
+    body = {**CASES[verb.action].body, "reason": REASON, **more}
+    answer = Api(user).post(f"/{verb.on.path}/{name}/{verb.word}", body)
+    outcomes = {200: "done", 403: "denied", 404: "missing", 409: "refused"}
+    return Answer(outcomes[answer.status_code], answer.json().get("detail", ""))
+
+
+def by_shell(user: User, verb: Verb, name: str, shell: Shell) -> Answer:
+    who = ("--reason", REASON, "--as", user.username)
+    done = shell(verb.command, name, *CASES[verb.action].words, *who)
+    return Answer({0: "done", 1: "refused"}[done.status], done.err)
+
+
+SURFACES: Final = {"admin": by_admin, "api": by_rest, "cli": by_shell}
+on_each_surface = pytest.mark.parametrize("surface", SURFACES)
+each_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda each: each.action)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(monkeypatch)
+
+
+def a_user(*, without: str = "") -> User:
+    user = User.objects.create_user("ada", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="durable").exclude(codename=without))
+    return user
+
+
+def logged() -> list[tuple[str, str, str, str]]:
+    """The rows of the log that the surface has written."""
+    found = OperatorAction.objects.exclude(source="code").order_by("id")
+    return [(each.source, each.actor_label.split(" (")[0], each.action, each.outcome) for each in found]
+
+
+def test_each_verb_has_a_case() -> None:
+    assert sorted(CASES) == sorted(each.action for each in VERBS)
+
+
+@on_each_surface
+@each_verb
+def test_it_is_done_and_logged_with_the_reason(surface: str, verb: Verb, shell: Shell) -> None:
+    case = CASES[verb.action]
+    case.ready()
+    assert SURFACES[surface](a_user(), verb, case.name, shell).outcome == "done"
+    assert case.is_done()
+    assert logged() == [(surface, "ada", verb.action, "done")]
+    assert OperatorAction.objects.latest("id").reason == REASON
+
+
+@on_each_surface
+@each_verb
+def test_each_permission_is_needed_and_a_denial_is_logged(surface: str, verb: Verb, shell: Shell) -> None:
+    case = CASES[verb.action]
+    case.ready()
+    for permission in needed_by(verb.action):
+        User.objects.all().delete()
+        answer = SURFACES[surface](a_user(without=permission), verb, case.name, shell)
+        assert answer.outcome == ("refused" if surface == "cli" else "denied")
+        assert f"durable.{permission}" in answer.text
+    assert {row[2:] for row in logged()} == {(verb.action, "denied")}
+
+
+@each_verb
+def test_who_may_not_is_told_nothing_of_the_body(verb: Verb, shell: Shell) -> None:
+    CASES[verb.action].ready()
+    user = a_user(without=needed_by(verb.action)[0])
+    assert by_rest(user, verb, CASES[verb.action].name, shell, nonsense="1").outcome == "denied"
+
+
+@each_verb
+def test_a_repeated_request_is_done_once(verb: Verb) -> None:
+    case, api = CASES[verb.action], Api(a_user())
+    case.ready()
+    first, again = (api.post(f"/{verb.on.path}/{case.name}/{verb.word}", case.body, key="one") for _ in range(2))
+    assert (again.status_code, again.json(), again["Idempotency-Replayed"]) == (200, first.json(), "true")
+    assert [row[3] for row in logged()] == ["done"]
+
+
+@each_verb
+def test_a_page_is_for_those_who_may(verb: Verb, shell: Shell) -> None:
+    """Who may use the verb and not see runs is told nothing; the page itself needs what the verb needs."""
+    case = CASES[verb.action]
+    case.ready()
+    assert "durable.view_run" in by_admin(a_user(without="view_run"), verb, case.name, shell).text
+    assert [row[2:] for row in logged()] == [(verb.action, "denied")]
+    for permission in needed_by(verb.action):
+        User.objects.all().delete()
+        client = Client()
+        client.force_login(a_user(without=permission))
+        answer = client.get(reverse(f"admin:durable_run_{PAGES[verb.on]}", args=[as_key(case.name), verb.word]))
+        assert (answer.status_code, f"durable.{permission}" in answer.content.decode()) == (403, True)
+
+
+@on_each_surface
+@each_verb
+def test_a_name_that_nobody_knows_is_refused(surface: str, verb: Verb, shell: Shell) -> None:
+    answer = SURFACES[surface](a_user(), verb, "nobody", shell)
+    assert answer.outcome in {"admin": ("missing", "refused"), "api": ("missing",), "cli": ("refused",)}[surface]
+    assert "nobody" in answer.text
+    assert "done" not in {row[3] for row in logged()}
+
+
+@on_each_surface
+@pytest.mark.parametrize("verb", [each for each in VERBS if CASES[each.action].refusing], ids=lambda each: each.action)
+def test_a_refusal_is_told_and_logged(surface: str, verb: Verb, shell: Shell) -> None:
+    case = CASES[verb.action]
+    assert case.refusing is not None
+    case.refusing()
+    with pytest.raises(REFUSALS) as raised:
+        verb.call(case.name)
+    answer = SURFACES[surface](a_user(), verb, case.name, shell)
+    assert answer.outcome == "refused"
+    assert str(raised.value)[1:] in answer.text
+    assert [row[3] for row in logged()] == ["refused"]
+
+
+@each_verb
+def test_what_has_changed_since_the_page_is_left_alone(verb: Verb, shell: Shell) -> None:
+    case = CASES[verb.action]
+    case.ready()
+    answer = by_admin(a_user(), verb, case.name, shell, expected="what the operator saw")
+    assert (answer.outcome, "changed since this page was made" in answer.text) == ("refused", True)
+    assert "done" not in {row[3] for row in logged()}
