@@ -9,8 +9,7 @@ Owns which database and which Redis a session uses:
   given, each has a test database of its own name, and the logical databases 15, 14 and so on.
 
 `--database-tests-only` keeps just the tests that use the database; `tests.sqlite` runs those again on SQLite. A test
-that is tried with several stores is kept with those of the database, and on SQLite with one: there the settings choose
-the portable one.
+that is tried with several stores is kept with those of the database: the store in memory is the same beside each.
 """
 
 import os
@@ -74,11 +73,10 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--database-tests-only"):
         return
-    names = {item.nodeid for item in items}
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
-        (kept if uses_database(item) and not is_tried_elsewhere(item, names) else dropped).append(item)
+        (kept if uses_database(item) and not is_tried_elsewhere(item) else dropped).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=dropped)
 
@@ -95,22 +93,9 @@ def uses_database(item: pytest.Item) -> bool:
     return isinstance(cls, type) and issubclass(cls, TransactionTestCase)
 
 
-def is_tried_elsewhere(item: pytest.Item, names: set[str]) -> bool:
-    """Whether a test with a store as parameter tries what another one does: the store in memory is the same beside each
-    database, and on SQLite the portable store is the one that the settings choose."""
-    from django.db import connection
-
-    parameters = (
-        item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    )
-    if "memory" in parameters:
-        return True
-    return connection.vendor == "sqlite" and "portable" in parameters and _with_the_chosen(item) in names
-
-
-def _with_the_chosen(item: pytest.Item) -> str:
-    test, _, parameters = item.nodeid.partition("[")
-    return f"{test}[{parameters.replace('portable', 'chosen')}"
+def is_tried_elsewhere(item: pytest.Item) -> bool:
+    """Whether a test with a store as parameter tries the one in memory, which is the same beside each database."""
+    return isinstance(item, pytest.Function) and hasattr(item, "callspec") and "memory" in item.callspec.params.values()
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,9 +4,9 @@
 - `postgres` is the store for PostgreSQL: one statement for each thing that the engine does (`sql`, `sql_functions`,
   `libpq`, `rows`, `parameters`). `routines` has the texts of the database's functions and triggers, the migration
   operations that create them, and their check.
-- `orm` is the portable store. `database` is the base class of both: what is the same on every database.
+- `sqlite` is the store for SQLite. `database` is the base class of both: what is the same on both databases.
 - `memory` is the store in memory, with `transactional_memory` for tests that use Django's transactions. `row_rules` has
-  what it and `orm` compute in Python.
+  what it and `sqlite` compute in Python.
 - `sessions` restores database sessions that the code of steps has changed; `atomic` is the transaction of an atomic
   step.
 - `outline` is a history without values. `prefetched` answers one pass from a history that was loaded with others.
@@ -25,7 +25,7 @@ __all__ = ["Store", "store_for"]
 
 @cache
 def store_for(alias: str) -> Store:
-    """Return the store on the database `alias`: PostgreSQL has its own, the other databases share the portable one."""
+    """Return the store on the database `alias`, which is PostgreSQL or SQLite: a system check refuses others."""
     # imported here, because the core imports the contract in this package and must not need Django
     from django.db import connections
 
@@ -33,6 +33,6 @@ def store_for(alias: str) -> Store:
         from durable.store.postgres import PostgresStore
 
         return PostgresStore(alias)
-    from durable.store.orm import OrmStore
+    from durable.store.sqlite import SQLiteStore
 
-    return OrmStore(alias)
+    return SQLiteStore(alias)

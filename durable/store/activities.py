@@ -1,7 +1,7 @@
-"""Activities on any database that Django supports: what runs now, and what operators have asked about it.
+"""Activities in a database: what runs now, and what operators have asked about it.
 
 PostgreSQL has one statement for `report` (`durable.store.sql`). The rest is rare, hence ordinary ORM statements for
-every database. Must not decide which steps are noted: `durable.worker.activities` does.
+both databases. Must not decide which steps are noted: `durable.worker.activities` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from django.db import connections
 from django.db.models import Q
 
 from durable.core.records import Activity, AskedOfActivity, RunRecord
@@ -29,8 +28,7 @@ def note(alias: str, begun: Sequence[Activity], ended: Sequence[Activity]) -> No
     """Write the rows of activities that have begun, where the lease is still held, and delete those that have ended."""
     rows = ActivityModel.objects.using(alias)
     with impatient(alias):
-        if not connections[alias].features.has_select_for_update:
-            Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
+        Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
         for each in ended:
             rows.filter(run_id=each.run_id, location=each.location, fence=each.fence).delete()
         held = _held(alias, begun)

@@ -124,8 +124,8 @@ class Store(Protocol):
         ids, and at most one more for the taken ones.
 
         A pending run of a workflow whose new starts are held is created and paused at once
-        (`transitions.paused_at_once`), with a summary that names the hold. The portable store needs a statement more,
-        because the ORM's insert returns no columns: it reads the holds after the insert.
+        (`transitions.paused_at_once`), with a summary that names the hold. SQLite needs a statement more: it
+        reads the holds after the insert.
 
         The limits of a `NewRun` are stored with it. Its fence is 1, so that its first pass loads them.
         """

@@ -1,8 +1,8 @@
 """The common base of the stores on a database: the frame of each verb, and what no pass does.
 
-A verb is the same on every database, except for the statements that lock and write rows; a subclass has these. Rare
-reads and writes (the audit log, the history of a new run) are not urgent, hence ordinary ORM statements for every
-database.
+A verb is the same on both databases, except for the statements that lock and write rows; a subclass has these. Rare
+reads and writes (the audit log, the history of a new run) are not urgent, hence ordinary ORM statements. SQLite has no
+locks of rows: Django leaves `select_for_update` out there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import IntegrityError, connections, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
@@ -68,7 +68,7 @@ from durable.models.renames import learn_names, learn_queues
 from durable.store import activities, endings, groups, keys, outline_rows, ranks, rates, row_rules, saves, slots
 from durable.store import tags as side_tags
 from durable.store.atomic import committed_or_raised
-from durable.store.base import ChildKeyTaken, MessagesLeft
+from durable.store.base import ChildKeyTaken
 from durable.store.patience import RowsLocked
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
 from durable.store.survey_rows import RowSurveyor
@@ -86,6 +86,17 @@ class DatabaseStore(ABC):
         return committed_or_raised(self.alias)
 
     # -- what a subclass has
+
+    @abstractmethod
+    def _begin_to_write(self) -> None:
+        """Let a transaction that is about to read write later. Only a database without row locks needs it."""
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Return a transaction that reads, and then writes."""
+        with transaction.atomic(using=self.alias):
+            self._begin_to_write()
+            yield
 
     @abstractmethod
     def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
@@ -227,8 +238,7 @@ class DatabaseStore(ABC):
     # -- keys
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             while True:
                 if keys.take(self.alias, run.id, run.workflow, key, run.created_at):
                     [(found, is_new)] = self.create([run])
@@ -266,8 +276,6 @@ class DatabaseStore(ABC):
         its key and locks its parent then. Raises ChildKeyTaken.
         """
         named = [(with_key, start.run) for start in starts if (with_key := key_of(start)) is not None]
-        if named:
-            self._begin_to_write()
         keyed = [(keys.owner_of_keys(self.alias, workflow), key, run) for (workflow, key), run in named]
         for workflow, key, run in sorted(keyed, key=lambda each: each[:2]):
             while not keys.take(self.alias, run.id, workflow, key, run.created_at):
@@ -303,25 +311,8 @@ class DatabaseStore(ABC):
     def followed_by(self, run_id: str) -> str | None:
         return keys.followed_by(self.alias, run_id)
 
-    @contextmanager
-    def _refusing_to_leave_messages(self) -> Iterator[None]:
-        """Raise MessagesLeft where the database refuses to complete a run; a transaction around it goes on."""
-        is_inside = connections[self.alias].in_atomic_block
-        try:
-            with transaction.atomic(using=self.alias) if is_inside else nullcontext():
-                yield
-        except IntegrityError as error:
-            if keys.is_refused(error):
-                raise MessagesLeft from error
-            raise
-
-    @abstractmethod
-    def _begin_to_write(self) -> None:
-        """Let a transaction that is about to read write later. Only a database without row locks needs it."""
-
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             return groups.give_turns(self.alias, after, now)
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
@@ -350,9 +341,7 @@ class DatabaseStore(ABC):
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         runs = Run.objects.using(self.alias).with_ids(list(children))
-        if connections[self.alias].features.has_select_for_update:  # a prune that is deleting them is waited for
-            runs = runs.select_for_update(no_key=connections[self.alias].features.has_select_for_no_key_update)
-        found = list(runs.values_list("id", flat=True))
+        found = list(runs.select_for_update(no_key=True).values_list("id", flat=True))  # waits for a prune of them
         ChildReader.objects.using(self.alias).bulk_create(ChildReader(run_id=run_id, child_id=each) for each in found)
         return found
 
@@ -384,16 +373,14 @@ class DatabaseStore(ABC):
     ) -> Admission: ...
 
     def set_limit(self, name: str, override: int | None) -> int | None:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             return slots.set_limit(self.alias, name, override)
 
     def at_once(self, limit: str) -> int | None:
         return slots.at_once(self.alias, limit)
 
     def declare_limit(self, name: str, at_once: int) -> bool:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             return slots.declare_limit(self.alias, name, at_once)
 
     @abstractmethod
@@ -410,25 +397,21 @@ class DatabaseStore(ABC):
     ) -> Reservation: ...
 
     def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             return rates.set_rate(self.alias, name, override, now)
 
     def declare_rate(self, name: str, rate: Rate) -> bool:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             return rates.declare(self.alias, name, rate)
 
     def close_rate(
         self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
     ) -> LimitClosing | None:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             return rates.close(self.alias, limit, key, closing, is_longer=is_longer)
 
     def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             return rates.open_again(self.alias, limit, key, now)
 
     def has_rate(self, name: str) -> bool:
@@ -438,8 +421,7 @@ class DatabaseStore(ABC):
         return rates.keys_of(self.alias, limit, keys, now)
 
     def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             rates.note_refused(self.alias, limit, key, start)
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:

@@ -1,16 +1,15 @@
-"""The end of a run on databases that have no function for it: what `routines/ending.sql` does on PostgreSQL.
+"""The end of a run on SQLite: what `routines/ending.sql` does on PostgreSQL.
 
 The run's key is free again, the parent that waits for the run is woken, and the run's open children are cancelled. The
-portable store calls it for each update that ends a run. Must not decide what becomes of a row:
-`durable.store.row_rules` does.
+store calls it for each update that ends a run. What is read of children is the same on both databases. Must not decide
+what becomes of a row: `durable.store.row_rules` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from django.db import connections
 from django.db.models import Count, Q, QuerySet
 
 from durable.core.child_entries import divided
@@ -21,13 +20,11 @@ from durable.store import groups, keys, rates, row_rules, slots
 from durable.store.base import MessagesLeft
 from durable.store.rows import RUN
 
-#: Locks runs for this transaction; with `skip`, those that no other transaction has locked.
-Locking = Callable[..., RunQuerySet]
 _AT_ONCE = row_rules.CASCADED_AT_ONCE
 
 
-def ended(alias: str, run: RunRecord, locking: Locking) -> frozenset[str]:
-    """Do what follows from the end of this run, whose row is locked and written; return the queues to notify.
+def ended(alias: str, run: RunRecord) -> frozenset[str]:
+    """Do what follows from the end of this run, whose row is written; return the queues to notify.
 
     Raises MessagesLeft for a completed run that has not received all that was sent to its key.
     """
@@ -37,13 +34,13 @@ def ended(alias: str, run: RunRecord, locking: Locking) -> frozenset[str]:
     rates.forget(alias, run.id)
     children = Child.objects.using(alias)
     found = set(children.filter(Q(run_id=run.id) | Q(parent_id=run.id)).values_list("parent_id", flat=True)[:2])
-    queues = _count(alias, run, locking) if run.parent_id in found else frozenset()
+    queues = _count(alias, run) if run.parent_id in found else frozenset()
     if run.id in found:
-        _end_children(alias, run, row_rules.end_of(run), locking)
+        end_children(alias, run, row_rules.end_of(run))
     return queues
 
 
-def _count(alias: str, child: RunRecord, locking: Locking) -> frozenset[str]:
+def _count(alias: str, child: RunRecord) -> frozenset[str]:
     """Count the end of a child in its group, if it is in one; wake the parent that waits for the one or the other.
 
     Return the queues to notify of turns that have come.
@@ -51,7 +48,7 @@ def _count(alias: str, child: RunRecord, locking: Locking) -> frozenset[str]:
     is_member, settled, queues = groups.ended(alias, child, row_rules.end_of(child))
     if is_member and settled is None:
         return queues
-    for parent in _records(locking(Run.objects.using(alias).filter(id=child.parent_id))):
+    for parent in _records(Run.objects.using(alias).filter(id=child.parent_id)):
         if settled is None:
             after = row_rules.after_child(parent, child)
         else:
@@ -61,54 +58,43 @@ def _count(alias: str, child: RunRecord, locking: Locking) -> frozenset[str]:
     return queues
 
 
-def _end_children(alias: str, run: RunRecord, at: datetime, locking: Locking) -> int:
+def end_children(alias: str, run: RunRecord, at: datetime) -> int:
     """Cancel the children of a run that are to be cancelled, and theirs.
 
-    Return how many were cancelled or asked to end. That is a bounded number, and none that another transaction has
-    locked: the others are noted for the sweep.
+    Return how many were cancelled or asked to end. That is a bounded number: the others are noted for the sweep.
     """
     number = 0
     parents: Mapping[str, RunRecord] = {run.id: run}
     while parents:
-        # the rows of the parents are locked: do not wait for a tally
-        free = Q(member_of__isnull=True) | Q(member_of__in=groups.lock_free(alias, parents))
-        open_ones = _cancellable(alias, parents).filter(free)
-        parent_of = dict(open_ones.order_by("position").values_list("run_id", "parent_id")[: _AT_ONCE - number])
-        # the conditions again: a row may have changed before it was locked
-        rows = locking(Run.objects.using(alias).with_ids(list(parent_of)), skip=True)
+        open_ones = _cancellable(alias, parents).order_by("position").values_list("run_id", "parent_id")
+        parent_of = dict(open_ones[: _AT_ONCE - number])
         gone: dict[str, RunRecord] = {}
-        for child in _records(rows):
+        for child in _records(Run.objects.using(alias).with_ids(list(parent_of))):
             after = row_rules.after_parent(child, parents[parent_of[child.id]], at)
-            changed = row_rules.changed_columns(child, after)
-            if not changed:
-                continue
             number += 1
-            Run.objects.using(alias).filter(id=child.id).update(**changed)
+            Run.objects.using(alias).filter(id=child.id).update(**row_rules.changed_columns(child, after))
             if after.state in ENDED:
                 gone[child.id] = after
                 keys.close(alias, child.id)
                 slots.note_end(alias, child.id)
                 rates.forget(alias, child.id)
-                if not _counts_by_itself(alias):
-                    groups.ended(alias, after, at)
+                groups.ended(alias, after, at)
         _note(alias, parents, set(_cancellable(alias, parents).values_list("parent_id", flat=True).distinct()), at)
         parents = gone
     return number
 
 
-def cascaded(alias: str, after: str, at: datetime, locking: Locking) -> tuple[str, int] | None:
+def cascaded(alias: str, after: str, at: datetime) -> tuple[str, int] | None:
     """Go on with the children of the first parent behind this one whose end has left some (`Store.cascade`)."""
     waiting = Cascade.objects.using(alias).filter(run_id__gt=after).order_by("run_id")
     run_id = waiting.values_list("run_id", flat=True).first()
     if run_id is None:
         return None
-    groups.lock_of_parent(alias, run_id)
-    for run in _records(locking(Run.objects.using(alias).filter(id=run_id), skip=True)):
-        return run_id, _end_children(alias, run, at, locking)
-    return run_id, 0
+    [run] = _records(Run.objects.using(alias).filter(id=run_id))
+    return run_id, end_children(alias, run, at)
 
 
-def drop(alias: str, run: RunRecord, children: Sequence[str], at: datetime, locking: Locking, *, every: bool) -> None:
+def drop(alias: str, run: RunRecord, children: Sequence[str], at: datetime, *, every: bool) -> None:
     """Cancel these children of a run that goes on, and the open ones that were started below the places among them.
 
     Unless `every`, not those that go on after its end.
@@ -120,17 +106,7 @@ def drop(alias: str, run: RunRecord, children: Sequence[str], at: datetime, lock
     if not every:
         dropped = dropped.filter(when_parent_ends=WhenParentEnds.CANCEL.value)
     if dropped.update(is_dropped=True):
-        end_dropped(alias, run, at, locking)
-
-
-def end_dropped(alias: str, run: RunRecord, at: datetime, locking: Locking) -> None:
-    """Cancel the dropped children of a run that goes on, and those of dropped groups."""
-    _end_children(alias, run, at, locking)
-
-
-def _counts_by_itself(alias: str) -> bool:
-    """Whether functions of the database count the end of a child."""
-    return connections[alias].vendor == "postgresql"
+        end_children(alias, run, at)
 
 
 def started_below(alias: str, parent_id: str, places: tuple[str, ...]) -> list[str]:

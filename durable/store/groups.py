@@ -16,7 +16,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db import connections
 from django.db.models import Q, QuerySet
 
 from durable.core.limits import NewRun
@@ -96,26 +95,9 @@ def lock(alias: str, group_ids: Iterable[str]) -> None:
         _locked(alias, wanted)
 
 
-def lock_of_parent(alias: str, parent_id: str) -> None:
-    """Lock the tallies of a run's groups, before its row is locked."""
-    lock(alias, ChildGroup.objects.using(alias).filter(parent_id=parent_id).values_list("id", flat=True))
-
-
-def lock_free(alias: str, parent_ids: Iterable[str]) -> set[str]:
-    """Lock the tallies of the groups of these runs that no other transaction has locked; return these groups."""
-    groups = list(ChildGroup.objects.using(alias).filter(parent_id__in=list(parent_ids)).values_list("id", flat=True))
-    return {each.group_id for each in _locked(alias, groups, skip=True)} if groups else set()
-
-
 def _locked(alias: str, group_ids: Sequence[str], *, skip: bool = False) -> list[GroupTally]:
     found = GroupTally.objects.using(alias).filter(group_id__in=group_ids).order_by("group_id")
-    features = connections[alias].features
-    if features.has_select_for_update:
-        found = found.select_for_update(
-            no_key=features.has_select_for_no_key_update,
-            skip_locked=skip and features.has_select_for_update_skip_locked,
-        )
-    return list(found)
+    return list(found.select_for_update(no_key=True, skip_locked=skip))  # SQLite has no locks of rows to take
 
 
 def _counted(alias: str, group_id: str) -> GroupRecord | None:
@@ -290,11 +272,8 @@ def give_turns(alias: str, after: str, now: datetime) -> tuple[str, frozenset[st
 
 def _runs(alias: str, run_ids: Sequence[str], *, is_locked: bool = False) -> list[RunRecord]:
     found = Run.objects.using(alias).filter(id__in=run_ids).order_by("id")
-    features = connections[alias].features
-    if is_locked and features.has_select_for_update:
-        found = found.select_for_update(
-            no_key=features.has_select_for_no_key_update, skip_locked=features.has_select_for_update_skip_locked
-        )
+    if is_locked:
+        found = found.select_for_update(no_key=True, skip_locked=True)
     return [RunRecord(**row) for row in found.values(*RUN.names)]
 
 

@@ -1,4 +1,4 @@
-"""Keys on any database: who holds one, and what becomes of it.
+"""Keys in a database: who holds one, and what becomes of it.
 
 `durable.store.database` calls it for both kinds of stores. A run's row is locked before the row of its key: the end of
 a run holds the one and closes the other.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, F
@@ -21,9 +20,6 @@ from durable.core.records import KeyRecord, MessageState
 from durable.core.renames import canonical_workflow
 from durable.models import KeyedSend, QueueMessage, Run, RunKey
 from durable.models.renames import know_names
-
-#: The constraint that `durable/store/routines/ending.sql` names when it refuses an end that would lose messages.
-_MESSAGES_LEFT: Final = "durable_messages_left"
 
 
 def owner_of_keys(alias: str, workflow: str) -> str:
@@ -105,12 +101,6 @@ def unreceived(alias: str, run_id: str) -> list[KeyedSendRecord]:
         for each in ids
         if each in found
     ]
-
-
-def is_refused(error: IntegrityError) -> bool:
-    """Whether the end of a run was refused because of messages that it has not received."""
-    diagnosis = getattr(error.__cause__, "diag", None)
-    return diagnosis is not None and diagnosis.constraint_name == _MESSAGES_LEFT
 
 
 def note_follower(alias: str, run_id: str, before: str) -> None:

@@ -28,28 +28,22 @@ class Place:
 
 
 class SlotTable(Protocol):
-    """The rows of slots and limits, in a transaction that has the rows of the keys locked."""
+    """The rows of slots and limits, in a transaction beside which no other one writes."""
 
-    def lock(self, limit: str, key: str) -> None:
-        """Lock a key until the transaction ends."""
+    def clear(self, limit: str, key: str) -> None:
+        """Delete what ended runs have left of a key, if a run's end has not."""
 
     def define(self, limit: str, at_once: int) -> None:
         """Insert a limit, unless there is one of this name."""
 
-    def at_once(self, limit: str, *, is_final: bool = False) -> int | None:
-        """Return how many slots of each key may be held; None for a limit that there is not.
-
-        With `is_final`, the number does not change before the transaction ends.
-        """
+    def at_once(self, limit: str) -> int | None:
+        """Return how many slots of each key may be held; None for a limit that there is not."""
 
     def held(self, limit: str, key: str) -> int:
         """Return how many slots of the key are held."""
 
     def first(self, limit: str, key: str) -> Place | None:
-        """Return the first place of the line whose run is not paused, nor its queue; None if there is none.
-
-        A place that another transaction has locked is passed by: its run is ending.
-        """
+        """Return the first place of the line whose run is not paused, nor its queue; None if there is none."""
 
     def before(self, place: Place) -> int:
         """Return how many places of the line are before this one, counted up to `MOST_IN_LINE`."""
@@ -84,7 +78,7 @@ class SlotTable(Protocol):
     def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
         """Delete one slot that the operation holds, and let the sweep hand it on."""
 
-    def tell(self, run_id: str, limit: str, key: str, at: datetime) -> str | None:
+    def tell(self, run_id: str, at: datetime) -> str | None:
         """Make a run due that has a slot by now. Return its queue if it is to be notified.
 
         A run whose queue was paused meanwhile, and that no worker executes, is put back to the head of the line.
@@ -115,8 +109,6 @@ def acquire(
         if (want.limit, want.key) in held:
             continue
         most, number = table.at_once(want.limit) or 0, table.held(want.limit, want.key)
-        if number >= most:  # an operator who changes the number notes the lines that there are
-            most = table.at_once(want.limit, is_final=True) or 0
         first = table.first(want.limit, want.key)
         is_mine = mine is not None and (mine.limit, mine.key) == (want.limit, want.key)
         if number < most and (first is None or (mine is not None and is_mine and mine.place <= first.place)):
@@ -142,7 +134,7 @@ def acquire(
 
 def hand_on(table: SlotTable, limit: str, key: str, at: datetime) -> set[str]:
     """Give free slots of a key to the first in its line; return the queues to notify."""
-    table.lock(limit, key)
+    table.clear(limit, key)
     most = table.at_once(limit) or 0
     queues: set[str] = set()
     while table.held(limit, key) < most and (first := table.first(limit, key)) is not None:
@@ -154,7 +146,7 @@ def hand_on(table: SlotTable, limit: str, key: str, at: datetime) -> set[str]:
             table.wait(moved, full.kind, at)
             continue
         table.take(first.run_id, first.location, first.wants, at)
-        if (queue := table.tell(first.run_id, limit, key, at)) is not None:
+        if (queue := table.tell(first.run_id, at)) is not None:
             queues.add(queue)
     return queues
 
@@ -163,7 +155,7 @@ def _full(table: SlotTable, place: Place) -> SlotWant | None:
     """Return the first other slot that the operation takes together with this one and that is not free."""
     for want in place.wants:
         if (want.limit, want.key) != (place.limit, place.key):
-            table.lock(want.limit, want.key)
+            table.clear(want.limit, want.key)
             if table.held(want.limit, want.key) >= (table.at_once(want.limit) or 0):
                 return want
     return None

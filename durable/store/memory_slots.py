@@ -64,8 +64,7 @@ class MemorySlotTable:
         line = [place for place, _ in self.slots.places.values() if (place.limit, place.key) == (limit, key)]
         return sorted(line, key=lambda each: each.place)
 
-    def lock(self, limit: str, key: str) -> None:
-        """Drop what ended runs have left; the store itself is locked."""
+    def clear(self, limit: str, key: str) -> None:
         slots = self.slots
         for held in [at for at in slots.held if at[2:] == (limit, key) and not self._is_open(at[0])]:
             del slots.held[held]
@@ -76,7 +75,7 @@ class MemorySlotTable:
     def define(self, limit: str, at_once: int) -> None:
         self.slots.limits.setdefault(limit, at_once)
 
-    def at_once(self, limit: str, *, is_final: bool = False) -> int | None:  # noqa: ARG002  # the store is locked
+    def at_once(self, limit: str) -> int | None:
         return self.slots.overrides.get(limit, self.slots.limits.get(limit))
 
     def held(self, limit: str, key: str) -> int:
@@ -173,7 +172,7 @@ class MemorySlotTable:
     def drop(self, run_id: str, location: str, limit: str, key: str) -> None:
         del self.slots.held[run_id, location, limit, key]
 
-    def tell(self, run_id: str, limit: str, key: str, at: datetime) -> str | None:  # noqa: ARG002  # of a note elsewhere
+    def tell(self, run_id: str, at: datetime) -> str | None:
         run = self.runs[run_id]
         if run.state == RunState.PAUSED:
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -39,7 +39,7 @@ from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models import Run, SlotNote
 from durable.models.fields import pack, unpack
 from durable.store import groups, keys, libpq, patience, rates, row_rules, sessions, sql, sql_functions, tags
-from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, Renewed
+from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import Row, SQLFunction, text
 from durable.store.parameters import (
@@ -233,7 +233,8 @@ class PostgresStore(DatabaseStore):
         if batch.run is None or batch.run.get("state") != RunState.COMPLETED:
             committed = self._written(batch)
         else:
-            with self._refusing_to_leave_messages():
+            is_inside = connections[self.alias].in_atomic_block  # of which a refused end must not be the end
+            with transaction.atomic(using=self.alias) if is_inside else nullcontext():
                 committed = self._written(batch)
         if _NOTED not in committed.queues_to_notify:
             return committed
@@ -498,6 +499,7 @@ _TOLD_AT_ONCE: Final = 100  # notes
 _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
     "durable_child_id_is_free": ChildIdTaken,
     "durable_child_key_is_free": ChildKeyTaken,
+    "durable_messages_left": MessagesLeft,
     sql_functions.LOST: CommitsLost,
 }
 

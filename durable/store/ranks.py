@@ -1,6 +1,7 @@
-"""Ranks on any database: what a start writes, and which due runs a claim of the portable store takes.
+"""Ranks on SQLite: what a start writes, and which due runs a claim takes.
 
-Each function is called in a transaction that may write. On PostgreSQL functions of the database do the same.
+Each function is called in a transaction that may write. On PostgreSQL functions of the database do the same; what is
+read of rankings is the same on both.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _moved(alias: str, queue: str, ranking: Ranking, number: int, now: datetime)
         return now
     if before.tag is None:
         rows.filter(queue=queue, share="", tag=None).update(tag=now)
-    share = rows.select_for_update().get(queue=queue, share=ranking.share)
+    share = rows.get(queue=queue, share=ranking.share)
     first = tagged(before, share.record, now)
     share.tag, share.round = first + span(number, ranking.weight), max(share.round, before.round)
     share.save(using=alias, update_fields=["tag", "round"])

@@ -1,4 +1,4 @@
-"""Rates of limits on any database: the rows for `durable.core.gcra`, and what operators change of them."""
+"""Rates of limits in a database: the rows for `durable.core.gcra`, and what operators change of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import connections
 from django.db.models import F, OuterRef, Subquery
 
 from durable.core import gcra
@@ -165,10 +164,7 @@ def _rate(alias: str, want: RateWant) -> Rate:
 
 
 def _locked(alias: str, limit: str, key: str) -> RateKey:
-    keys = RateKey.objects.using(alias)
-    if connections[alias].features.has_select_for_update:
-        keys = keys.select_for_update()
-    return keys.get_or_create(limit=limit, key=key)[0]
+    return RateKey.objects.using(alias).select_for_update().get_or_create(limit=limit, key=key)[0]
 
 
 def _closed(alias: str, limit: str, key: str) -> int:
@@ -217,15 +213,10 @@ def _retimed(alias: str, limit: str, key: str | None, at: datetime, spacing_befo
 
 
 def _move(alias: str, ticket: Reservation, moment: datetime, at: datetime) -> set[str]:
-    tickets, runs = Reservation.objects.using(alias).filter(pk=ticket.pk), Run.objects.using(alias)
-    free = tickets
-    if connections[alias].features.has_select_for_update_skip_locked:
-        no_key = connections[alias].features.has_select_for_no_key_update
-        runs = runs.select_for_update(skip_locked=True, no_key=no_key)
-        free = tickets.select_for_update(skip_locked=True)
-    run = runs.filter(id=ticket.run_id).first()
+    tickets = Reservation.objects.using(alias).filter(pk=ticket.pk)
+    run = Run.objects.using(alias).select_for_update(skip_locked=True, no_key=True).filter(id=ticket.run_id).first()
     if run is None:  # who has a run locked may wait for the key: the sweep lets the run ask again
-        if free.first() is not None:  # else the run is ending
+        if tickets.select_for_update(skip_locked=True).first() is not None:  # else the run is ending
             tickets.update(at=moment)
         SlotNote.objects.using(alias).create(limit=ticket.limit, key=ticket.key, run_id=ticket.run_id)
         return set()

@@ -1,4 +1,4 @@
-"""Saves of steps, on any database that Django supports.
+"""Saves of steps in a database.
 
 Owns which of two saves stays: the later one. PostgreSQL has a statement for `write` (`durable.store.sql`). Must not
 decide when something is written.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from durable.core.records import SavedDetails
 from durable.models import Run, StepSave
@@ -21,8 +21,7 @@ def write(alias: str, saved: Sequence[SavedDetails]) -> None:
     """Write those of the saves whose runs are leased under their fence and that are later than what is stored."""
     rows = StepSave.objects.using(alias)
     with transaction.atomic(using=alias):
-        if not connections[alias].features.has_select_for_update:
-            Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
+        Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
         runs = Run.objects.using(alias).filter(id__in={each.run_id for each in saved}, lease_expires_at__isnull=False)
         held = set(runs.order_by().values_list("id", "fence"))
         for each in saved:
@@ -38,12 +37,11 @@ def write(alias: str, saved: Sequence[SavedDetails]) -> None:
 def put(alias: str, saved: Sequence[SavedDetails]) -> None:
     """Write the saves in the transaction of the caller, who has the lock of their run."""
     names = [name for name in SAVED.names if name not in ("run_id", "location")]
-    targeted = connections[alias].features.supports_update_conflicts_with_target
     StepSave.objects.using(alias).bulk_create(
         [StepSave(**SAVED.attributes(each)) for each in saved],
         update_conflicts=True,
         update_fields=names,
-        unique_fields=_KEY if targeted else None,
+        unique_fields=_KEY,
     )
 
 

@@ -1,48 +1,38 @@
-"""Slots of limits on any database: the rows for `durable.store.lines`, and what is noted for the sweep."""
+"""Slots of limits in a database: the rows for `durable.store.lines`, and what is noted for the sweep.
+
+On PostgreSQL `routines/slots.sql` acquires, hands on and sweeps; what verbs note is the same on both databases.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import connections
 from django.db.models import Exists, F, Max, Min, OuterRef, QuerySet, Value
 
 from durable.core.records import ENDED, HoldKind, RunState
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
-from durable.models import Hold, Limit, LimitKey, Reservation, Run, Slot, SlotNote
-from durable.models.run import RunQuerySet
+from durable.models import Hold, Limit, Reservation, Run, Slot, SlotNote
 from durable.store import lines, row_rules
 from durable.store.lines import Place
 
-#: Locks runs for this transaction; with `skip`, those that no other transaction has locked.
-Locking = Callable[..., RunQuerySet]
-
 
 class DatabaseSlots:
-    """A `durable.store.lines.SlotTable` on a database. `locking` locks rows of runs."""
+    """A `durable.store.lines.SlotTable` on a database."""
 
-    def __init__(self, alias: str, locking: Locking) -> None:
+    def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._locking = locking
         self._rows = Slot.objects.using(alias)
 
-    def lock(self, limit: str, key: str) -> None:
-        keys = LimitKey.objects.using(self._alias)
-        if connections[self._alias].features.has_select_for_update:
-            keys = keys.select_for_update()
-        keys.get_or_create(limit=limit, key=key)
+    def clear(self, limit: str, key: str) -> None:
+        """Do nothing: the end of a run leaves nothing."""
 
     def define(self, limit: str, at_once: int) -> None:
         Limit.objects.using(self._alias).get_or_create(name=limit, defaults={"at_once": at_once})
 
-    def at_once(self, limit: str, *, is_final: bool = False) -> int | None:
-        limits = Limit.objects.using(self._alias).filter(name=limit)
-        if is_final and connections[self._alias].features.has_select_for_update:
-            limits = limits.select_for_update()
-        found = limits.first()
-        return None if found is None else found.number
+    def at_once(self, limit: str) -> int | None:
+        return at_once(self._alias, limit)
 
     def held(self, limit: str, key: str) -> int:
         return self._rows.filter(limit=limit, key=key, is_held=True).count()
@@ -50,14 +40,7 @@ class DatabaseSlots:
     def first(self, limit: str, key: str) -> Place | None:
         waiting = self._rows.filter(limit=limit, key=key, is_held=False).order_by("place")
         waiting = waiting.exclude(run__state__in=[each.value for each in (*ENDED, RunState.PAUSED)])
-        waiting = waiting.exclude(Exists(_hold_of(OuterRef("run__queue"))))
-        found = waiting.first()
-        if found is None or not connections[self._alias].features.has_select_for_update_skip_locked:
-            return _place(found)
-        free = waiting.select_for_update(skip_locked=True, of=("self",)).first()
-        if free is None:  # locked by the end of its run: if that goes on nevertheless, it is next
-            SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id="")
-        return _place(free)
+        return _place(waiting.exclude(Exists(_hold_of(OuterRef("run__queue")))).first())
 
     def before(self, place: Place) -> int:
         line = self._rows.filter(limit=place.limit, key=place.key, is_held=False, place__lt=place.place)
@@ -121,13 +104,10 @@ class DatabaseSlots:
         self._rows.filter(run_id=run_id, location=location, limit=limit, key=key, is_held=True).delete()
         SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id="")
 
-    def tell(self, run_id: str, limit: str, key: str, at: datetime, *, is_overruled: bool = False) -> str | None:
+    def tell(self, run_id: str, at: datetime, *, is_overruled: bool = False) -> str | None:
         """Make a run due; with `is_overruled` also one whose pass is about to park."""
         runs = Run.objects.using(self._alias).filter(id=run_id)
-        run = self._locking(runs, skip=True).first()
-        if run is None:
-            SlotNote.objects.using(self._alias).create(limit=limit, key=key, run_id=run_id)
-            return None
+        run = runs.get()
         if run.state == RunState.PAUSED:  # since the slot was on its way to it
             note_pause(self._alias, run_id)
         if run.state in ENDED or run.state == RunState.PAUSED:
@@ -183,8 +163,7 @@ def _place(row: Slot | None) -> Place | None:
 
 def note_end(alias: str, run_id: str) -> None:
     """Give up all slots of a run that has ended, and note their keys: the rows of keys are locked later."""
-    slots = DatabaseSlots(alias, Run.objects.using)
-    gone = slots.give_up(run_id, locations=None)
+    gone = DatabaseSlots(alias).give_up(run_id, locations=None)
     SlotNote.objects.using(alias).bulk_create(
         SlotNote(limit=limit, key=key, run_id=run_id) for limit, key in sorted(gone)
     )
@@ -192,39 +171,37 @@ def note_end(alias: str, run_id: str) -> None:
 
 def forget(alias: str, run_id: str, locations: Sequence[str]) -> None:
     """Give up the slots of operations of a run whose records are deleted, and note their keys."""
-    slots = DatabaseSlots(alias, Run.objects.using)
-    _note(alias, slots.give_up(run_id, locations=locations))
+    _note(alias, DatabaseSlots(alias).give_up(run_id, locations=locations))
 
 
 def note_pause(alias: str, run_id: str) -> None:
     """Give up the slots that a run has while a worker executes it, and that it was given in line; note their keys."""
-    _note(alias, DatabaseSlots(alias, Run.objects.using).leave_all(run_id, keeping=()))
+    _note(alias, DatabaseSlots(alias).leave_all(run_id, keeping=()))
 
 
-def settle(alias: str, run_id: str, locking: Locking, at: datetime) -> set[str]:
+def settle(alias: str, run_id: str, at: datetime) -> set[str]:
     """Hand on what the end of a run has given up; return the queues to notify."""
     notes = SlotNote.objects.using(alias).filter(run_id=run_id)
     gone = set(notes.values_list("limit", "key"))
     if gone:
         notes.delete()
-    slots = DatabaseSlots(alias, locking)
+    slots = DatabaseSlots(alias)
     return {queue for limit, key in sorted(gone) for queue in lines.hand_on(slots, limit, key, at)}
 
 
-def sweep(alias: str, locking: Locking, at: datetime, most: int) -> tuple[set[str], int]:
+def sweep(alias: str, at: datetime, most: int) -> tuple[set[str], int]:
     """Do what is noted, at most so much of it; return the queues to notify, and how much was done."""
     notes = list(SlotNote.objects.using(alias).order_by("id")[:most])
-    slots, queues = DatabaseSlots(alias, locking), set()
+    slots, queues = DatabaseSlots(alias), set()
     SlotNote.objects.using(alias).filter(id__in=[each.pk for each in notes]).delete()
     for note in sorted(notes, key=lambda each: (each.limit, each.key)):
         if (note.limit, note.key) in _held_by(alias, note.run_id):
-            queues |= {slots.tell(note.run_id, note.limit, note.key, at)}
+            queues |= {slots.tell(note.run_id, at)}
         elif (note.limit, note.key) in _moments_of(alias, note.run_id):
-            queues |= {slots.tell(note.run_id, note.limit, note.key, at, is_overruled=True)}
+            queues |= {slots.tell(note.run_id, at, is_overruled=True)}
     for limit, key in sorted({(each.limit, each.key) for each in notes}):
         for run_id in _handed_in_vain(alias, limit, key):
-            slots.lock(limit, key)
-            slots.tell(run_id, limit, key, at)
+            slots.tell(run_id, at)
         queues |= lines.hand_on(slots, limit, key, at)
     return {each for each in queues if each is not None}, len(notes)
 

@@ -1,11 +1,9 @@
-"""Tags on any database: what a start writes, what a run that tags itself changes, and what a replay takes back."""
+"""Tags in a database: what a start writes, what a run that tags itself changes, and what a replay takes back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final
-
-from django.db import connections
 
 from durable.core.limits import NewRun
 from durable.core.records import RunRecord, TagChange
@@ -65,11 +63,10 @@ def change(alias: str, run_id: str, change: TagChange) -> None:
 
 def _put_over(alias: str, rows: Sequence[RunTag], changed: Sequence[str]) -> None:
     """Insert the rows; of those that are there, change these columns."""
-    targeted = connections[alias].features.supports_update_conflicts_with_target
     RunTag.objects.using(alias).bulk_create(
         rows,
         batch_size=_AT_ONCE,
         update_conflicts=True,
         update_fields=changed,
-        unique_fields=_KEY if targeted else None,
+        unique_fields=_KEY,
     )

@@ -110,7 +110,7 @@ class Stage:
 @pytest.fixture
 def stage(db: None) -> Iterator[Stage]:
     workflows.mended.clear()
-    with in_force("chosen") as at:
+    with in_force() as at:
         yield Stage(at)
     workflows.mended.clear()
 

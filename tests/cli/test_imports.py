@@ -62,9 +62,8 @@ def file(shell: Shell, stage: Stage, made: Any, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("store", ["chosen", "portable"])
-def test_open_runs_are_paused_and_ended_ones_have_ended(shell: Shell, file: Path, store: str) -> None:
-    with in_force(store) as at:
+def test_open_runs_are_paused_and_ended_ones_have_ended(shell: Shell, file: Path) -> None:
+    with in_force() as at:
         done = shell("import", str(file), "--reason", "a look")
         assert (done.status, done.lines, done.err) == (0, ["open", "end", "fail"], "")
         assert {each.id: each.state for each in Run.objects.all()} == {

@@ -11,7 +11,7 @@ from pytest_django import Settings
 from durable import AsyncContext, Context, CriticalError, RollbackContext, get_run, workflow
 from durable.core.records import RunState
 from durable.testing import Harness, SimulatedCrash
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 DONE: list[str] = []
 FAIL: set[str] = set()
@@ -498,11 +498,10 @@ def listening(ctx: Context) -> str:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("store", STORES)
-def test_rows_are_undone_and_started_anew_too(store: str, settings: Settings) -> None:
+def test_rows_are_undone_and_started_anew_too(settings: Settings) -> None:
     settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
     MISTAKE.add("parent")
-    with in_force(store):
+    with in_force():
         run = listening.using(id="p").start()
         settle()
         run.send("go")

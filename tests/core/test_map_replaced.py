@@ -17,7 +17,7 @@ from durable.core.compatibility import FORMAT
 from durable.core.records import RunState
 from durable.models import Run
 from durable.testing import Harness, SimulatedCrash
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 DONE: list[str] = []
 FAIL: set[str] = set()
@@ -366,12 +366,11 @@ def listening(ctx: Context, at_once: int | None, on_failure: Any) -> Any:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("store", STORES)
 @each_shape
-def test_rows_are_undone_and_replaced_too(store: str, at_once: int | None, on_failure: str, settings: Settings) -> None:
+def test_rows_are_undone_and_replaced_too(at_once: int | None, on_failure: str, settings: Settings) -> None:
     settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
     MISTAKE.add("parent")
-    with in_force(store):
+    with in_force():
         run = listening.using(id="p").start(at_once, on_failure)
         settle()
         run.send("go")
@@ -394,11 +393,10 @@ def test_rows_are_undone_and_replaced_too(store: str, at_once: int | None, on_fa
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("store", STORES)
-def test_rows_of_a_rollback_in_the_middle(store: str, settings: Settings) -> None:
+def test_rows_of_a_rollback_in_the_middle(settings: Settings) -> None:
     settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
     MISTAKE.add("parent")
-    with in_force(store):
+    with in_force():
         run = listening.using(id="p").start(2, "finish")
         settle()
         run.send("go")
@@ -465,14 +463,13 @@ def kept() -> list[int]:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("seed", range(8))
-def test_rows_stay_right_whatever_happens_in_between(store: str, seed: int, settings: Settings) -> None:
+def test_rows_stay_right_whatever_happens_in_between(seed: int, settings: Settings) -> None:
     settings.DURABLE = {**settings.DURABLE, "DIVERGENCE_GRACE": 0}
     chosen = random.Random(seed)
     at_once, on_failure = chosen.choice([(None, "stop"), (2, "stop"), (2, "finish"), (1, "finish")])
     MISTAKE.add("parent")
-    with in_force(store):
+    with in_force():
         run = listening.using(id="p").start(at_once, on_failure)
         settle()
         run.send("go")

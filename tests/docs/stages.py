@@ -83,7 +83,7 @@ def _served(_: Play, __: Namespace) -> Iterator[None]:
     Schedule.objects.create(name="nightly", workflow="shop.fulfil", rule="every 24 hours", args=[1])
 
     with (
-        in_force("chosen") as at,
+        in_force() as at,
         pytest.MonkeyPatch.context() as patch,
         override_settings(ALLOWED_HOSTS=["*"]),
     ):

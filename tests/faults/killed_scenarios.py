@@ -167,7 +167,7 @@ def tagged_family() -> None:
 def _driven(drive: Callable[[], None]) -> Callable[[], None]:
     def driven() -> None:
         map_recovery._BATCH = families._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
-        with in_force("chosen"):
+        with in_force():
             drive()
 
     return driven

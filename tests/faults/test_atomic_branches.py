@@ -13,8 +13,6 @@ from durable import AsyncContext, Context, get_run, workflow
 from durable.core import clock
 from durable.core.control_flow import PassAborted
 from durable.models import Limit, Run, Slot
-from durable.store import Store
-from durable.store.orm import OrmStore
 from project.shop.models import Mail
 from tests.faults.passing import pass_once, production_store
 from tests.support.locks import sessions, until_sessions_wait_for_locks
@@ -130,15 +128,14 @@ def refused_slot() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("refused_slot")
-@pytest.mark.parametrize("store", [None, OrmStore("default")], ids=["chosen", "portable"])
-def test_an_atomic_step_gives_up_its_slot_in_its_own_transaction(store: Store | None) -> None:
+def test_an_atomic_step_gives_up_its_slot_in_its_own_transaction() -> None:
     """The pass is cut short where the other branch asks for the only slot: its next pass need not wait for itself."""
     _has_ended.clear()
     Limit.objects.create(name="faults-branches", at_once=1)
     handle = limited.start()
     with pytest.raises(PassAborted, match="refused"):
-        pass_once(handle, store=store)
+        pass_once(handle)
     assert not Slot.objects.exists()
     production_store().release([(handle.id, Run.objects.get(pk=handle.id).fence)], clock.now())
-    assert pass_once(handle, store=store).output == {"one": "one", "two": "two"}
+    assert pass_once(handle).output == {"one": "one", "two": "two"}
     assert not Slot.objects.exists()

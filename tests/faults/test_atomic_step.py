@@ -15,7 +15,6 @@ from django.db import IntegrityError, connection, connections, transaction
 from durable import AsyncContext, Context, Handle, current_step, workflow
 from durable.models import Run
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.testing import Harness
 from project.shop.models import Mail
 from tests.faults.passing import pass_once
@@ -338,11 +337,6 @@ def test_a_step_whose_first_statement_is_committed_is_not_recorded_as_done(way: 
     assert step.error is not None
     assert "ended the transaction of the atomic step" in step.error.message
     assert Group.objects.count() == 1
-
-
-@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
-def test_the_portable_store_notices_it_too(ending: str) -> None:
-    assert_noticed(ending_step.start(ending, "writes"), ending, store=OrmStore("default"))
 
 
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])

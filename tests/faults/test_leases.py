@@ -19,7 +19,6 @@ from durable.core.records import Batch, EntryKind, EntryRecord, RunRecord
 from durable.models import Entry, Run
 from durable.store import Store, store_for
 from durable.store.memory import MemoryStore
-from durable.store.orm import OrmStore
 from tests.faults.leases import LeaseMachine
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,25 +39,16 @@ class InDatabase(LeaseMachine):
         return store_for("default")
 
 
-class InDatabasePortably(LeaseMachine):
-    """The machine over the portable store on the same database."""
-
-    def make_store(self) -> Store:
-        Run.objects.all().delete()
-        return OrmStore("default")
-
-
 def test_leases_in_memory() -> None:
     run_state_machine_as_test(InMemory, settings=settings(max_examples=250, stateful_step_count=40))
 
 
 @pytest.mark.django_db
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [InDatabase, InDatabasePortably])
-def test_leases_in_the_database(machine: type[LeaseMachine]) -> None:
+def test_leases_in_the_database() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     small = settings(max_examples=20, stateful_step_count=25, suppress_health_check=checks)
-    run_state_machine_as_test(machine, settings=small)
+    run_state_machine_as_test(InDatabase, settings=small)
 
 
 # -- real connections

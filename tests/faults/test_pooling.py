@@ -22,8 +22,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from durable import Break, Context, Continue, current_step, workflow
 from durable.conf import conf
 from durable.models import Run
-from durable.store import Store, store_for
-from durable.store.orm import OrmStore
+from durable.store import store_for
 from durable.worker import unanswered
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
@@ -102,17 +101,14 @@ def pooled(ctx: Context, partner: str) -> list[Any]:
     return [joined, came.body, moment.isoformat()]
 
 
-@pytest.mark.parametrize("store", [None, OrmStore(ALIAS)], ids=["postgres", "portable"])
-def test_runs_live_behind_a_pooler_that_forgets_every_session(
-    counter: None, pooler: Pooler, store: Store | None
-) -> None:
+def test_runs_live_behind_a_pooler_that_forgets_every_session(counter: None, pooler: Pooler) -> None:
     before = pooler.transactions
     pairs = [(f"{n} one", f"{n} other") for n in range(4)]
     runs = pooled.start_many(
         [(each,) for one, other in pairs for each in (other, one)], ids=[each for pair in pairs for each in pair]
     )
     for _ in range(40):
-        work_off(conf.QUEUE, store=store or store_for(ALIAS), seconds=120)
+        work_off(conf.QUEUE, store=store_for(ALIAS), seconds=120)
         if not Run.objects.using(ALIAS).exclude(state__in=["completed", "failed"]).exists():
             break
     joined = dict.fromkeys("abc", "done")

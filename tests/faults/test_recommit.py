@@ -20,7 +20,6 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import Store, store_for
 from durable.store.base import Renewed
-from durable.store.orm import OrmStore
 from durable.testing import Harness
 from tests.core.conftest import NOW
 from tests.faults.passing import pass_once
@@ -272,14 +271,13 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[str]:
     [
         *((code, refused, None) for code in ("53100", "40001", "40P01", "55P03", "57014")),
         ("53100", refused_async, None),
-        ("40001", refused, OrmStore("default")),
     ],
     indirect=["refusing"],
 )
 def test_what_is_refused_for_a_while_is_committed_by_the_same_pass(
     refusing: str, flow: Any, store: Store | None
 ) -> None:
-    """Disk full, serialization failure, deadlock, and both timeouts; in an async workflow; by the portable store."""
+    """Disk full, serialization failure, deadlock, and both timeouts; in an async workflow."""
     handle = flow.start()
     assert pass_once(handle, store=store).output == "1"
     assert _worked.count(handle.id) == 1

@@ -18,7 +18,6 @@ from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.models import OperatorAction, QueueMessage, Run
 from durable.store import Store
-from durable.store.orm import OrmStore
 from tests.faults.passing import claimed, production_store
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -123,14 +122,13 @@ def finish(handle: Handle, store: Store) -> None:
 
 
 @pytest.mark.parametrize("flow", [plain, in_async])
-@pytest.mark.parametrize("portable", [False, True])
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_pass_records_all_that_it_returned(
-    refusing: Callable[[], int], flow: Any, portable: bool, prepared: bool, settings: Any
+    refusing: Callable[[], int], flow: Any, prepared: bool, settings: Any
 ) -> None:
     settings.DURABLE = {**settings.DURABLE, "PREPARED_STATEMENTS": prepared}
     handle = persistently(flow.using(id="run").start)
-    finish(handle, OrmStore("default") if portable else production_store())
+    finish(handle, production_store())
     assert handle.output == [0, 1, 2, 3, 4, 6, 7, 5]
     history = {each.location: each.status for each in handle.history()}
     assert {name: history.get(name) for name in ("s0", "s1", "s2", "s3", "atomic")} == dict.fromkeys(

@@ -50,7 +50,6 @@ from durable.operations.prune import preview_pruning, prune
 from durable.replay_check.reading import open_runs, sampled_runs
 from durable.retention import Policy, Pruned
 from durable.rollups.sweep import roll_up
-from durable.store.orm import OrmStore
 from durable.store.survey_rows import RowSurveyor
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.support.plans import read, scans, sifted, sorts
@@ -437,16 +436,6 @@ def test_commands_look_up_a_history() -> None:
         with CaptureQueriesContext(connection) as queries:
             assert LONG in durable(*arguments)
         assert scans(queries, GROWING) == [], arguments
-
-
-def test_the_portable_store_looks_up_histories() -> None:
-    store = OrmStore("default")
-    with CaptureQueriesContext(connection) as queries:
-        assert len(store.load(LONG)) == ENTRIES
-        assert [each.location for each in store.history(LONG)][-1] == "nap"
-        short = store.load_short([LONG, SHORT, "run-00000300"], most=ENTRIES, size=10**6)
-    assert {run_id: len(entries) for run_id, entries in short.items()} == {LONG: ENTRIES, SHORT: 1, "run-00000300": 1}
-    assert scans(queries, GROWING) == []
 
 
 def test_durations_of_steps_are_looked_up() -> None:

@@ -255,7 +255,7 @@ def test_a_child_whose_start_is_refused_is_told_as_no_new_run(h: Harness, noting
 def test_a_child_whose_workflow_is_held_is_told_as_paused() -> None:
     seen: list[tuple[str, str, str]] = []
     receiver = changes(seen)
-    with in_force("chosen") as at:
+    with in_force() as at:
         hold_starts("observed.child")
         run = parent.using(id="p").start(3)
         signals.run_changed.connect(receiver)

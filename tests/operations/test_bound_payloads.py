@@ -34,7 +34,7 @@ from durable.crypto import FernetCodec
 from durable.models import Entry, QueueMessage, Run
 from durable.runtime import Runtime
 from durable.store.memory import MemoryStore
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 KEY, NEW_KEY = Fernet.generate_key(), Fernet.generate_key()
 CALLS: list[Any] = []
@@ -109,10 +109,10 @@ def codec(bind: str, *keys: bytes) -> FernetCodec:
     return FernetCodec(keys=keys or [KEY], bind=bind)
 
 
-@pytest.fixture(params=["memory", *STORES])
+@pytest.fixture(params=["memory", "database"])
 def base(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
     CALLS.clear()
-    with in_force("chosen" if request.param == "memory" else request.param) as at:
+    with in_force() as at:
         yield replace(at, store=MemoryStore()) if request.param == "memory" else at
 
 
@@ -357,10 +357,10 @@ def test_swapped_history_is_not_copied(at: Runtime, location: str) -> None:
 # -- what operators see
 
 
-@pytest.fixture(params=STORES)
-def shown(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
+@pytest.fixture
+def shown(db: None) -> Iterator[Runtime]:
     CALLS.clear()
-    with in_force(request.param) as at:
+    with in_force() as at:
         yield from _using(at, codec("require"))
 
 

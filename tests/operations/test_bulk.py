@@ -34,7 +34,7 @@ from durable.operations.bulk_decisions import ago_on, astop_here
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
 from tests.support.runs import stored_runs
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = Actor("admin", User(username="root", is_superuser=True))
@@ -88,7 +88,7 @@ def test_the_runs_of_a_filter_are_counted_in_the_states_that_the_verb_allows(db:
     stored_runs(900, "pending")
     stored_runs(160, "paused", "refunds")
     stored_runs(1_100, "completed", minutes=5)  # newer than all that can be cancelled
-    with in_force("chosen"):
+    with in_force():
         found = bulk.eligible("cancel", Filtered(RunCriteria()))
     assert (found.count, found.is_capped) == (1_060, False)
     assert found.by_workflow == (("orders", 900), ("refunds", 160))
@@ -101,7 +101,7 @@ def test_a_count_of_a_filter_is_as_exact_as_it_says(db: None, monkeypatch: pytes
     stored_runs(10, "pending", "refunds", minutes=5)
     stored_runs(7, "completed", "refunds", minutes=5)
     refunds, orders = (Filtered(RunCriteria(workflow=each)) for each in ("refunds", "orders"))
-    with in_force("chosen"):
+    with in_force():
         assert str(bulk.eligible("cancel", refunds)) == "10"
         assert bulk.eligible("cancel", refunds).left_alone == (("completed", 7),)
         assert str(bulk.eligible("cancel", Filtered(RunCriteria(states=frozenset({"completed"}))))) == "0"
@@ -123,7 +123,7 @@ def test_another_number_than_expected_is_refused(at: Runtime) -> None:
 
 
 def test_a_grave_verb_needs_a_filter(db: None) -> None:
-    with in_force("chosen"):
+    with in_force():
         ids = started(2)
         with pytest.raises(ValueError, match="choose a workflow or a state first"):
             bulk.apply("cancel", Filtered(RunCriteria()))
@@ -132,7 +132,7 @@ def test_a_grave_verb_needs_a_filter(db: None) -> None:
 
 
 def test_counting_costs_one_query_for_two_hundred_runs(db: None) -> None:
-    with in_force("chosen") as at:
+    with in_force() as at:
         ids = started(250)
         with CaptureQueriesContext(connection_of(at)) as queries:
             assert bulk.eligible("pause", ids).count == 250
@@ -207,9 +207,9 @@ def test_without_the_permission_nothing_begins(h: Harness, count: int) -> None:
 # -- in the background
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as at:
+@pytest.fixture
+def at(db: None) -> Iterator[Runtime]:
+    with in_force() as at:
         yield at
 
 

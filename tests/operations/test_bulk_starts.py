@@ -22,7 +22,7 @@ from durable.operations import bulk, bulk_starts
 from durable.operations.bulk_starts import StartsCounter, starts_of_bulk, starts_of_run
 from durable.operations.replay import replay_failed
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 CHARGES: list[int] = []
 BROKEN: set[int | str] = set()
@@ -77,7 +77,7 @@ def plain(ctx: Context) -> str:
     return ctx.step("report", report, max_retries=0)
 
 
-@pytest.fixture(params=[*STORES, "memory"])
+@pytest.fixture(params=["database", "memory"])
 def store(request: pytest.FixtureRequest, db: None) -> Iterator[None]:
     CHARGES.clear()
     BROKEN.clear()
@@ -85,7 +85,7 @@ def store(request: pytest.FixtureRequest, db: None) -> Iterator[None]:
         with Harness():
             yield
     else:
-        with in_force(request.param):
+        with in_force():
             yield
 
 
@@ -176,7 +176,7 @@ def test_a_long_history_counts_for_many_and_is_exact(store: None, monkeypatch: p
     assert StartsCounter(20).add(runs) == {"stopped": 3, "longer": 5}
 
 
-@pytest.mark.parametrize("store", STORES, indirect=True)
+@pytest.mark.parametrize("store", ["database"], indirect=True)
 def test_children_that_are_deleted_are_counted_where_the_history_knows_them(store: None) -> None:
     BROKEN.add(2)
     failed(night, "stopped", 3)
@@ -184,12 +184,11 @@ def test_children_that_are_deleted_are_counted_where_the_history_knows_them(stor
     assert StartsCounter().add(["stopped"]) == {"stopped": 3}
 
 
-@pytest.mark.parametrize("store_name", STORES)
-def test_the_cost_is_bounded(db: None, store_name: str) -> None:
+def test_the_cost_is_bounded(db: None) -> None:
     CHARGES.clear()
     BROKEN.clear()
     BROKEN.update({1, "report"})
-    with in_force(store_name):
+    with in_force():
         alone = [failed(plain, f"plain-{number}") for number in range(12)]
         with CaptureQueriesContext(_connection()) as plain_:
             assert sum(StartsCounter().add(alone).values()) == 0
@@ -213,7 +212,7 @@ class TestBulks:
     def _chosen(self, db: None) -> Iterator[None]:
         CHARGES.clear()
         BROKEN.clear()
-        with in_force("chosen"):
+        with in_force():
             yield
 
     def test_a_selection_is_counted_page_by_page(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from durable import Actor, Context, Handle, HistoryDifference, RunNotFoundError, acting_as, get_run, workflow
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 BROKEN: list[str] = []
 
@@ -86,9 +86,8 @@ async def test_the_twin_says_the_same() -> None:
 
 @pytest.mark.redis
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("store", STORES)
-def test_on_each_store(store: str) -> None:
-    with in_force(store) as at:
+def test_on_each_store() -> None:
+    with in_force() as at:
         one, two = order.using(id="one").start(7), order.using(id="two").start(8)
         for each in (one, two):
             passed(at, each.id)

@@ -14,7 +14,7 @@ from durable.execution.eviction import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run
 from durable.runtime import Runtime
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 LEDGER: list[str] = []
 MEANWHILE: list[Callable[[], Any]] = []
@@ -61,11 +61,11 @@ def mistaken(ctx: Context) -> str:
     return "done"
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
+@pytest.fixture
+def at(db: None) -> Iterator[Runtime]:
     LEDGER.clear()
     MEANWHILE.clear()
-    with in_force(request.param) as at:
+    with in_force() as at:
         yield at
 
 

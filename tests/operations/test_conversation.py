@@ -9,7 +9,7 @@ import pytest
 
 from durable import AsyncContext, Break, Context, Continue, Handle, QueueMessage, models, runtime, workflow
 from durable.runtime import Runtime
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,9 +56,9 @@ async def async_agent(ctx: AsyncContext) -> list[Any]:
     return [before, within, question.is_completed]
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    with in_force(request.param) as at:
+@pytest.fixture
+def at() -> Iterator[Runtime]:
+    with in_force() as at:
         yield at
 
 

@@ -15,7 +15,7 @@ from durable.inspection.editable_input import recorded_input, shown_arguments
 from durable.models import OperatorAction, Run
 from durable.operations.edited_input import arguments_of
 from durable.runtime import Runtime
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 
 @workflow(name="tests.edited.pay")
@@ -28,9 +28,9 @@ def plain(ctx: Context, amount: int, card: str, note: Any = None) -> Any:
     return ctx.step("pay", lambda: [amount, card, note])
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as at:
+@pytest.fixture
+def at(db: None) -> Iterator[Runtime]:
+    with in_force() as at:
         yield at
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from durable import operations, runtime
-from durable.conf import conf
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError, ReplayRefusedError
 from durable.core.records import (
@@ -25,15 +24,13 @@ from durable.core.records import (
 )
 from durable.core.transitions import TRANSITIONS
 from durable.runtime import Runtime
-from durable.store import Store
 from durable.store.memory import MemoryStore
-from durable.store.orm import OrmStore
 from tests.support.transitions import NOW, at, columns_of, odd_run, patched
 
 pytestmark = pytest.mark.django_db
 
 FAILED, CANCELLED = str(RunState.FAILED), str(RunState.CANCELLED)
-STORES = ("chosen", "portable", "memory")
+STORES = ("database", "memory")
 
 
 @dataclass(frozen=True)
@@ -212,11 +209,10 @@ VERBS = {
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> Iterator[Runtime]:
     """The runtime with this store, at a fixed time; it sends no notifications."""
-    stores: dict[str, Callable[[], Store]] = {"portable": lambda: OrmStore(conf.DATABASE), "memory": MemoryStore}
     made = runtime.production()
     made = replace(
         made,
-        store=stores.get(request.param, lambda: made.store)(),
+        store=MemoryStore() if request.param == "memory" else made.store,
         now=lambda: NOW,
         notify=lambda _queues: None,
         notify_at=lambda _queue, _moment: None,

@@ -29,7 +29,7 @@ from durable.core.records import Batch
 from durable.inspection import exported, history_tree, read_entry_detail
 from durable.models import Entry, OperatorAction, Run
 from durable.runtime import Runtime
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 CALLS: list[str] = []
 OPS = Actor("cli", label="ops")
@@ -86,10 +86,10 @@ def odd(ctx: Context, kind: str) -> Any:
     return ctx.loop("rounds", body, state=1)
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
+@pytest.fixture
+def at(db: None) -> Iterator[Runtime]:
     CALLS.clear()
-    with in_force(request.param) as at:
+    with in_force() as at:
         yield at
 
 

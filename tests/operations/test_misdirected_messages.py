@@ -11,7 +11,7 @@ from durable.core.errors import MessageConflictError, MessageNotPendingError
 from durable.models import OperatorAction
 from durable.operations.audit import Actor, acting_as
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 pytestmark = pytest.mark.django_db
 
@@ -23,14 +23,14 @@ def waiting(ctx: Context) -> str:
     return f"{message.id} {message.body}"
 
 
-@pytest.fixture(params=[*STORES, "memory"], autouse=True)
+@pytest.fixture(params=["database", "memory"], autouse=True)
 def _store(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "memory":
         with Harness():
             _begin()
             yield
     else:
-        with in_force(request.param):
+        with in_force():
             _begin()
             yield
 

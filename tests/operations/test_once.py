@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 
 from durable import DurableError, MessageConflictError, RunConflictError, get_run, workflow
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force
+from tests.support.stores import in_force
 
 pytestmark = pytest.mark.django_db
 
@@ -25,9 +25,9 @@ def waits(ctx: Any, number: int = 0) -> int:
     return number
 
 
-@pytest.fixture(params=["memory", *STORES])
+@pytest.fixture(params=["memory", "database"])
 def store(request: pytest.FixtureRequest) -> Iterator[None]:
-    with Harness() if request.param == "memory" else in_force(request.param):
+    with Harness() if request.param == "memory" else in_force():
         yield
 
 

@@ -18,7 +18,7 @@ from durable.crypto import FernetCodec
 from durable.inspection import collect_findings, explain_fully, key_note, key_of, worker_overview
 from durable.models import Run
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 pytestmark = pytest.mark.django_db
 
@@ -53,7 +53,7 @@ def fail() -> None:
         raise CriticalError("not today")
 
 
-@pytest.fixture(params=["memory", *STORES])
+@pytest.fixture(params=["memory", "database"])
 def run_all(request: pytest.FixtureRequest) -> Iterator[Callable[[], object]]:
     meanwhile.clear()
     broken[:] = [True]
@@ -61,7 +61,7 @@ def run_all(request: pytest.FixtureRequest) -> Iterator[Callable[[], object]]:
         with Harness() as harness:
             yield harness.settle
     else:
-        with in_force(request.param):
+        with in_force():
             yield settle
 
 
@@ -186,9 +186,8 @@ def test_texts_that_belong_to_their_place(run_all: Callable[[], object]) -> None
         runtime.deactivate(bound)
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_the_page_why_and_the_doctor_say_it(name: str) -> None:
-    with in_force(name):
+def test_the_page_why_and_the_doctor_say_it() -> None:
+    with in_force():
         first = send("a", at_most=1)
         meanwhile[:] = [lambda: send("b"), lambda: first.send("add", "to this run"), lambda: first.send("add", "too")]
         settle()

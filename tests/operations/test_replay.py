@@ -30,7 +30,7 @@ from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run
 from durable.operations import audit
 from durable.operations.audit import Actor
 from durable.runtime import Runtime
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 CALLS: list[str] = []
 KEYS: list[str] = []
@@ -66,11 +66,11 @@ def fulfil(ctx: Context, order: int) -> list[Any]:
     return [message.body, started.isoformat()]
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
+@pytest.fixture
+def at(db: None) -> Iterator[Runtime]:
     CALLS.clear()
     KEYS.clear()
-    with in_force(request.param) as at:
+    with in_force() as at:
         yield at
 
 

@@ -13,7 +13,7 @@ from durable.models import Run
 from durable.operations import replay_preview
 from durable.operations.replay_starts import StartsAgain
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 KEYS: list[str] = []
 
@@ -57,14 +57,14 @@ def looping(ctx: Context) -> int:
     return ctx.step("report", int)
 
 
-@pytest.fixture(params=[*STORES, "memory"])
+@pytest.fixture(params=["database", "memory"])
 def store(request: pytest.FixtureRequest, db: None) -> Iterator[None]:
     KEYS.clear()
     if request.param == "memory":
         with Harness():
             yield
     else:
-        with in_force(request.param):
+        with in_force():
             yield
 
 
@@ -150,9 +150,8 @@ def test_the_children_of_pruned_iterations_are_counted(
     assert len(KEYS) - before == plan.counts.started_children
 
 
-@pytest.mark.parametrize("store_name", STORES)
-def test_a_plan_lists_the_first_operations_and_counts_all(db: None, store_name: str) -> None:
-    with in_force(store_name):
+def test_a_plan_lists_the_first_operations_and_counts_all(db: None) -> None:
+    with in_force():
         many.using(id="one").start()
         ended("one")
         plan = get_run("one").plan_replay("before")

@@ -23,7 +23,7 @@ from durable.operations.queries import record
 from durable.operations.replay_plan import ReplayPlan, build_plan
 from durable.runtime import Runtime
 from tests.operations.histories import BEGAN, made_history
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 
 @contextmanager
@@ -41,9 +41,9 @@ def rests(ctx: Context) -> None:
     ctx.sleep("b", "30 days")
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as at:
+@pytest.fixture
+def at(db: None) -> Iterator[Runtime]:
+    with in_force() as at:
         yield at
 
 

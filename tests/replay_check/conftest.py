@@ -71,7 +71,7 @@ class Deploys:
 
 @pytest.fixture
 def deploys(db: None) -> Iterator[Deploys]:
-    with in_force("chosen") as at:
+    with in_force() as at:
         made = Deploys(at)
         yield made
         made.withdraw()

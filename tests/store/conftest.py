@@ -15,8 +15,8 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from durable.store import Store
 from durable.store.memory import MemoryStore
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
 from tests.store.emptying import TABLES, empty
@@ -48,17 +48,10 @@ def postgres_alias(
 
 
 @pytest.fixture
-def sqlite_store(sqlite_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[OrmStore]:
+def sqlite_store(sqlite_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[SQLiteStore]:
     with django_db_blocker.unblock():
         empty(sqlite_alias)
-        yield OrmStore(sqlite_alias)
-
-
-@pytest.fixture
-def portable_store(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> Iterator[OrmStore]:
-    with django_db_blocker.unblock():
-        empty(postgres_alias)
-        yield OrmStore(postgres_alias)
+        yield SQLiteStore(sqlite_alias)
 
 
 @pytest.fixture
@@ -68,24 +61,17 @@ def postgres_store(postgres_alias: str, django_db_blocker: DjangoDbBlocker) -> I
         yield PostgresStore(postgres_alias)
 
 
-@pytest.fixture(params=["memory", "sqlite_store", "portable_store", "postgres_store"])
+@pytest.fixture(params=["memory", "sqlite_store", "postgres_store"])
 def store(request: pytest.FixtureRequest) -> Store:
     """Every store in turn."""
     found: Store = MemoryStore() if request.param == "memory" else request.getfixturevalue(request.param)
     return found
 
 
-@pytest.fixture(params=["sqlite_store", "portable_store", "postgres_store"])
-def database_store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
+@pytest.fixture(params=["sqlite_store", "postgres_store"])
+def database_store(request: pytest.FixtureRequest) -> SQLiteStore | PostgresStore:
     """Every store on a database in turn."""
-    found: OrmStore | PostgresStore = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture(params=["portable_store", "postgres_store"])
-def locking_store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
-    """Every store with row locks in turn."""
-    found: OrmStore | PostgresStore = request.getfixturevalue(request.param)
+    found: SQLiteStore | PostgresStore = request.getfixturevalue(request.param)
     return found
 
 

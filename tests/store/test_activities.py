@@ -15,8 +15,8 @@ from durable.models import Activity as ActivityModel
 from durable.models import Run
 from durable.store import Store
 from durable.store.memory import MemoryStore
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, NOW, a_run, at, the
 
@@ -55,7 +55,7 @@ def noted(store: Store) -> list[Activity]:
     """The activities of the store by run and location."""
     if isinstance(store, MemoryStore):
         return sorted(store._activities.running(), key=lambda each: (each.run_id, each.location))
-    assert isinstance(store, OrmStore | PostgresStore)
+    assert isinstance(store, SQLiteStore | PostgresStore)
     names = list(Activity.__slots__)
     rows = ActivityModel.objects.using(store.alias).order_by("run_id", "location")
     return [Activity(**{name: getattr(row, name) for name in names}) for row in rows]
@@ -149,7 +149,7 @@ def test_what_operators_ask_is_sent_until_it_is_answered(store: Store) -> None:
     assert store.ask_activities(replace(run, fence=fence + 1), "", NOW, stack=True) == []
 
 
-def test_a_stack_of_any_text_is_stored(database_store: OrmStore | PostgresStore) -> None:
+def test_a_stack_of_any_text_is_stored(database_store: SQLiteStore | PostgresStore) -> None:
     store, fence = database_store, held(database_store)
     store.report([running(fence)], [], [])
     store.ask_activities(the(store, "run"), "", NOW, stack=True)
@@ -171,7 +171,7 @@ def test_what_was_asked_of_an_attempt_is_not_asked_of_the_next(store: Store) -> 
     assert store.report([], [], ["run"]) == ({}, [])
 
 
-def test_only_live_leases_have_current_activities(database_store: OrmStore | PostgresStore) -> None:
+def test_only_live_leases_have_current_activities(database_store: SQLiteStore | PostgresStore) -> None:
     store, fence = database_store, held(database_store)
     store.report([running(fence)], [], [])
     rows = ActivityModel.objects.using(store.alias)

@@ -16,7 +16,6 @@ from django.db import connections
 from durable.core import transitions
 from durable.core.records import ENDED, RunChange, RunState
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Actor, Pools, both
 from tests.store.conftest import POSTGRES
@@ -26,7 +25,6 @@ from tests.store.making import LEASE, NOW, a_message, a_run, at, commit, park, s
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
-LockingStore = OrmStore | PostgresStore
 TABLES = ("durable_queuemessage", "durable_cascade", "durable_child", "durable_run")
 
 
@@ -46,8 +44,8 @@ def family(store: Store, *children: str, is_parked: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_parent_parks_while_its_child_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_parent_parks_while_its_child_ends(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = family(store, "a", is_parked=False)
@@ -68,8 +66,8 @@ def test_a_parent_parks_while_its_child_ends(locking_store: LockingStore, pools:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_the_last_two_children_end(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         family(store, "a", "b")
@@ -86,11 +84,11 @@ def cancel(store: Store, run_id: str) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_parent_is_cancelled_while_it_starts_a_child(
-    locking_store: LockingStore,
+    postgres_store: PostgresStore,
     pools: Pools,
     order: str,
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")
@@ -110,8 +108,8 @@ def test_a_parent_is_cancelled_while_it_starts_a_child(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_parent_and_its_child_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_parent_and_its_child_end(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         family(store, "a")
@@ -130,8 +128,8 @@ def test_a_parent_and_its_child_end(locking_store: LockingStore, pools: Pools, o
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_child_is_claimed_while_its_parent_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_child_is_claimed_while_its_parent_ends(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")
@@ -151,11 +149,11 @@ def test_a_child_is_claimed_while_its_parent_ends(locking_store: LockingStore, p
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_parent_is_recovered_while_the_sweep_ends_its_children(
-    locking_store: LockingStore,
+    postgres_store: PostgresStore,
     pools: Pools,
     order: str,
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")
@@ -194,13 +192,13 @@ def cancelled(run: Any) -> RunChange:
 @pytest.mark.parametrize(("parent_id", "child_id"), [("a", "b"), ("b", "a")])
 @pytest.mark.parametrize("end", ENDS)
 def test_a_parent_sends_to_its_child_while_that_ends(
-    locking_store: LockingStore, pools: Pools, parent_id: str, child_id: str, end: str
+    postgres_store: PostgresStore, pools: Pools, parent_id: str, child_id: str, end: str
 ) -> None:
     """The end has the child's row when the parent asks for it, and then asks for the parent's row.
 
     That is a deadlock if the parent's commit has locked its own row.
     """
-    store = locking_store
+    store = postgres_store
     empty(POSTGRES, *TABLES)
     held = started(store, parent_id)
     start_children(store, held, a_child(child_id, parent_id, created_at=at(1), wake_at=None))
@@ -224,9 +222,9 @@ def test_a_parent_sends_to_its_child_while_that_ends(
 
 @pytest.mark.parametrize("other_id", ["a", "z"])
 def test_a_child_sends_in_its_last_commit_to_a_run_that_its_parent_sends_to(
-    locking_store: LockingStore, pools: Pools, other_id: str
+    postgres_store: PostgresStore, pools: Pools, other_id: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for other_since in (at(-10), at(10)):
         empty(POSTGRES, *TABLES)
         store.create([a_run(other_id, created_at=other_since)])

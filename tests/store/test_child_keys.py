@@ -13,7 +13,6 @@ from durable.core.limits import NewRun
 from durable.core.records import Batch, ChildRecord, ChildStart, RunChange, RunRecord, RunState
 from durable.store import Store
 from durable.store.base import ChildIdTaken, ChildKeyTaken
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
@@ -22,7 +21,6 @@ from tests.store.family import finish, start_children
 from tests.store.making import LEASE, NOW, a_run, an_entry, at, park, started, the
 from tests.support.transitions import CALLS
 
-LockingStore = OrmStore | PostgresStore
 TABLES = ("durable_runkey", "durable_cascade", "durable_child", "durable_entry", "durable_run")
 
 
@@ -116,7 +114,7 @@ def test_the_end_of_a_parent_frees_the_keys_of_its_children(store: Store) -> Non
 # -- two connections
 
 
-def starting(store: LockingStore, held: RunRecord, *starts: ChildStart) -> Callable[[], str]:
+def starting(store: PostgresStore, held: RunRecord, *starts: ChildStart) -> Callable[[], str]:
     """The commit of a parent, which says whether it has started its children."""
 
     def start() -> str:
@@ -142,8 +140,8 @@ def open_ones() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_parents_start_children_with_one_key(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_parents_start_children_with_one_key(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         p, q = started(store, "p"), started(store, "q")
@@ -162,8 +160,8 @@ def test_two_parents_start_children_with_one_key(locking_store: LockingStore, po
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_parents_take_two_keys_in_other_orders(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_parents_take_two_keys_in_other_orders(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         p, q = started(store, "p"), started(store, "q")
@@ -188,10 +186,10 @@ def test_two_parents_take_two_keys_in_other_orders(locking_store: LockingStore, 
 @pytest.mark.postgres
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_child_ends_while_its_parent_starts_another_with_its_key(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
     """The end frees the key and locks the parent then; the commit must not lock them the other way round."""
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")
@@ -209,8 +207,8 @@ def test_a_child_ends_while_its_parent_starts_another_with_its_key(
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_start_and_the_start_of_a_child(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_start_and_the_start_of_a_child(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")

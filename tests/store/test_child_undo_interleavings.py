@@ -17,7 +17,6 @@ from durable.core.child_rollback import change_of
 from durable.core.errors import InvalidTransitionError
 from durable.core.records import ENDED, Batch, EntryStatus, Request, RunChange, RunRecord, RunState
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
 from tests.store.conftest import POSTGRES
@@ -28,11 +27,10 @@ from tests.support.transitions import CALLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
-LockingStore = OrmStore | PostgresStore
 TABLES = ("durable_entrymetadata", "durable_entry", "durable_cascade", "durable_child", "durable_run")
 
 
-def family(store: LockingStore, state: str) -> None:
+def family(store: PostgresStore, state: str) -> None:
     """A parent that waits for its child, which has one step with a handler left to run, in this state."""
     held = started(store, "parent")
     start_children(store, held, a_child("c"))
@@ -63,7 +61,7 @@ def undo(store: Store) -> RunRecord:
     return store.change("c", lambda run, entries: change_of(run, entries, "parent", at(3)))
 
 
-def end_by_its_worker(store: LockingStore) -> Callable[[], Any]:
+def end_by_its_worker(store: PostgresStore) -> Callable[[], Any]:
     held = the(store, "c")
 
     def end() -> str:
@@ -74,11 +72,11 @@ def end_by_its_worker(store: LockingStore) -> Callable[[], Any]:
     return end
 
 
-def claim(store: LockingStore) -> Callable[[], Any]:
+def claim(store: PostgresStore) -> Callable[[], Any]:
     return lambda: store.claim_run("c", now=NOW, lease_until=NOW + LEASE, worker="x")
 
 
-OTHERS: dict[str, tuple[str, Callable[[LockingStore], Callable[[], Any]]]] = {
+OTHERS: dict[str, tuple[str, Callable[[PostgresStore], Callable[[], Any]]]] = {
     "its worker ends it": (RunState.RUNNING, end_by_its_worker),
     "an operator cancels it": (RunState.SLEEPING, lambda store: lambda: call(store, "cancelled_at_once")),
     "a worker claims it": (RunState.PENDING, claim),
@@ -90,8 +88,8 @@ OTHERS: dict[str, tuple[str, Callable[[LockingStore], Callable[[], Any]]]] = {
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_child_is_undone_while(locking_store: LockingStore, pools: Pools, order: str, name: str) -> None:
-    store = locking_store
+def test_a_child_is_undone_while(postgres_store: PostgresStore, pools: Pools, order: str, name: str) -> None:
+    store = postgres_store
     state, other = OTHERS[name]
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)

@@ -19,7 +19,6 @@ from durable.core.fences import is_of_first_claim
 from durable.core.records import Activity, Batch, Hold, HoldKind, RunChange, RunRecord
 from durable.models import Activity as ActivityRow
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.patience import RowsLocked
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
@@ -92,138 +91,140 @@ def claim(store: Store, seconds: float = 0, limit: int = 1, worker: str = "w2") 
     return store.claim(queues=["q"], now=at(seconds), lease_until=at(seconds) + LEASE, worker=worker, limit=limit)
 
 
-LockingStore = OrmStore | PostgresStore
-
-
-def test_a_late_commit_waits_for_a_claim_and_is_refused(locking_store: LockingStore, threads: Threads) -> None:
-    held = started(locking_store)
+def test_a_late_commit_waits_for_a_claim_and_is_refused(postgres_store: PostgresStore, threads: Threads) -> None:
+    held = started(postgres_store)
     batch = {
         "entries": [an_entry("late")],
         "sends": [a_message("run")],
         "run": {"summary": "late"},
         "park_change_seq": held.change_seq,
     }
-    with open_transaction(locking_store, threads, lambda: claim(locking_store, 60)):
-        late = threads.start(lambda: commit(locking_store, held, **batch))
+    with open_transaction(postgres_store, threads, lambda: claim(postgres_store, 60)):
+        late = threads.start(lambda: commit(postgres_store, held, **batch))
         wait_for_lock_waiters()
     with pytest.raises(LeaseLost):
         late.result(DEADLINE)
-    assert locking_store.load("run") == []
-    assert locking_store.messages("run") == []
-    assert the(locking_store).fence > held.fence
-    assert the(locking_store).summary == ""
+    assert postgres_store.load("run") == []
+    assert postgres_store.messages("run") == []
+    assert the(postgres_store).fence > held.fence
+    assert the(postgres_store).summary == ""
 
 
-def test_a_late_one_step_commit_waits_for_a_claim_and_is_refused(locking_store: LockingStore, threads: Threads) -> None:
-    held = started(locking_store)
-    with open_transaction(locking_store, threads, lambda: claim(locking_store, 60)):
-        late = threads.start(lambda: commit(locking_store, held, entries=[an_entry("late")]))
+def test_a_late_one_step_commit_waits_for_a_claim_and_is_refused(
+    postgres_store: PostgresStore, threads: Threads
+) -> None:
+    held = started(postgres_store)
+    with open_transaction(postgres_store, threads, lambda: claim(postgres_store, 60)):
+        late = threads.start(lambda: commit(postgres_store, held, entries=[an_entry("late")]))
         wait_for_lock_waiters()
     with pytest.raises(LeaseLost):
         late.result(DEADLINE)
-    assert locking_store.load("run") == []
+    assert postgres_store.load("run") == []
 
 
-def test_a_claim_passes_by_a_run_that_is_being_written(locking_store: LockingStore, threads: Threads) -> None:
-    held = started(locking_store)
-    locking_store.create([a_run("other", wake_at=at(1))])
-    with open_transaction(locking_store, threads, lambda: commit(locking_store, held, entries=[an_entry()])):
-        assert [run.id for run in claim(locking_store, 60, limit=5)] == ["other"]
-    assert [run.id for run in claim(locking_store, 60, limit=5)] == ["run"]
+def test_a_claim_passes_by_a_run_that_is_being_written(postgres_store: PostgresStore, threads: Threads) -> None:
+    held = started(postgres_store)
+    postgres_store.create([a_run("other", wake_at=at(1))])
+    with open_transaction(postgres_store, threads, lambda: commit(postgres_store, held, entries=[an_entry()])):
+        assert [run.id for run in claim(postgres_store, 60, limit=5)] == ["other"]
+    assert [run.id for run in claim(postgres_store, 60, limit=5)] == ["run"]
 
 
 def test_a_run_that_is_prolonged_under_a_waiting_take_over_stays_with_its_worker(
-    locking_store: LockingStore, threads: Threads
+    postgres_store: PostgresStore, threads: Threads
 ) -> None:
-    held = started(locking_store)
-    with open_transaction(locking_store, threads, lambda: locking_store.renew([("run", held.fence)], at(500))):
-        taking = threads.start(lambda: locking_store.claim_run("run", now=at(60), lease_until=at(90), worker="w2"))
+    held = started(postgres_store)
+    with open_transaction(postgres_store, threads, lambda: postgres_store.renew([("run", held.fence)], at(500))):
+        taking = threads.start(lambda: postgres_store.claim_run("run", now=at(60), lease_until=at(90), worker="w2"))
         wait_for_lock_waiters()
     assert taking.result(DEADLINE) is None
-    assert the(locking_store).fence == held.fence
+    assert the(postgres_store).fence == held.fence
 
 
-def test_a_renewal_passes_by_a_run_that_somebody_has_locked(locking_store: LockingStore, threads: Threads) -> None:
-    held = [(name, started(locking_store, name).fence) for name in ("free", "locked", "parked", "released")]
-    lost = ("lost", started(locking_store, "lost").fence)
-    assert locking_store.claim_run("lost", now=at(60), lease_until=at(600), worker="w2") is not None
-    locking_store.release(held[-1:], NOW)
-    park(locking_store, the(locking_store, "parked"))
-    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message("locked"))):
-        assert locking_store.renew([*held, lost], at(500)) == ({"free": ""}, frozenset({"locked"}))
-        assert locking_store.renew(held[1:2], at(500)) == ({}, frozenset({"locked"}))
-    assert (the(locking_store, "free").lease_expires_at, the(locking_store, "locked").lease_expires_at) == (
+def test_a_renewal_passes_by_a_run_that_somebody_has_locked(postgres_store: PostgresStore, threads: Threads) -> None:
+    held = [(name, started(postgres_store, name).fence) for name in ("free", "locked", "parked", "released")]
+    lost = ("lost", started(postgres_store, "lost").fence)
+    assert postgres_store.claim_run("lost", now=at(60), lease_until=at(600), worker="w2") is not None
+    postgres_store.release(held[-1:], NOW)
+    park(postgres_store, the(postgres_store, "parked"))
+    with open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message("locked"))):
+        assert postgres_store.renew([*held, lost], at(500)) == ({"free": ""}, frozenset({"locked"}))
+        assert postgres_store.renew(held[1:2], at(500)) == ({}, frozenset({"locked"}))
+    assert (the(postgres_store, "free").lease_expires_at, the(postgres_store, "locked").lease_expires_at) == (
         at(500),
         at(30),
     )
-    assert locking_store.renew(held[:2], at(501)) == ({"free": "", "locked": ""}, frozenset())
+    assert postgres_store.renew(held[:2], at(501)) == ({"free": "", "locked": ""}, frozenset())
 
 
 @pytest.mark.parametrize("due_at", [None, at(90)])
 def test_a_release_passes_by_a_run_that_somebody_has_locked(
-    locking_store: LockingStore, threads: Threads, due_at: datetime | None
+    postgres_store: PostgresStore, threads: Threads, due_at: datetime | None
 ) -> None:
-    held = [(name, started(locking_store, name).fence) for name in ("free", "locked")]
-    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message("locked"))):
-        assert locking_store.release(held, NOW, due_at=due_at) == {"locked"}
-        assert [the(locking_store, each).lease_expires_at for each, _ in held] == [None, at(30)]
-    assert locking_store.release(held, NOW, due_at=due_at) == frozenset()
-    assert [the(locking_store, each).wake_at for each, _ in held] == [due_at or NOW] * 2
+    held = [(name, started(postgres_store, name).fence) for name in ("free", "locked")]
+    with open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message("locked"))):
+        assert postgres_store.release(held, NOW, due_at=due_at) == {"locked"}
+        assert [the(postgres_store, each).lease_expires_at for each, _ in held] == [None, at(30)]
+    assert postgres_store.release(held, NOW, due_at=due_at) == frozenset()
+    assert [the(postgres_store, each).wake_at for each, _ in held] == [due_at or NOW] * 2
 
 
-def test_a_change_that_does_not_wait_for_a_lock_is_refused(locking_store: LockingStore, threads: Threads) -> None:
-    started(locking_store)
+def test_a_change_that_does_not_wait_for_a_lock_is_refused(postgres_store: PostgresStore, threads: Threads) -> None:
+    started(postgres_store)
 
     def change(run_id: str = "run") -> RunRecord:
-        return locking_store.change(run_id, lambda _run, _entries: RunChange(run={"summary": "x"}), wait=False)
+        return postgres_store.change(run_id, lambda _run, _entries: RunChange(run={"summary": "x"}), wait=False)
 
-    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message())), pytest.raises(RowsLocked):
+    with (
+        open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message())),
+        pytest.raises(RowsLocked),
+    ):
         change()
-    assert the(locking_store).summary == ""
+    assert the(postgres_store).summary == ""
     assert change().summary == "x"
     with pytest.raises(RunNotFoundError):
         change("none")
 
 
 def test_a_release_of_starts_passes_by_a_run_that_somebody_has_locked(
-    locking_store: LockingStore, threads: Threads
+    postgres_store: PostgresStore, threads: Threads
 ) -> None:
     hold = Hold(kind=HoldKind.WORKFLOW, name="w", held_at=NOW, held_by="", reason="")
-    locking_store.hold(hold)
-    locking_store.create([a_run(each) for each in "abc"])
-    locking_store.lift(hold.kind, hold.name)
-    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message("b"))):
-        assert [run.id for run in locking_store.release_starts(NOW, 9)] == ["a", "c"]
-        assert locking_store.release_starts(NOW, 9) == []
-    assert [run.id for run in locking_store.release_starts(NOW, 9)] == ["b"]
+    postgres_store.hold(hold)
+    postgres_store.create([a_run(each) for each in "abc"])
+    postgres_store.lift(hold.kind, hold.name)
+    with open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message("b"))):
+        assert [run.id for run in postgres_store.release_starts(NOW, 9)] == ["a", "c"]
+        assert postgres_store.release_starts(NOW, 9) == []
+    assert [run.id for run in postgres_store.release_starts(NOW, 9)] == ["b"]
 
 
 def test_nothing_about_activities_waits_for_what_somebody_has_locked(
-    locking_store: LockingStore, threads: Threads
+    postgres_store: PostgresStore, threads: Threads
 ) -> None:
     """An operator's transaction, say, that has asked for a stack and goes on."""
-    runs = [started(locking_store, name) for name in ("free", "run")]
+    runs = [started(postgres_store, name) for name in ("free", "run")]
     free, asked = (
         Activity(
             run_id=run.id, location="it", attempt=1, kind="step", fence=run.fence, worker="w", began_at=NOW, timeout=0.0
         )
         for run in runs
     )
-    locking_store.report([free, asked], [], [])
-    rows = ActivityRow.objects.using(locking_store.alias)
-    locking_store.ask_activities(runs[0], "", NOW, abandon=True)
-    [wish] = locking_store.report([], [], ["free", "run"])[1]
-    with open_transaction(locking_store, threads, lambda: locking_store.ask_activities(runs[1], "", NOW, stack=True)):
+    postgres_store.report([free, asked], [], [])
+    rows = ActivityRow.objects.using(postgres_store.alias)
+    postgres_store.ask_activities(runs[0], "", NOW, abandon=True)
+    [wish] = postgres_store.report([], [], ["free", "run"])[1]
+    with open_transaction(postgres_store, threads, lambda: postgres_store.ask_activities(runs[1], "", NOW, stack=True)):
         for begun, ended in [([replace(asked, attempt=2)], [free]), ([], [free, asked])]:
             with pytest.raises(RowsLocked):
-                locking_store.report(begun, ended, ["free", "run"])
+                postgres_store.report(begun, ended, ["free", "run"])
         assert rows.filter(attempt=1).count() == 2
-        assert locking_store.report([], [], ["free", "run"]) == ({}, [wish])
-        locking_store.answer_stack(replace(wish, run_id="run"), "frames", NOW)
-        locking_store.release([(run.id, run.fence) for run in runs], NOW)
-        locking_store.forget_activities()
+        assert postgres_store.report([], [], ["free", "run"]) == ({}, [wish])
+        postgres_store.answer_stack(replace(wish, run_id="run"), "frames", NOW)
+        postgres_store.release([(run.id, run.fence) for run in runs], NOW)
+        postgres_store.forget_activities()
     assert sorted(rows.values_list("run_id", "stack")) == [("free", ""), ("run", "")]
-    locking_store.forget_activities()
+    postgres_store.forget_activities()
     assert not rows.exists()
 
 
@@ -251,86 +252,86 @@ def test_two_processes_that_create_one_id_at_once_both_get_its_row(database_stor
             assert sorted([one[1], two[1]]) == [False, True]
 
 
-def test_a_create_waits_for_another_one_of_the_same_id(locking_store: LockingStore, threads: Threads) -> None:
-    with open_transaction(locking_store, threads, lambda: locking_store.create([a_run("run", workflow="first")])):
-        second = threads.start(lambda: locking_store.create([a_run("run", workflow="second"), a_run("new")]))
+def test_a_create_waits_for_another_one_of_the_same_id(postgres_store: PostgresStore, threads: Threads) -> None:
+    with open_transaction(postgres_store, threads, lambda: postgres_store.create([a_run("run", workflow="first")])):
+        second = threads.start(lambda: postgres_store.create([a_run("run", workflow="second"), a_run("new")]))
         wait_for_lock_waiters()
     [(run, new), (_, other)] = second.result(DEADLINE)
     assert (run.workflow, new, other) == ("first", False, True)
 
 
-def test_messages_are_ordered_as_their_senders_commit(locking_store: LockingStore, threads: Threads) -> None:
-    started(locking_store)
-    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message(body="first"))):
-        second = threads.start(lambda: sent(locking_store, a_message(body="second")))
+def test_messages_are_ordered_as_their_senders_commit(postgres_store: PostgresStore, threads: Threads) -> None:
+    started(postgres_store)
+    with open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message(body="first"))):
+        second = threads.start(lambda: sent(postgres_store, a_message(body="second")))
         wait_for_lock_waiters()
-        assert locking_store.messages("run") == []
+        assert postgres_store.messages("run") == []
     assert second.result(DEADLINE).order == 2
-    assert [(m.body, m.order) for m in locking_store.messages("run")] == [("first", 1), ("second", 2)]
-    assert the(locking_store).message_count == 2
+    assert [(m.body, m.order) for m in postgres_store.messages("run")] == [("first", 1), ("second", 2)]
+    assert the(postgres_store).message_count == 2
 
 
 def test_a_send_from_a_workflow_takes_its_order_after_one_from_outside(
-    locking_store: LockingStore, threads: Threads
+    postgres_store: PostgresStore, threads: Threads
 ) -> None:
-    held = started(locking_store, "sender")
-    locking_store.create([a_run()])
-    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message(body="first"))):
-        second = threads.start(lambda: commit(locking_store, held, sends=[a_message(body="second")]))
+    held = started(postgres_store, "sender")
+    postgres_store.create([a_run()])
+    with open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message(body="first"))):
+        second = threads.start(lambda: commit(postgres_store, held, sends=[a_message(body="second")]))
         wait_for_lock_waiters()
     second.result(DEADLINE)
-    assert [m.body for m in locking_store.messages("run")] == ["first", "second"]
+    assert [m.body for m in postgres_store.messages("run")] == ["first", "second"]
 
 
 def test_an_idempotency_id_that_another_sender_is_storing_is_waited_for(
-    locking_store: LockingStore, threads: Threads
+    postgres_store: PostgresStore, threads: Threads
 ) -> None:
-    started(locking_store)
+    started(postgres_store)
     first: list[Any] = []
     with open_transaction(
-        locking_store, threads, lambda: first.append(sent(locking_store, a_message(idempotency_id="x", body="1")))
+        postgres_store, threads, lambda: first.append(sent(postgres_store, a_message(idempotency_id="x", body="1")))
     ):
-        second = threads.start(lambda: locking_store.send([a_message(idempotency_id="x", body="2"), a_message()]))
+        second = threads.start(lambda: postgres_store.send([a_message(idempotency_id="x", body="2"), a_message()]))
         wait_for_lock_waiters()
     [again, new], _ = second.result(DEADLINE)
     assert [again] == first
     assert new is not None
-    assert [m.body for m in locking_store.messages("run")] == ["1", '"hi"']
-    assert the(locking_store).message_count == new.order
+    assert [m.body for m in postgres_store.messages("run")] == ["1", '"hi"']
+    assert the(postgres_store).message_count == new.order
 
 
-def test_a_run_that_parks_while_a_message_is_being_sent_is_due(locking_store: LockingStore, threads: Threads) -> None:
-    held = started(locking_store)
-    with open_transaction(locking_store, threads, lambda: sent(locking_store, a_message())):
-        parking = threads.start(lambda: park(locking_store, held, waiting_for="/mail/"))
+def test_a_run_that_parks_while_a_message_is_being_sent_is_due(postgres_store: PostgresStore, threads: Threads) -> None:
+    held = started(postgres_store)
+    with open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message())):
+        parking = threads.start(lambda: park(postgres_store, held, waiting_for="/mail/"))
         wait_for_lock_waiters()
     assert parking.result(DEADLINE).queues_to_notify == {"q"}
-    assert the(locking_store).wake_at == NOW
+    assert the(postgres_store).wake_at == NOW
 
 
-def test_a_message_sent_while_a_run_parks_wakes_it(locking_store: LockingStore, threads: Threads) -> None:
-    held = started(locking_store)
-    with open_transaction(locking_store, threads, lambda: park(locking_store, held, waiting_for="/mail/")):
-        sending = threads.start(lambda: locking_store.send([a_message(sent_at=at(3))]))
+def test_a_message_sent_while_a_run_parks_wakes_it(postgres_store: PostgresStore, threads: Threads) -> None:
+    held = started(postgres_store)
+    with open_transaction(postgres_store, threads, lambda: park(postgres_store, held, waiting_for="/mail/")):
+        sending = threads.start(lambda: postgres_store.send([a_message(sent_at=at(3))]))
         wait_for_lock_waiters()
     assert sending.result(DEADLINE)[1] == {"q"}
-    assert the(locking_store).wake_at == at(3)
+    assert the(postgres_store).wake_at == at(3)
 
 
 def test_of_two_operators_the_second_decides_by_what_the_first_did(
-    locking_store: LockingStore, threads: Threads
+    postgres_store: PostgresStore, threads: Threads
 ) -> None:
-    started(locking_store)
+    started(postgres_store)
     seen: list[str] = []
 
     def decide(run: RunRecord, entries: object) -> RunChange:
         seen.append(run.summary)
         return RunChange(run={"summary": run.summary + "x"})
 
-    with open_transaction(locking_store, threads, lambda: locking_store.change("run", decide)):
-        second = threads.start(lambda: locking_store.change("run", decide))
+    with open_transaction(postgres_store, threads, lambda: postgres_store.change("run", decide)):
+        second = threads.start(lambda: postgres_store.change("run", decide))
         wait_for_lock_waiters()
-    assert second.result(DEADLINE).summary == the(locking_store).summary == "xx"
+    assert second.result(DEADLINE).summary == the(postgres_store).summary == "xx"
     assert seen == ["", "x"]
 
 

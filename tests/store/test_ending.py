@@ -25,15 +25,15 @@ from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.store import Store
 from durable.store.base import ChildIdTaken
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from durable.store.row_rules import CASCADED_AT_ONCE
 from durable.store.sql_functions import PATCHED
+from durable.store.sqlite import SQLiteStore
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import LEASE, NOW, a_run, at, commit, park, started, the
 from tests.support.transitions import CALLS, columns_of, ends, odd_run, patched
 
-DatabaseStores = OrmStore | PostgresStore
+DatabaseStores = SQLiteStore | PostgresStore
 ENDS = [name for name in TRANSITIONS if ends(name)]
 
 

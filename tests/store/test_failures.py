@@ -18,8 +18,8 @@ from durable.models import Cause as CauseModel
 from durable.models import CauseBuild, Failure
 from durable.models.causes import names_of
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.conftest import POSTGRES
 from tests.store.family import a_child, start_children
 from tests.store.making import DECLINED, HOSTILE, LEASE, NOW, a_failure, a_run, at, commit, finished, started, the
@@ -107,7 +107,7 @@ def test_a_name_differs_with_each_part() -> None:
     assert all(len(each) == 16 and int(each, 16) >= 0 for each in found)
 
 
-def test_nobody_finds_a_cause_by_trying_patterns(database_store: OrmStore | PostgresStore) -> None:
+def test_nobody_finds_a_cause_by_trying_patterns(database_store: SQLiteStore | PostgresStore) -> None:
     """Its name is shown to users who may not see its pattern."""
     failed(database_store, "a")
     name = CauseModel.objects.using(database_store.alias).get().fingerprint
@@ -117,7 +117,7 @@ def test_nobody_finds_a_cause_by_trying_patterns(database_store: OrmStore | Post
         assert names_of(DECLINED)[0] != name
 
 
-def test_a_known_cause_keeps_its_name(database_store: OrmStore | PostgresStore) -> None:
+def test_a_known_cause_keeps_its_name(database_store: SQLiteStore | PostgresStore) -> None:
     """That of earlier versions, and of keys that were rotated."""
     causes = CauseModel.objects.using(database_store.alias)
     failed(database_store, "a")
@@ -133,7 +133,7 @@ def test_a_known_cause_keeps_its_name(database_store: OrmStore | PostgresStore) 
         assert causes.count() == 2
 
 
-def test_failures_of_one_cause_share_its_row(database_store: OrmStore | PostgresStore) -> None:
+def test_failures_of_one_cause_share_its_row(database_store: SQLiteStore | PostgresStore) -> None:
     failed(database_store, "a")
     failed(database_store, "b", failed_at=at(5))
     failed(database_store, "c", cause=replace(DECLINED, pattern="other"))
@@ -145,7 +145,7 @@ def test_failures_of_one_cause_share_its_row(database_store: OrmStore | Postgres
     assert set(shared.values_list("run_id", flat=True)) == {"a", "b"}
 
 
-def test_the_builds_that_have_seen_a_cause_are_noted_once(database_store: OrmStore | PostgresStore) -> None:
+def test_the_builds_that_have_seen_a_cause_are_noted_once(database_store: SQLiteStore | PostgresStore) -> None:
     assert failed(database_store, "a", build="7f3a").build == "7f3a"
     failed(database_store, "b", build="7f3a", failed_at=at(5))
     failed(database_store, "c", build="8a0c\x00", failed_at=at(6))
@@ -165,7 +165,7 @@ def test_a_commit_that_fails_a_run_is_one_statement_too(postgres_store: Postgres
     assert ["durable_fail_2" in each["sql"] for each in captured.captured_queries] == [True] * 3
 
 
-def test_the_failure_of_a_child_names_its_parent(database_store: OrmStore | PostgresStore) -> None:
+def test_the_failure_of_a_child_names_its_parent(database_store: SQLiteStore | PostgresStore) -> None:
     start_children(database_store, started(database_store, "parent"), a_child("child"))
     database_store.create([a_run("other", parent_id="parent")])  # as a step starts one
     rows = Failure.objects.using(database_store.alias)

@@ -17,7 +17,6 @@ from durable.core import transitions
 from durable.core.location import child_token
 from durable.core.records import ENDED, OnFailure, OutgoingMessage, RunChange, RunState
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
@@ -27,7 +26,6 @@ from tests.store.making import LEASE, NOW, park, started, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
-LockingStore = OrmStore | PostgresStore
 TABLES = (
     "durable_queuemessage",
     "durable_turn",
@@ -75,8 +73,8 @@ def swept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_the_last_two_children_end(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 2)
@@ -88,8 +86,8 @@ def test_the_last_two_children_end(locking_store: LockingStore, pools: Pools, or
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_children_end_while_one_waits(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_children_end_while_one_waits(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for size, ends in product((3, 5), product(ENDS, ENDS)):
         empty(POSTGRES, *TABLES)
         grouped(store, size)
@@ -100,8 +98,8 @@ def test_two_children_end_while_one_waits(locking_store: LockingStore, pools: Po
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_child_ends_while_the_parent_parks(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_child_ends_while_the_parent_parks(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")
@@ -119,8 +117,8 @@ def test_a_child_ends_while_the_parent_parks(locking_store: LockingStore, pools:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_child_ends_while_the_parent_starts_the_next(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_child_ends_while_the_parent_starts_the_next(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")
@@ -136,8 +134,8 @@ def test_a_child_ends_while_the_parent_starts_the_next(locking_store: LockingSto
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_child_ends_while_the_parent_is_cancelled(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_child_ends_while_the_parent_is_cancelled(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 5)
@@ -153,8 +151,8 @@ def test_a_child_ends_while_the_parent_is_cancelled(locking_store: LockingStore,
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_first_failure_beside_another_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_the_first_failure_beside_another_end(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 5, on_failure=OnFailure.STOP)
@@ -166,8 +164,10 @@ def test_the_first_failure_beside_another_end(locking_store: LockingStore, pools
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_parent_cancels_the_rest_while_a_child_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_the_parent_cancels_the_rest_while_a_child_ends(
+    postgres_store: PostgresStore, pools: Pools, order: str
+) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 5, on_failure=OnFailure.STOP)
@@ -187,9 +187,9 @@ def test_the_parent_cancels_the_rest_while_a_child_ends(locking_store: LockingSt
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_last_open_child_of_a_group_that_is_over_ends_while_the_parent_parks(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 2, on_failure=OnFailure.STOP)
@@ -211,8 +211,8 @@ def test_the_last_open_child_of_a_group_that_is_over_ends_while_the_parent_parks
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_open_children_of_a_group_that_is_over_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_open_children_of_a_group_that_is_over_end(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 3, at_once=None, on_failure=OnFailure.STOP)
@@ -229,9 +229,9 @@ def test_two_open_children_of_a_group_that_is_over_end(locking_store: LockingSto
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_child_is_compensated_while_another_one_of_the_group_ends(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 2)
@@ -250,9 +250,9 @@ def test_a_child_is_compensated_while_another_one_of_the_group_ends(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_child_that_waits_is_cancelled_while_its_turn_comes(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 4)
@@ -264,9 +264,9 @@ def test_a_child_that_waits_is_cancelled_while_its_turn_comes(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_child_ends_while_somebody_has_the_row_of_the_next(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 2, at_once=1)
@@ -282,8 +282,8 @@ def test_a_child_ends_while_somebody_has_the_row_of_the_next(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_child_ends_while_the_parent_takes_it_out(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_child_ends_while_the_parent_takes_it_out(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")

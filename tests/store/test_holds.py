@@ -13,8 +13,8 @@ from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
 from durable.models import HeldStart
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, NOW, a_run, at, the
 from tests.support.locks import until_sessions_wait_for_locks
@@ -172,7 +172,7 @@ class TestAHeldWorkflow:
             assert len(captured) == 2
         assert HeldStart.objects.using(POSTGRES).count() == 3
 
-    def test_a_start_that_is_undone_leaves_nothing(self, database_store: OrmStore | PostgresStore) -> None:
+    def test_a_start_that_is_undone_leaves_nothing(self, database_store: SQLiteStore | PostgresStore) -> None:
         database_store.hold(a_hold())
 
         def start_and_raise() -> None:

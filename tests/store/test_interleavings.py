@@ -16,13 +16,10 @@ from django.db import connections
 
 from durable.core.records import RunRecord
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, Actor, Pools, play
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, a_message, an_entry, at, commit, started, the
-
-LockingStore = OrmStore | PostgresStore
 
 #: The orders of F's statement and end, `F` and `f`, and those of C.
 ORDERS: Final = ["FfCc", "FCfc", "FCcf", "CFfc", "CFcf", "CcFf"]
@@ -47,14 +44,14 @@ CLAIMS: Final[dict[str, Callable[[Store], list[RunRecord]]]] = {
 @pytest.mark.parametrize("claim", CLAIMS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_stale_commit_and_a_claim_never_both_stand(
-    locking_store: LockingStore, pools: Pools, order: str, claim: str
+    postgres_store: PostgresStore, pools: Pools, order: str, claim: str
 ) -> None:
     for number, (kind, (f_end, c_end)) in enumerate(product(COMMITS, product(ENDS, ENDS))):
-        held = renewed(locking_store, number)
+        held = renewed(postgres_store, number)
         f, c = pools
         actors = {
-            "F": Actor(f, "F commits", lambda held=held, kind=kind: COMMITS[kind](locking_store, held), f_end),  # type: ignore[misc]  # bound defaults
-            "C": Actor(c, "C claims", lambda: CLAIMS[claim](locking_store), c_end),
+            "F": Actor(f, "F commits", lambda held=held, kind=kind: COMMITS[kind](postgres_store, held), f_end),  # type: ignore[misc]  # bound defaults
+            "C": Actor(c, "C claims", lambda: CLAIMS[claim](postgres_store), c_end),
         }
         events = play(order, actors)
         accepted, taken = actors["F"].outcome != "refused", bool(actors["C"].outcome)
@@ -71,16 +68,16 @@ def test_a_stale_commit_and_a_claim_never_both_stand(
             assert taken == (not is_under_way or claim == "claim of one run"), line
         written = accepted and f_end == "COMMIT"
         moved = taken and c_end == "COMMIT"
-        row = the(locking_store)
+        row = the(postgres_store)
         assert (row.fence > held.fence) == moved, line
-        assert bool(locking_store.load("run")) == written, line
+        assert bool(postgres_store.load("run")) == written, line
         if kind.endswith("the row"):
-            assert len(locking_store.messages("run")) == row.message_count == written, line
+            assert len(postgres_store.messages("run")) == row.message_count == written, line
             assert (row.summary == "late") == written, line
         assert not (written and moved and is_first), f"a stale commit and the claim before it both stand: {line}"
 
 
-def renewed(store: LockingStore, number: int) -> RunRecord:
+def renewed(store: PostgresStore, number: int) -> RunRecord:
     """The run, new, in the hands of a worker whose lease will have run out when the other one claims."""
     if number:
         with connections[POSTGRES].cursor() as cursor:

@@ -20,7 +20,6 @@ from durable.core import transitions
 from durable.core.records import ENDED, Batch, KeyedSend, MessageState, OutgoingMessage, RunChange, RunRecord
 from durable.execution.passed_on import complete_and_pass_on
 from durable.store.base import MessagesLeft
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
@@ -30,11 +29,10 @@ from tests.support.transitions import CALLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
-LockingStore = OrmStore | PostgresStore
 TABLES = ("durable_keyedsend", "durable_runkey", "durable_queuemessage", "durable_run")
 
 
-def open_holders(store: LockingStore) -> list[str]:
+def open_holders(store: PostgresStore) -> list[str]:
     with connections[POSTGRES].cursor() as cursor:
         cursor.execute(
             "SELECT r.id FROM durable_runkey AS k JOIN durable_run AS r ON r.id = k.run_id "
@@ -43,20 +41,20 @@ def open_holders(store: LockingStore) -> list[str]:
         return [run_id for (run_id,) in cursor.fetchall()]
 
 
-def end(store: LockingStore, run_id: str) -> Callable[[], Any]:
+def end(store: PostgresStore, run_id: str) -> Callable[[], Any]:
     def ending() -> RunRecord:
         return store.change(run_id, lambda run, _entries: RunChange(run=CALLS["cancelled_at_once"](run)))
 
     return ending
 
 
-def start(store: LockingStore, run_id: str) -> Callable[[], Any]:
+def start(store: PostgresStore, run_id: str) -> Callable[[], Any]:
     return lambda: store.start_keyed(a_run(run_id), "k")
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_starts(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_starts(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         actors = both(pools, order, ends, start(store, "a"), start(store, "b"))
@@ -71,8 +69,8 @@ def test_two_starts(locking_store: LockingStore, pools: Pools, order: str) -> No
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_start_while_the_open_run_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_start_while_the_open_run_ends(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old"), "k")
@@ -89,8 +87,8 @@ def test_a_start_while_the_open_run_ends(locking_store: LockingStore, pools: Poo
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_send_to_the_open_run_while_it_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_send_to_the_open_run_while_it_ends(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old"), "k")
@@ -112,7 +110,7 @@ def test_a_send_to_the_open_run_while_it_ends(locking_store: LockingStore, pools
             assert the(store, "old").message_count == 1, "sent before the run ended, if it has"
 
 
-def claimed_with_a_message(store: LockingStore) -> RunRecord:
+def claimed_with_a_message(store: PostgresStore) -> RunRecord:
     """A run with a key that a worker has, and that has received one message."""
     store.start_keyed(a_run("old"), "k")
     store.send([OutgoingMessage(id="first", to="old", queue="q", body="1", sent_at=NOW)])
@@ -122,7 +120,7 @@ def claimed_with_a_message(store: LockingStore) -> RunRecord:
     return held
 
 
-def sending(store: LockingStore) -> Callable[[], str]:
+def sending(store: PostgresStore) -> Callable[[], str]:
     """What `start_or_send` does; return the run that has the message."""
 
     def send() -> str:
@@ -145,8 +143,8 @@ def completion(held: RunRecord) -> Batch:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_send_to_a_key_while_its_run_is_completed(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_send_to_a_key_while_its_run_is_completed(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         batch = completion(claimed_with_a_message(store))
@@ -169,9 +167,9 @@ def test_a_send_to_a_key_while_its_run_is_completed(locking_store: LockingStore,
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_send_to_a_key_while_its_messages_are_passed_on(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         batch = completion(claimed_with_a_message(store))
@@ -192,8 +190,8 @@ def test_a_send_to_a_key_while_its_messages_are_passed_on(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_move_while_a_worker_claims_the_run(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_move_while_a_worker_claims_the_run(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("a"), "k")
@@ -220,8 +218,8 @@ def test_a_move_while_a_worker_claims_the_run(locking_store: LockingStore, pools
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_run_continues_while_another_starts(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_run_continues_while_another_starts(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old"), "k")
@@ -252,7 +250,7 @@ def cart(ctx: Context) -> None:
 
 
 @contextmanager
-def in_force(store: LockingStore) -> Iterator[None]:
+def in_force(store: PostgresStore) -> Iterator[None]:
     """Let verbs use this store; they tell no worker."""
     at = replace(runtime.production(), store=store, now=lambda: NOW, notify=lambda _: None, notify_at=lambda *_: None)
     runtime.activate(at)
@@ -263,9 +261,9 @@ def in_force(store: LockingStore) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_start_or_send_while_the_open_run_ends(locking_store: LockingStore, pools: Pools, order: str) -> None:
+def test_a_start_or_send_while_the_open_run_ends(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
     """The message goes to the run that is open, before its end, or to a new one: never to one that has ended."""
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         store.start_keyed(a_run("old", workflow=cart.name), "k")

@@ -16,8 +16,8 @@ from durable.models import RunKey
 from durable.store import Store
 from durable.store.base import MessagesLeft
 from durable.store.memory import MemoryStore
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.family import a_child, start_children
 from tests.store.making import HOSTILE, LEASE, NOW, a_message, a_run, an_entry, at, commit, finished, started, the
 from tests.support.transitions import CALLS, ends
@@ -86,7 +86,7 @@ class TestStart:
         assert run == the(store, "a")
         assert not store.start_keyed(a_run("b"), "k")[1]
 
-    def test_a_holder_whose_row_was_deleted(self, database_store: OrmStore | PostgresStore) -> None:
+    def test_a_holder_whose_row_was_deleted(self, database_store: SQLiteStore | PostgresStore) -> None:
         store = database_store
         store.start_keyed(a_run("a"), "k")
         with connections[store.alias].cursor() as cursor:
@@ -95,7 +95,7 @@ class TestStart:
         assert store.start_keyed(a_run("b"), "k")[1]
         assert holder(store) == "b"
 
-    def test_an_ended_run_whose_row_was_deleted(self, database_store: OrmStore | PostgresStore) -> None:
+    def test_an_ended_run_whose_row_was_deleted(self, database_store: SQLiteStore | PostgresStore) -> None:
         store = database_store
         for generations in ({}, {"x": 1}):  # by the function, and by the statements of every store
             store.start_keyed(a_run("a"), "k")
@@ -225,7 +225,7 @@ def _give(store: Store, run_id: str, key: str) -> None:
     if isinstance(store, MemoryStore):
         store._keys.put(KeyRecord(run_id=run_id, workflow="w", key=key, taken_at=NOW))
     else:
-        assert isinstance(store, OrmStore | PostgresStore)
+        assert isinstance(store, SQLiteStore | PostgresStore)
         RunKey.objects.using(store.alias).create(run_id=run_id, workflow="w", key=key, taken_at=NOW)
 
 

@@ -18,7 +18,6 @@ from durable.conf import conf
 from durable.core.records import RunChange, RunRecord, RunState
 from durable.store import Store
 from durable.store.base import Claimed
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from durable.worker.claim_bounds import ClaimBounds
 from tests.store.conftest import POSTGRES
@@ -189,11 +188,11 @@ def session(postgres_alias: str) -> Any:
         yield other
 
 
-def test_a_start_that_commits_late_is_found(locking_store: OrmStore | PostgresStore, session: Any) -> None:
+def test_a_start_that_commits_late_is_found(postgres_store: PostgresStore, session: Any) -> None:
     session.execute(
         "SELECT durable_start_2('late', 'w', 'q', '[]', %s, %s, NULL, NULL)", [at(-60), at(-60)]
     )  # not committed
-    worker = worker_at_work(locking_store)
+    worker = worker_at_work(postgres_store)
     assert worker.claim() == ["next-0", "next-1"]
     worker.sweep()
     assert worker.claim() == ["next-2", "next-3"], "no worker sees it yet"
@@ -203,12 +202,10 @@ def test_a_start_that_commits_late_is_found(locking_store: OrmStore | PostgresSt
     assert worker.claim() == ["late", "next-6"]
 
 
-def test_a_run_that_was_locked_while_claims_went_past_it_is_found(
-    locking_store: OrmStore | PostgresStore, session: Any
-) -> None:
-    locking_store.create([a_run("locked", wake_at=at(-60))])
+def test_a_run_that_was_locked_while_claims_went_past_it_is_found(postgres_store: PostgresStore, session: Any) -> None:
+    postgres_store.create([a_run("locked", wake_at=at(-60))])
     session.execute("SELECT FROM durable_run WHERE id = 'locked' FOR UPDATE")  # a send in a transaction, for example
-    worker = worker_at_work(locking_store)
+    worker = worker_at_work(postgres_store)
     session.rollback()
     assert worker.claim() == ["next-0", "next-1"]
     worker.sweep()

@@ -34,8 +34,8 @@ from durable.core.transitions import fence_raised
 from durable.models import Entry, EntryMetadata, Run
 from durable.store import Store
 from durable.store.memory import MemoryStore
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.making import (
     HOSTILE,
     LEASE,
@@ -60,7 +60,7 @@ def put_back(store: Store, run: RunRecord) -> None:
     if isinstance(store, MemoryStore):
         store._runs[run.id] = run
         return
-    assert isinstance(store, OrmStore | PostgresStore)
+    assert isinstance(store, SQLiteStore | PostgresStore)
     columns = {each.name: getattr(run, each.name) for each in fields(run)}
     Run.objects.using(store.alias).filter(id=run.id).update(**columns)
 
@@ -226,7 +226,7 @@ def lose(store: Store, *locations: str) -> None:
         for location in locations:
             del store._entries["run"][location]
         return
-    assert isinstance(store, OrmStore | PostgresStore)
+    assert isinstance(store, SQLiteStore | PostgresStore)
     gone = Entry.objects.using(store.alias).filter(run_id="run", location__in=locations)
     EntryMetadata.objects.using(store.alias).filter(entry__in=gone).delete()
     assert gone.delete()[0] == len(locations)

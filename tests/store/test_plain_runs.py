@@ -45,7 +45,7 @@ def written() -> dict[str, tuple[int, int, int]]:
 
 def written_by_a_run(program: Any, **how: Any) -> dict[str, tuple[int, int, int]]:
     before = written()  # of earlier transactions too
-    with in_force("chosen") as at:
+    with in_force() as at:
         passed(at, program.using(id="p", **how).start().id)
     counted = {table: tuple(map(sub, numbers, before.get(table, (0, 0, 0)))) for table, numbers in written().items()}
     return {table: numbers for table, numbers in counted.items() if any(numbers)}

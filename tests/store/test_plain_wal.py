@@ -70,7 +70,7 @@ def least_of(work: Callable[[int], object]) -> Log:
 
 def least_of_runs(program: Any, kind: str = "run", **how: Any) -> Log:
     """The ids, which are in several indexes, have as many characters for each `kind` of three letters."""
-    with in_force("chosen") as at:
+    with in_force() as at:
         return least_of(lambda number: passed(at, program.using(id=f"{kind}-{number:08d}", **how).start().id))
 
 

@@ -12,8 +12,8 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import (
     LEASE,
@@ -104,7 +104,7 @@ def test_a_change_is_a_transaction_of_two_statements(postgres_store: PostgresSto
 
 
 @pytest.mark.parametrize("verb", ["load", "history"])
-def test_ten_thousand_entries_are_one_query(database_store: OrmStore | PostgresStore, verb: str) -> None:
+def test_ten_thousand_entries_are_one_query(database_store: SQLiteStore | PostgresStore, verb: str) -> None:
     held = started(database_store)
     entries = [a_full_entry(f"loop/~{n}/step", f"{n}") for n in range(10_000)]
     commit(database_store, held, entries=entries)

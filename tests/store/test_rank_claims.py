@@ -16,8 +16,8 @@ from durable.core.ranks import UNTAGGED, Ranking
 from durable.core.records import RunRecord, RunState
 from durable.models import Run
 from durable.store.base import Claimed
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from durable.worker.claim_bounds import ClaimBounds
 from tests.store.actors import ENDS, ORDERS, Actor, Pools, play
 from tests.store.conftest import POSTGRES
@@ -33,7 +33,11 @@ A, B = Ranking(share="a"), Ranking(share="b")
 
 
 def start(
-    store: OrmStore | PostgresStore, ids: list[str], ranking: Ranking | None = None, now: datetime = NOW, **values: Any
+    store: SQLiteStore | PostgresStore,
+    ids: list[str],
+    ranking: Ranking | None = None,
+    now: datetime = NOW,
+    **values: Any,
 ) -> None:
     for first in range(0, len(ids), 5000):
         of_all = {"wake_at": now, "created_at": now, "ranking": ranking, **values}
@@ -41,7 +45,7 @@ def start(
 
 
 def claim(
-    store: OrmStore | PostgresStore, limit: int = 10, now: datetime = NOW, bounds: ClaimBounds | None = None
+    store: SQLiteStore | PostgresStore, limit: int = 10, now: datetime = NOW, bounds: ClaimBounds | None = None
 ) -> Claimed:
     since = None if bounds is None else bounds.since("q", now)
     ranked = None if bounds is None else bounds.since_ranked("q", now)
@@ -204,9 +208,9 @@ def test_a_claim_reads_as_much_late_under_a_held_snapshot_as_early(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_starts_of_one_share(locking_store: OrmStore | PostgresStore, pools: Pools, order: str) -> None:
+def test_two_starts_of_one_share(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
     """The second waits for the first, and its run comes behind those that were committed."""
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         with connections[POSTGRES].cursor() as cursor:
             for table in ("durable_runrank", "durable_share", "durable_lane", "durable_run"):
@@ -311,9 +315,9 @@ def test_a_run_that_was_claimed_so_is_not_due_while_it_sleeps(postgres_store: Po
     assert timedelta(0) < LEASE
 
 
-def test_runs_of_one_start_have_their_turns_at_once(locking_store: OrmStore | PostgresStore) -> None:
+def test_runs_of_one_start_have_their_turns_at_once(postgres_store: PostgresStore) -> None:
     """Each of many has a moment of its own, the last a millisecond after the first."""
-    store = locking_store
+    store = postgres_store
     for prefix, ranking in (("a", A), ("b", B)):
         moments = {name: at(number / 20_000) for number, name in enumerate(names(prefix, 20))}
         store.create([a_new_run(each, wake_at=t, created_at=t, ranking=ranking) for each, t in moments.items()])

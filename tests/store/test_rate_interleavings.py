@@ -20,7 +20,6 @@ from durable.core.rates import LimitClosing, Rate, RateWant, nanoseconds
 from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord, RunState
 from durable.models import Reservation
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
@@ -29,8 +28,7 @@ from tests.store.making import LEASE, NOW, at, commit, park, started, the
 from tests.store.windows import check as check_windows
 from tests.support.transitions import CALLS
 
-LockingStore = OrmStore | PostgresStore
-Verb = Callable[[LockingStore], Callable[[], Any]]
+Verb = Callable[[PostgresStore], Callable[[], Any]]
 SECOND = Rate.of("1/s")
 QUICK = Rate.of("100/s")
 API = RateWant("api", "k", 1, SECOND)
@@ -46,27 +44,27 @@ TABLES = (
 )
 
 
-def reserve(store: LockingStore, run: RunRecord) -> Callable[[], Any]:
+def reserve(store: PostgresStore, run: RunRecord) -> Callable[[], Any]:
     return lambda: store.reserve(run.id, run.fence, "s", API, NOW)
 
 
-def open_(store: LockingStore) -> Callable[[], Any]:
+def open_(store: PostgresStore) -> Callable[[], Any]:
     return lambda: store.open_rate("api", "k", NOW)
 
 
-def open_all(store: LockingStore) -> Callable[[], Any]:
+def open_all(store: PostgresStore) -> Callable[[], Any]:
     return lambda: store.open_rate("api", "", NOW)
 
 
-def set_quick(store: LockingStore) -> Callable[[], Any]:
+def set_quick(store: PostgresStore) -> Callable[[], Any]:
     return lambda: store.set_rate("api", QUICK, NOW)
 
 
-def take_back(store: LockingStore) -> Callable[[], Any]:
+def take_back(store: PostgresStore) -> Callable[[], Any]:
     return lambda: store.set_rate("api", None, NOW)
 
 
-def close(store: LockingStore) -> Callable[[], Any]:
+def close(store: PostgresStore) -> Callable[[], Any]:
     return lambda: store.close_rate("api", "k", LimitClosing(until=at(7200), by="ada"))
 
 
@@ -80,7 +78,7 @@ VERBS: list[tuple[Verb, str | None]] = [
 ]
 
 
-def prepared(store: LockingStore, verb: Verb, closed: str | None) -> None:
+def prepared(store: PostgresStore, verb: Verb, closed: str | None) -> None:
     """An empty store in which the rate is slow, or closed, before the verb."""
     empty(POSTGRES, *TABLES)
     store.declare_rate("api", QUICK if verb is take_back else SECOND)
@@ -92,7 +90,7 @@ def prepared(store: LockingStore, verb: Verb, closed: str | None) -> None:
         store.close_rate("api", closed, LimitClosing(until=HOUR))
 
 
-def waiting(store: LockingStore, run_id: str) -> RunRecord:
+def waiting(store: PostgresStore, run_id: str) -> RunRecord:
     """A run that is parked until its moment."""
     run = started(store, run_id)
     answer = store.reserve(run.id, run.fence, "s", API, NOW)
@@ -101,7 +99,7 @@ def waiting(store: LockingStore, run_id: str) -> RunRecord:
     return the(store, run_id)
 
 
-def check(store: LockingStore, *ids: str) -> None:
+def check(store: PostgresStore, *ids: str) -> None:
     """What must hold after the sweep: no run sleeps behind the moment that its attempt was given."""
     store.sweep_slots(NOW, 100)
     for run_id in ids:
@@ -119,9 +117,9 @@ def check(store: LockingStore, *ids: str) -> None:
 @pytest.mark.parametrize(("verb", "closed"), VERBS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_verb_and_a_reservation(
-    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         prepared(store, verb, closed)
         run = started(store, "a")
@@ -137,9 +135,9 @@ def test_a_verb_and_a_reservation(
 @pytest.mark.parametrize(("verb", "closed"), VERBS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_verb_and_the_commit_that_parks(
-    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         prepared(store, verb, closed)
         run = started(store, "a")
@@ -159,9 +157,9 @@ def test_a_verb_and_the_commit_that_parks(
 @pytest.mark.parametrize(("verb", "closed"), VERBS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_verb_and_a_message_to_a_run_that_waits(
-    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         prepared(store, verb, closed)
         waiting(store, "a")
@@ -179,9 +177,9 @@ def test_a_verb_and_a_message_to_a_run_that_waits(
 @pytest.mark.parametrize(("verb", "closed"), VERBS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_verb_and_the_end_of_a_run_that_has_a_moment(
-    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         prepared(store, verb, closed)
         run = started(store, "a")
@@ -201,9 +199,9 @@ def test_a_verb_and_the_end_of_a_run_that_has_a_moment(
 @pytest.mark.parametrize(("verb", "closed"), VERBS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_verb_and_the_cancel_of_a_run_that_waits(
-    locking_store: LockingStore, pools: Pools, order: str, verb: Verb, closed: str | None
+    postgres_store: PostgresStore, pools: Pools, order: str, verb: Verb, closed: str | None
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         prepared(store, verb, closed)
         waiting(store, "a")
@@ -221,8 +219,8 @@ def test_a_verb_and_the_cancel_of_a_run_that_waits(
 @pytest.mark.postgres
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("others", [(set_quick, open_), (set_quick, take_back), (open_, open_all), (close, open_)])
-def test_two_verbs(locking_store: LockingStore, pools: Pools, order: str, others: tuple[Verb, Verb]) -> None:
-    store = locking_store
+def test_two_verbs(postgres_store: PostgresStore, pools: Pools, order: str, others: tuple[Verb, Verb]) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         prepared(store, others[0], "k")
         waiting(store, "a")

@@ -16,11 +16,11 @@ from django.test.utils import CaptureQueriesContext
 from psycopg.errors import SerializationFailure
 
 from durable.core.records import ActionRecord, Batch, Message, RunChange, RunState
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.making import NOW, a_message, a_run, an_attempt, an_entry, at, commit, park, parked, started
 
-DatabaseStore = OrmStore | PostgresStore
+DatabaseStore = SQLiteStore | PostgresStore
 TABLES = (
     "durable_run",
     "durable_entry",

@@ -16,7 +16,6 @@ from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.records import ENDED, Request, RunChange, RunState
 from durable.store import Store
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
@@ -27,7 +26,6 @@ from tests.store.making import LEASE, NOW, at, park, started, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
-LockingStore = OrmStore | PostgresStore
 TABLES = (
     "durable_turn",
     "durable_grouptally",
@@ -85,8 +83,8 @@ def is_ending(store: Store, run_id: str) -> bool:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_child_ends_while_its_start_is_taken_back(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_child_ends_while_its_start_is_taken_back(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         family(store, "a", "b")
@@ -106,10 +104,10 @@ def test_a_child_ends_while_its_start_is_taken_back(locking_store: LockingStore,
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_child_that_stays_ends_while_its_parent_is_replayed(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
     """The replay deletes what came after the start: the parent waits for the child again, in a new pass."""
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         family(store, "a", "b")
@@ -125,9 +123,9 @@ def test_a_child_that_stays_ends_while_its_parent_is_replayed(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_last_child_ends_while_the_parent_of_both_is_replayed(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         family(store, "a", "b")
@@ -139,8 +137,8 @@ def test_the_last_child_ends_while_the_parent_of_both_is_replayed(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_parent_is_cancelled_while_it_is_replayed(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_parent_is_cancelled_while_it_is_replayed(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         family(store, "a", "b")
@@ -173,9 +171,9 @@ def counted(store: Store) -> Any:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("size", [2, 5])
 def test_a_child_of_a_map_ends_while_the_map_is_taken_back(
-    locking_store: LockingStore, pools: Pools, order: str, size: int
+    postgres_store: PostgresStore, pools: Pools, order: str, size: int
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, size)
@@ -198,9 +196,9 @@ def test_a_child_of_a_map_ends_while_the_map_is_taken_back(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_parent_of_a_map_is_cancelled_while_the_map_is_taken_back(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         grouped(store, 5)
@@ -215,9 +213,9 @@ def test_the_parent_of_a_map_is_cancelled_while_the_map_is_taken_back(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_parent_is_cancelled_while_it_starts_a_batch_of_a_map(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         held = started(store, "parent")

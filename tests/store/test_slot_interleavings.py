@@ -21,7 +21,6 @@ from durable.core.records import ENDED, Hold, HoldKind, OutgoingMessage, RunChan
 from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store import patience
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
@@ -32,7 +31,6 @@ from tests.support.transitions import CALLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
-LockingStore = OrmStore | PostgresStore
 X, Y = SlotWant("x", "", SlotKind.STEP, 1), SlotWant("y", "", SlotKind.STEP, 1)
 TABLES = (
     "durable_slot",
@@ -45,24 +43,24 @@ TABLES = (
 )
 
 
-def acquire(store: LockingStore, run: RunRecord, *wants: SlotWant) -> Callable[[], Any]:
+def acquire(store: PostgresStore, run: RunRecord, *wants: SlotWant) -> Callable[[], Any]:
     return lambda: store.acquire(run.id, run.fence, "s", wants or [X], NOW)
 
 
-def give_up(store: LockingStore, run: RunRecord) -> Callable[[], Any]:
+def give_up(store: PostgresStore, run: RunRecord) -> Callable[[], Any]:
     return lambda: commit(store, run, slots=SlotChange(released=["s"]))
 
 
-def end(store: LockingStore, run: RunRecord) -> Callable[[], Any]:
+def end(store: PostgresStore, run: RunRecord) -> Callable[[], Any]:
     patch = transitions.completed(run, now=NOW, output="1")
     return lambda: commit(store, run, run=patch, slots=SlotChange())
 
 
-def cancel(store: LockingStore, run_id: str) -> Callable[[], Any]:
+def cancel(store: PostgresStore, run_id: str) -> Callable[[], Any]:
     return lambda: store.change(run_id, lambda run, _entries: RunChange(run=CALLS["cancelled_at_once"](run)))
 
 
-def waiting(store: LockingStore, run_id: str, *wants: SlotWant, queue: str = "q") -> RunRecord:
+def waiting(store: PostgresStore, run_id: str, *wants: SlotWant, queue: str = "q") -> RunRecord:
     """A run that is parked in a line."""
     run = started(store, run_id, queue=queue)
     assert not store.acquire(run.id, run.fence, "s", wants or [X], NOW).is_granted
@@ -70,11 +68,11 @@ def waiting(store: LockingStore, run_id: str, *wants: SlotWant, queue: str = "q"
     return the(store, run_id)
 
 
-def is_passed_by(store: LockingStore, run: RunRecord) -> bool:
+def is_passed_by(store: PostgresStore, run: RunRecord) -> bool:
     return run.state == RunState.PAUSED or store.held(HoldKind.QUEUE, run.queue) is not None
 
 
-def check(store: LockingStore, *ids: str) -> list[str]:
+def check(store: PostgresStore, *ids: str) -> list[str]:
     """What must hold after one sweep; the runs that hold slots of X."""
     store.sweep_slots(NOW, 100)
     store.sweep_slots(NOW, 100)  # of a run that somebody had locked
@@ -93,8 +91,8 @@ def check(store: LockingStore, *ids: str) -> list[str]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_runs_take_the_last_slot(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_runs_take_the_last_slot(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
@@ -105,9 +103,9 @@ def test_two_runs_take_the_last_slot(locking_store: LockingStore, pools: Pools, 
 @pytest.mark.parametrize("how", [give_up, end])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_slot_is_given_up_while_another_run_asks_for_it(
-    locking_store: LockingStore, pools: Pools, order: str, how: Callable[..., Callable[[], Any]]
+    postgres_store: PostgresStore, pools: Pools, order: str, how: Callable[..., Callable[[], Any]]
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
@@ -126,9 +124,9 @@ def test_a_slot_is_given_up_while_another_run_asks_for_it(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_slot_is_given_up_while_the_first_in_line_parks(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
@@ -143,9 +141,9 @@ def test_a_slot_is_given_up_while_the_first_in_line_parks(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_slot_is_given_up_while_the_first_in_line_is_cancelled(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one = started(store, "a")
@@ -163,9 +161,9 @@ def test_a_slot_is_given_up_while_the_first_in_line_is_cancelled(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_slot_is_given_up_while_the_first_in_line_is_paused(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     summary = Summary(SummaryKind.PAUSED)
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
@@ -184,8 +182,8 @@ def test_a_slot_is_given_up_while_the_first_in_line_is_paused(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_slots_are_given_up_while_two_runs_wait(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_slots_are_given_up_while_two_runs_wait(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
@@ -200,8 +198,8 @@ def test_two_slots_are_given_up_while_two_runs_wait(locking_store: LockingStore,
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_runs_take_two_limits_in_opposite_orders(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_two_runs_take_two_limits_in_opposite_orders(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
@@ -211,9 +209,9 @@ def test_two_runs_take_two_limits_in_opposite_orders(locking_store: LockingStore
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_slot_is_handed_on_while_somebody_has_the_row_of_the_next_run(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one = started(store, "a")
@@ -251,9 +249,9 @@ def test_a_run_that_parks_while_it_is_given_the_slot_is_told_by_the_commit_that_
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_two_runs_that_wait_for_each_others_slots_end(locking_store: LockingStore, pools: Pools, order: str) -> None:
+def test_two_runs_that_wait_for_each_others_slots_end(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
     """Each run holds what the other one waits for, in another operation of its own."""
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
@@ -265,19 +263,19 @@ def test_two_runs_that_wait_for_each_others_slots_end(locking_store: LockingStor
         check(store, "a", "b")
 
 
-def test_a_worker_that_comes_late_takes_nothing(locking_store: LockingStore) -> None:
+def test_a_worker_that_comes_late_takes_nothing(postgres_store: PostgresStore) -> None:
     empty(POSTGRES, *TABLES)
-    one = started(locking_store, "a")
-    newer = locking_store.claim_run("a", now=NOW + 2 * LEASE, lease_until=NOW + 3 * LEASE, worker="w2")
+    one = started(postgres_store, "a")
+    newer = postgres_store.claim_run("a", now=NOW + 2 * LEASE, lease_until=NOW + 3 * LEASE, worker="w2")
     assert newer is not None
     with pytest.raises(LeaseLost):
-        acquire(locking_store, one)()
-    assert locking_store.slots(["a"]) == []
+        acquire(postgres_store, one)()
+    assert postgres_store.slots(["a"]) == []
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_run_is_refused_while_the_limit_is_raised(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_a_run_is_refused_while_the_limit_is_raised(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one, two = started(store, "a"), started(store, "b")
@@ -292,10 +290,10 @@ def test_a_run_is_refused_while_the_limit_is_raised(locking_store: LockingStore,
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("how", [give_up, end])
 def test_the_queue_of_the_next_run_is_paused_while_it_gets_the_slot(
-    locking_store: LockingStore, pools: Pools, order: str, how: Callable[..., Callable[[], Any]]
+    postgres_store: PostgresStore, pools: Pools, order: str, how: Callable[..., Callable[[], Any]]
 ) -> None:
     """The slot goes to the run behind it, of another queue, whichever comes first; and to it when it is resumed."""
-    store = locking_store
+    store = postgres_store
     hold = Hold(kind=HoldKind.QUEUE, name="other", held_at=NOW)
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
@@ -316,9 +314,9 @@ def test_the_queue_of_the_next_run_is_paused_while_it_gets_the_slot(
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_queue_is_resumed_while_a_slot_is_given_up_that_its_run_waits_for(
-    locking_store: LockingStore, pools: Pools, order: str
+    postgres_store: PostgresStore, pools: Pools, order: str
 ) -> None:
-    store = locking_store
+    store = postgres_store
     for ends in product(ENDS, ENDS):
         empty(POSTGRES, *TABLES)
         one = started(store, "a")
@@ -331,8 +329,8 @@ def test_a_queue_is_resumed_while_a_slot_is_given_up_that_its_run_waits_for(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_next_run_is_paused_while_it_gets_the_slot(locking_store: LockingStore, pools: Pools, order: str) -> None:
-    store = locking_store
+def test_the_next_run_is_paused_while_it_gets_the_slot(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
+    store = postgres_store
     paused = Summary(SummaryKind.PAUSED)
 
     def pause() -> Any:

@@ -11,7 +11,6 @@ from django.db import connections
 
 from durable.core.records import EntryStatus
 from durable.models import Entry
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
 from tests.store.conftest import POSTGRES
 from tests.store.making import a_run, an_entry, commit, started
@@ -83,4 +82,3 @@ def test_metadata_is_looked_up_by_its_entry_alone(stale: PostgresStore, name: st
 def test_open_entries_are_found_among_many(stale: PostgresStore) -> None:
     found = QUESTIONS["open entries"](Entry.objects.using(POSTGRES).with_metadata_of("large"))
     assert len(found) == MANY // 1000
-    assert len(OrmStore(POSTGRES).load("large")) == MANY

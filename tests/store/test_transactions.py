@@ -10,8 +10,8 @@ from django.db import OperationalError, connections, transaction
 from durable.core.control_flow import LeaseLost
 from durable.core.records import RunChange, RunRecord
 from durable.store import Store, store_for
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, commit, sent, started, the
 
@@ -87,14 +87,14 @@ def test_a_create_that_finds_its_id_taken_leaves_the_callers_transaction_usable(
 
 
 def test_the_alias_decides_the_store(sqlite_alias: str, postgres_alias: str) -> None:
-    assert isinstance(store_for(SQLITE), OrmStore)
+    assert isinstance(store_for(SQLITE), SQLiteStore)
     assert isinstance(store_for(POSTGRES), PostgresStore)
     assert store_for(POSTGRES) is store_for(POSTGRES)
 
 
-def test_a_lost_connection_is_raised_as_the_driver_says(locking_store: OrmStore | PostgresStore) -> None:
-    held = started(locking_store)
-    connection = connections[locking_store.alias]
+def test_a_lost_connection_is_raised_as_the_driver_says(postgres_store: PostgresStore) -> None:
+    held = started(postgres_store)
+    connection = connections[postgres_store.alias]
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         [pid] = cursor.fetchone()
@@ -103,9 +103,9 @@ def test_a_lost_connection_is_raised_as_the_driver_says(locking_store: OrmStore 
         cursor.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
     other.close()
     with pytest.raises(OperationalError):
-        commit(locking_store, held, entries=[an_entry()])
+        commit(postgres_store, held, entries=[an_entry()])
     connection.close()
-    commit(locking_store, held, entries=[an_entry()])
+    commit(postgres_store, held, entries=[an_entry()])
 
 
 def test_nothing_is_left_in_the_session(postgres_store: PostgresStore, settings: Any) -> None:

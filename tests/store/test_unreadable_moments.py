@@ -10,8 +10,8 @@ from django.db.models import Max
 
 from durable.core.clock import EARLIEST, LATEST
 from durable.models import Run
-from durable.store.orm import OrmStore
 from durable.store.postgres import PostgresStore
+from durable.store.sqlite import SQLiteStore
 from tests.store.making import LEASE, NOW, a_run, an_entry, commit, started, the
 
 UNREADABLE = ["infinity", "-infinity", "20000-01-01 00:00:00+00", "0044-03-15 BC"]
@@ -26,15 +26,14 @@ def write(alias: str, column: str, moment: str, run_id: str) -> None:
         cursor.execute(f"UPDATE durable_run SET {column} = %s WHERE id = %s", [moment, run_id])
 
 
-@pytest.fixture(params=["portable_store", "postgres_store"])
-def store(request: pytest.FixtureRequest) -> OrmStore | PostgresStore:
-    found: OrmStore | PostgresStore = request.getfixturevalue(request.param)
-    found.create([a_run("one", wake_at=NOW), a_run("two", wake_at=NOW)])
-    return found
+@pytest.fixture
+def store(postgres_store: PostgresStore) -> PostgresStore:
+    postgres_store.create([a_run("one", wake_at=NOW), a_run("two", wake_at=NOW)])
+    return postgres_store
 
 
 @pytest.mark.parametrize("moment", UNREADABLE)
-def test_an_unreadable_time_hides_no_other_run(store: OrmStore | PostgresStore, moment: str) -> None:
+def test_an_unreadable_time_hides_no_other_run(store: PostgresStore, moment: str) -> None:
     write(store.alias, "wake_at", moment, "one")
     runs = {run.id: run for run in Run.objects.using(store.alias)}
     assert set(runs) == {"one", "two"}
@@ -44,7 +43,7 @@ def test_an_unreadable_time_hides_no_other_run(store: OrmStore | PostgresStore, 
     assert dict(Run.objects.using(store.alias).values_list("id", "wake_at"))["one"] == shown(moment)
 
 
-def test_the_largest_of_unreadable_times_can_be_asked_for(store: OrmStore | PostgresStore) -> None:
+def test_the_largest_of_unreadable_times_can_be_asked_for(store: PostgresStore) -> None:
     write(store.alias, "wake_at", "infinity", "one")
     assert Run.objects.using(store.alias).aggregate(Max("wake_at"))["wake_at__max"] == LATEST
 
@@ -53,7 +52,7 @@ def test_the_largest_of_unreadable_times_can_be_asked_for(store: OrmStore | Post
 @pytest.mark.parametrize("queues", [["q"], ["q", "other"]])
 @pytest.mark.parametrize("is_observed", [False, True])
 def test_a_claim_passes_by_no_run_for_an_unreadable_time(
-    store: OrmStore | PostgresStore, moment: str, queues: list[str], is_observed: bool
+    store: PostgresStore, moment: str, queues: list[str], is_observed: bool
 ) -> None:
     write(store.alias, "start_tag", moment, "one")
     if is_observed:
@@ -67,9 +66,7 @@ def test_a_claim_passes_by_no_run_for_an_unreadable_time(
 
 @pytest.mark.parametrize("is_observed", [False, True])
 @pytest.mark.parametrize("moment", UNREADABLE)
-def test_a_history_with_an_unreadable_time_is_loaded(
-    store: OrmStore | PostgresStore, moment: str, is_observed: bool
-) -> None:
+def test_a_history_with_an_unreadable_time_is_loaded(store: PostgresStore, moment: str, is_observed: bool) -> None:
     commit(store, started(store, "other"), entries=[an_entry("a"), an_entry("b", ordinal=2)])
     with connections[store.alias].cursor() as cursor:
         cursor.execute("UPDATE durable_entrymetadata SET next_attempt_at = %s", [moment])
@@ -87,7 +84,7 @@ def test_a_history_with_an_unreadable_time_is_loaded(
     assert history.limits.deadline == shown(moment)
 
 
-def test_a_readable_time_is_read_exactly(database_store: OrmStore | PostgresStore) -> None:
+def test_a_readable_time_is_read_exactly(database_store: SQLiteStore | PostgresStore) -> None:
     moment = datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
     database_store.create([a_run("run", wake_at=moment), a_run("none", wake_at=None)])
     found = dict(Run.objects.using(database_store.alias).values_list("id", "wake_at"))

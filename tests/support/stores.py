@@ -1,4 +1,4 @@
-"""The stores of a database, each put in force in turn: the one that the settings choose, and the portable one."""
+"""The store of the tests' database put in force, without a harness, and passes of its runs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from durable.conf import conf
 from durable.execution.eviction import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.runtime import Runtime
-from durable.store.orm import OrmStore
-
-STORES = ("chosen", "portable")
 
 
 @contextmanager
-def in_force(name: str) -> Iterator[Runtime]:
-    """The production backend with this store. Branches run in turn, in the thread that has the test's transaction."""
+def in_force() -> Iterator[Runtime]:
+    """The production backend. Branches run in turn, in the thread that has the test's transaction."""
     at = replace(runtime.production(), sequential_branches=True)
-    if name == "portable":
-        at = replace(at, store=OrmStore(conf.DATABASE))
     runtime.activate(at)
     try:
         yield at

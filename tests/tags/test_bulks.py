@@ -14,7 +14,7 @@ from durable.inspection.selection import Filtered
 from durable.models import Run
 from durable.operations import bulk
 from durable.runtime import Runtime
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 ACME = Filtered(RunCriteria(tags=(("tenant", "acme"),)))
 broken = True
@@ -32,9 +32,9 @@ def pay(ctx: Context, waits: bool = False) -> None:
     ctx.step("charge", charge, max_retries=0)
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as found:
+@pytest.fixture
+def at(transactional_db: None) -> Iterator[Runtime]:
+    with in_force() as found:
         yield found
 
 

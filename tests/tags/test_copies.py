@@ -16,7 +16,7 @@ from durable import Break, Context, Continue, Handle, get_run, workflow
 from durable.histories import HistoryFileError, Values, read_files, written_history
 from durable.models import Run, RunTag
 from durable.runtime import Runtime
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 
 @workflow(name="tests.tag_copies.one")
@@ -26,9 +26,9 @@ def one(ctx: Context) -> None:
     ctx.tag(stage="done")
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as found:
+@pytest.fixture
+def at(transactional_db: None) -> Iterator[Runtime]:
+    with in_force() as found:
         yield found
 
 

@@ -20,12 +20,12 @@ from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.testing import Harness
 from tests.support.breaking import Breaking
-from tests.support.stores import STORES, in_force, passed
+from tests.support.stores import in_force, passed
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as found:
+@pytest.fixture
+def at(transactional_db: None) -> Iterator[Runtime]:
+    with in_force() as found:
         yield found
 
 

@@ -19,7 +19,7 @@ from durable.lint_checks import without_code
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags, tells_of_people
-from tests.support.stores import STORES, in_force, passed, settle
+from tests.support.stores import in_force, passed, settle
 
 HASHES = override_settings(DURABLE={"TAGS": {"email": "hashed", "login": "hashed"}}, SECRET_KEY="k1")
 
@@ -30,9 +30,9 @@ def one(ctx: Context) -> None:
     ctx.tag(login="ann")
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as found:
+@pytest.fixture
+def at(transactional_db: None) -> Iterator[Runtime]:
+    with in_force() as found:
         yield found
 
 

@@ -12,7 +12,7 @@ import pytest
 from durable import Break, Context, Continue, current_step, get_run, workflow
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, settle
+from tests.support.stores import in_force, settle
 
 Program: TypeAlias = list[tuple[Any, ...]]
 
@@ -120,9 +120,9 @@ def test_tags_are_what_they_were_where_a_replay_begins() -> None:
     assert places > 3 * PROGRAMS
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as found:
+@pytest.fixture
+def at(transactional_db: None) -> Iterator[Runtime]:
+    with in_force() as found:
         yield found
 
 

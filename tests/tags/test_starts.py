@@ -19,7 +19,7 @@ from durable.operations.prune import prune
 from durable.retention import Policy
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, passed, settle
+from tests.support.stores import in_force, passed, settle
 
 ACME: Final[dict[str, TagValue]] = {"tenant": "acme", "order": 42}
 
@@ -36,9 +36,9 @@ def family(ctx: Context) -> None:
     ctx.map("all", one.using(tags={"part": "b"}), [(3,), (4,)], at_once=1)
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
-    with in_force(request.param) as found:
+@pytest.fixture
+def at(transactional_db: None) -> Iterator[Runtime]:
+    with in_force() as found:
         yield found
 
 

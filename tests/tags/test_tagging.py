@@ -16,7 +16,7 @@ from durable.core.records import EntryKind
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.stores import STORES, in_force, passed, settle
+from tests.support.stores import in_force, passed, settle
 
 calls: list[str] = []
 is_removed = False
@@ -79,10 +79,10 @@ def removed(ctx: Context) -> None:
     ctx.queue.next("go")
 
 
-@pytest.fixture(params=STORES)
-def at(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[Runtime]:
+@pytest.fixture
+def at(transactional_db: None) -> Iterator[Runtime]:
     calls.clear()
-    with in_force(request.param) as found:
+    with in_force() as found:
         yield found
 
 

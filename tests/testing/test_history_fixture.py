@@ -72,7 +72,7 @@ def project(db: None, tmp_path: Path) -> Path:
     directory = tmp_path / "tests" / "histories"
     directory.mkdir(parents=True)
     try:
-        with in_force("chosen"):
+        with in_force():
             for name in ("first", "second"):
                 made.using(id=name).start()
                 settle()

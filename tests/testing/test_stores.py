@@ -94,7 +94,7 @@ def test_without_any_run_the_tables_are_read_as_ever() -> None:
 def test_another_store_in_force_within_the_block_is_read() -> None:
     with Harness() as h:
         h.start(greet, "Ada")
-        with in_force("chosen"):
+        with in_force():
             assert not Run.objects.exists()
         with Harness(store="database"):
             assert not Run.objects.exists()

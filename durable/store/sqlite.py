@@ -1,8 +1,8 @@
-"""The portable store: ordinary ORM statements in one short transaction, for any database that Django supports.
+"""The store for SQLite: ordinary ORM statements in one short transaction.
 
-Every writing transaction first locks the rows it is about. On SQLite, which has no row locks, it begins with a write,
-because a transaction that first reads and then writes fails there beside another writer. Rows of runs are locked in
-one order, the youngest first. Must not decide what happens to a run's row: `durable.store.row_rules` does.
+SQLite has one lock, that of the database, and no locks of rows. Every writing transaction begins with a write, because
+one that first reads and then writes fails beside another writer. From then on no other transaction writes. Must not
+decide what happens to a run's row: `durable.store.row_rules` does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Count, Exists, F, Min, OuterRef, Sum, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Length
 
@@ -59,7 +59,7 @@ from durable.models import (
 )
 from durable.models.causes import names_of
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, groups, lines, ranks, rates, row_rules, slots
+from durable.store import activities, endings, lines, ranks, rates, row_rules, slots
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
@@ -100,9 +100,6 @@ def _limits_of(row: Sequence[Any]) -> RunLimits:
     return RunLimits(deadline=deadline, **lengths)  # type: ignore[arg-type]  # `worked` is never None
 
 
-#: How many due runs beyond its limit a claim by rank looks at, in case that another transaction has locked some.
-_AHEAD: Final = 32
-
 _OF_SAVED: Final = "~saved"
 #: What a step has saved as a row of `_ENTRY_FIELDS`: columns of the same type.
 _SAVED_AT: Final = {
@@ -130,23 +127,18 @@ def _saved_of(run_id: str, row: Sequence[Any]) -> SavedDetails:
     return SavedDetails(run_id=run_id, generation=int(row[_ENTRY_FIELDS.index("arguments")]), **found)
 
 
-class OrmStore(DatabaseStore):
-    """A `Store` on any database that Django supports."""
+class SQLiteStore(DatabaseStore):
+    """A `Store` on SQLite."""
 
     @property
     def _runs(self) -> RunQuerySet:
         return Run.objects.using(self.alias)
 
-    def _locked(self, run_ids: Iterable[str], *, skip: bool = False) -> dict[str, RunRecord]:
-        """Return the rows of these runs, locked until the transaction ends.
+    def _begin_to_write(self) -> None:
+        self._runs.lock_table()
 
-        With `skip`, without those that another transaction has locked, where the database can do that.
-        """
-        found = self._runs.with_ids(list(set(run_ids)))
-        return {run.id: run for run in _records(self._with_locks(found, skip=skip))}
-
-    def _locked_for(self, batch: Batch) -> dict[str, RunRecord]:
-        """Return the rows that a commit concerns, locked until the transaction ends.
+    def _concerned(self, batch: Batch) -> dict[str, RunRecord]:
+        """Return the rows that a commit concerns.
 
         Raises LeaseLost if the batch's run has another fence, and CommitsLost if a witness is not there.
         """
@@ -154,7 +146,7 @@ class OrmStore(DatabaseStore):
         found = self._runs.with_ids(list({batch.run_id, *(each.to for each in batch.sends), *parent}))
         entries = [each for each in batch.witnesses if each.state is None]
         there = {f"witness_{n}": Exists(self._witness(batch.run_id, each)) for n, each in enumerate(entries)}
-        rows = list(self._with_locks(found).annotate(**there).values(*there, *RUN.names))
+        rows = list(found.annotate(**there).values(*there, *RUN.names))
         runs = {row["id"]: RunRecord(**{name: row[name] for name in RUN.names}) for row in rows}
         run = runs.get(batch.run_id)
         if run is None or run.fence != batch.fence:
@@ -169,44 +161,22 @@ class OrmStore(DatabaseStore):
         where = {name if name in ENTRY.names else f"metadata__{name}": value for name, value in columns.items()}
         return Entry.objects.using(self.alias).filter(run_id=run_id, location=witness.location, **where)
 
-    def _with_locks(self, runs: RunQuerySet, *, skip: bool = False) -> RunQuerySet:
-        features = connections[self.alias].features
-        if not features.has_select_for_update:
-            self._runs.lock_table()
-            return runs
-        return runs.select_for_update(
-            no_key=features.has_select_for_no_key_update,
-            skip_locked=skip and features.has_select_for_update_skip_locked,
-        )
-
     def _update(self, before: RunRecord, after: RunRecord) -> frozenset[str]:
         """Write what has changed; return the queues to notify of what follows from the end of the run."""
         changed = row_rules.changed_columns(before, after)
         if changed:
             self._runs.held_with(before.id, before.fence).update(**changed)
-        if row_rules.has_ended(before, after) and not self._has_routines:
-            return endings.ended(self.alias, after, self._with_locks)
-        return frozenset()
-
-    def _begin_to_write(self) -> None:
-        if not connections[self.alias].features.has_select_for_update:
-            self._runs.lock_table()  # a transaction that reads first could no longer write beside a writer
-
-    @property
-    def _has_routines(self) -> bool:
-        """Whether functions of the database do what follows from the end of a run."""
-        return connections[self.alias].vendor == "postgresql"
+        return endings.ended(self.alias, after) if row_rules.has_ended(before, after) else frozenset()
 
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
-        endings.drop(self.alias, run, children, at, self._with_locks, every=True)
+        endings.drop(self.alias, run, children, at, every=True)
 
     def _end_dropped(self, run: RunRecord, at: datetime) -> None:
-        endings.end_dropped(self.alias, run, at, self._with_locks)
+        endings.end_children(self.alias, run, at)
 
     def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
-            return endings.cascaded(self.alias, after, now, self._with_locks)
+        with self._writing():
+            return endings.cascaded(self.alias, after, now)
 
     # -- verbs, from outside a pass
 
@@ -227,14 +197,12 @@ class OrmStore(DatabaseStore):
     def _hold_starts(self, runs: Sequence[RunRecord]) -> dict[str, str]:
         """Pause those of the new runs whose workflows are held; return their summaries by id.
 
-        The holds are read after the insert: a transaction that reads first could no longer write on SQLite.
+        The holds are read after the insert: a transaction that reads first could no longer write.
         """
         pending = [run for run in runs if run.state == RunState.PENDING]
         holds = Hold.objects.using(self.alias).filter(
             kind=HoldKind.WORKFLOW.value, name__in=sorted({run.workflow for run in pending})
         )
-        if connections[self.alias].features.has_select_for_update:
-            holds = holds.select_for_update(no_key=connections[self.alias].features.has_select_for_no_key_update)
         summaries = dict(holds.order_by("name").values_list("name", "summary")) if pending else {}
         held = [run for run in pending if run.workflow in summaries]
         for run in held:
@@ -271,15 +239,15 @@ class OrmStore(DatabaseStore):
         return next(iter(self._messages(run_id=run_id, idempotency_id=idempotency_id)), None)
 
     def send(self, messages: Sequence[OutgoingMessage]) -> tuple[list[Message | None], frozenset[str]]:
-        with transaction.atomic(using=self.alias):
-            runs = self._locked(message.to for message in messages)
+        with self._writing():
+            runs = self.get_many([message.to for message in messages])
             stored, new = self._put(messages, runs)
             return stored, self._wake(runs.values(), new)
 
     def _put(
         self, messages: Sequence[OutgoingMessage], runs: dict[str, RunRecord]
     ) -> tuple[list[Message | None], list[Message]]:
-        """Insert messages to these locked runs. Return each as stored, and those that are new."""
+        """Insert messages to these runs. Return each as stored, and those that are new."""
         ids = {each.idempotency_id for each in messages if each.idempotency_id is not None}
         seen: dict[tuple[str, str | None], Message] = {}
         if ids:
@@ -314,8 +282,9 @@ class OrmStore(DatabaseStore):
                 queues.add(run.queue)
         return frozenset(queues)
 
-    def _lock_run(self, run_id: str, *, wait: bool = True) -> RunRecord | None:
-        return self._locked([run_id], skip=not wait).get(run_id)
+    def _lock_run(self, run_id: str, *, wait: bool = True) -> RunRecord | None:  # noqa: ARG002  # no row is locked
+        self._begin_to_write()
+        return self.get(run_id)
 
     def _write_change(self, before: RunRecord, after: RunRecord, change: RunChange) -> None:
         self._update(before, after)
@@ -336,11 +305,11 @@ class OrmStore(DatabaseStore):
         since: DuePoint | None = None,
         since_ranked: datetime | None = None,
     ) -> Claimed:
-        with transaction.atomic(using=self.alias):
+        with self._writing():
             due = self._served(self._runs.due(now)).filter(queue__in=queues).order_by("wake_at", "id")
             if since is not None:
                 due = due.due_since(*since)
-            found = self._with_locks(due.annotate(has_ranks=ranks.has_lanes(self.alias)), skip=True)[:limit]
+            found = due.annotate(has_ranks=ranks.has_lanes(self.alias))[:limit]
             rows = list(found.values("has_ranks", *RUN.names))
             may_have_ranks = since is not None and not rows  # a run with a tag is found behind any point
             if may_have_ranks or any(row["has_ranks"] for row in rows):
@@ -360,22 +329,18 @@ class OrmStore(DatabaseStore):
     ) -> Claimed:
         due = self._served(self._runs.due(now))
         ranks.tag_due(self.alias, due, queues, now)
-        found = ranks.candidates(self.alias, due, queues, limit + _AHEAD, since, since_ranked)
-        taken: dict[str, RunRecord] = {}
-        for first in range(0, len(found), limit):
-            ids = [each.run_id for each in found[first : first + limit]][: limit - len(taken)]
-            locked = self._with_locks(self._runs.due(now).with_ids(ids), skip=True)
-            taken |= {run.id: run for run in _records(locked)}
-        runs = [taken[each.run_id] for each in found if each.run_id in taken]
-        claimed = self._claimed(runs, now, lease_until, worker)
+        found = ranks.candidates(self.alias, due, queues, limit + 1, since, since_ranked)
+        taken, left = found[:limit], found[limit:]
+        runs = self.get_many([each.run_id for each in taken])
+        claimed = self._claimed([runs[each.run_id] for each in taken], now, lease_until, worker)
         for queue in queues if taken else ():
-            mine = [each for each in found if each.run_id in taken and taken[each.run_id].queue == queue]
-            is_one_left = any(each.tag is not None and each.run_id not in taken for each in found)
+            mine = [each for each in taken if runs[each.run_id].queue == queue]
+            is_one_left = any(each.tag is not None for each in left)
             ranks.note_served(self.alias, queue, mine, is_one_left=is_one_left)
         return Claimed(claimed)
 
     def _claimed(self, runs: Sequence[RunRecord], now: datetime, lease_until: datetime, worker: str) -> list[RunRecord]:
-        """Claim these locked runs; return them as claimed."""
+        """Claim these runs; return them as claimed."""
         drawn = fences.draw()
         self._runs.with_ids([run.id for run in runs]).claim(
             now=now, lease_until=lease_until, worker=worker, drawn=drawn
@@ -434,12 +399,9 @@ class OrmStore(DatabaseStore):
         return [Message(**row) for row in found.order_by("order")[:limit].values(*MESSAGE.names)]
 
     def commit(self, batch: Batch) -> Committed:
-        with self._refusing_to_leave_messages(), transaction.atomic(using=self.alias):
-            if batch.groups:
-                self._begin_to_write()
-                groups.lock(self.alias, [each.id for each in batch.groups])
+        with self._writing():
             self._take_keys(batch.starts)
-            runs = self._locked_for(batch)
+            runs = self._concerned(batch)
             run = runs.pop(batch.run_id)
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
@@ -458,7 +420,7 @@ class OrmStore(DatabaseStore):
             queues = following | self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
             if batch.dropped_children:
-                endings.drop(self.alias, after, batch.dropped_children, batch.now, self._with_locks, every=False)
+                endings.drop(self.alias, after, batch.dropped_children, batch.now, every=False)
             queues |= self._change_slots(after, batch)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}
@@ -470,8 +432,7 @@ class OrmStore(DatabaseStore):
             run = self._lock_run(run_id)
             if run is None or run.fence != fence:
                 raise LeaseLost
-            table = slots.DatabaseSlots(self.alias, self._with_locks)
-            answer, queues = lines.acquire(table, run_id, location, wants, now)
+            answer, queues = lines.acquire(slots.DatabaseSlots(self.alias), run_id, location, wants, now)
             return replace(answer, queues_to_notify=frozenset(queues))
 
     def reserve(
@@ -485,26 +446,23 @@ class OrmStore(DatabaseStore):
         may_begin: bool = True,
         patience: float = 0.0,
     ) -> Reservation:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
+        with self._writing():
             if not self._runs.filter(id=run_id, fence=fence).exists():
                 raise LeaseLost
             return rates.reserve(self.alias, run_id, location, want, now, may_begin=may_begin, patience=patience)
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
-        with transaction.atomic(using=self.alias):
-            self._begin_to_write()
-            queues, number = slots.sweep(self.alias, self._with_locks, now, most)
+        with self._writing():
+            queues, number = slots.sweep(self.alias, now, most)
             return frozenset(queues), number
 
     def _change_slots(self, run: RunRecord, batch: Batch) -> frozenset[str]:
         """Do what a commit does to the slots of its run, after everything else; return the queues to notify."""
         if batch.slots is None:
             return frozenset()
-        table = slots.DatabaseSlots(self.alias, self._with_locks)
-        queues, is_due = lines.change(table, run.id, batch.slots, batch.now)
+        queues, is_due = lines.change(slots.DatabaseSlots(self.alias), run.id, batch.slots, batch.now)
         if run.state in ENDED:
-            queues |= slots.settle(self.alias, run.id, self._with_locks, batch.now)
+            queues |= slots.settle(self.alias, run.id, batch.now)
         elif is_due and run.state != RunState.PAUSED:
             self._runs.filter(id=run.id).update(wake_at=batch.now)
             queues.add(run.queue)
@@ -551,8 +509,6 @@ class OrmStore(DatabaseStore):
 
     def _fail(self, failure: FailureRecord, run: RunRecord) -> None:
         causes = Cause.objects.using(self.alias)
-        if connections[self.alias].features.has_select_for_update:  # a cause that was pruned meanwhile is made again
-            causes = causes.select_for_update()
         names = names_of(failure.cause)
         known = {each.fingerprint: each for each in causes.filter(fingerprint__in=names)}
         cause = next((known[each] for each in names if each in known), None)
@@ -595,19 +551,18 @@ class OrmStore(DatabaseStore):
         self._upsert(EntryMetadata, metadata, ["entry"], METADATA.names)
 
     def _upsert(self, model: Any, rows: Sequence[Any], unique: list[str], columns: list[str]) -> None:
-        targeted = connections[self.alias].features.supports_update_conflicts_with_target
         model.objects.using(self.alias).bulk_create(
             rows,
             update_conflicts=True,
             update_fields=[name for name in columns if name not in unique],
-            unique_fields=unique if targeted else None,
+            unique_fields=unique,
         )
 
     def renew(self, held: Sequence[tuple[str, int]], lease_until: datetime) -> Renewed:
-        with transaction.atomic(using=self.alias):
-            runs, busy = self._held(held)
+        with self._writing():
+            runs = self._held(held)
             self._runs.with_ids([run.id for run in runs]).renew(lease_until)
-            return Renewed({run.id: run.pending_request for run in runs}, busy)
+            return Renewed({run.id: run.pending_request for run in runs})
 
     def requests(self, run_ids: Sequence[str]) -> dict[str, str]:
         return dict(self._runs.with_ids(run_ids).exclude(pending_request="").values_list("id", "pending_request"))
@@ -622,22 +577,15 @@ class OrmStore(DatabaseStore):
     def release(
         self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
     ) -> frozenset[str]:
-        with transaction.atomic(using=self.alias):
-            runs, busy = self._held(held)
-            self._runs.with_ids([run.id for run in runs]).release(now, due_at=due_at)
-            return busy
+        with self._writing():
+            self._runs.with_ids([run.id for run in self._held(held)]).release(now, due_at=due_at)
+            return frozenset()
 
-    def _held(self, held: Sequence[tuple[str, int]]) -> tuple[list[RunRecord], frozenset[str]]:
-        """Return the runs whose fence and lease still hold, locked, and the ids of those that others have locked."""
+    def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
+        """Return the runs whose fence and lease still hold."""
         fences = dict(held)
-        found = self._locked(fences, skip=True)
-        others = sorted(fences.keys() - found.keys())
-        passed_over = _records(self._runs.with_ids(others)) if others else []
-        ours, busy = (
-            [run for run in runs if run.fence == fences[run.id] and run.lease_expires_at is not None]
-            for runs in (found.values(), passed_over)
-        )
-        return ours, frozenset(run.id for run in busy)
+        found = self.get_many(list(fences)).values()
+        return [run for run in found if run.fence == fences[run.id] and run.lease_expires_at is not None]
 
     # -- timer and sweep
 
