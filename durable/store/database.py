@@ -7,7 +7,7 @@ locks of rows: Django leaves `select_for_update` out there.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +20,6 @@ from django.db.models import Exists, OuterRef
 from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, RunLimits, key_of
 from durable.core.ranks import Ranking
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -65,22 +64,25 @@ from durable.models import (
     RunLimit,
 )
 from durable.models.renames import learn_names, learn_queues
-from durable.store import activities, endings, groups, keys, outline_rows, ranks, rates, row_rules, saves, slots
+from durable.store import activities, endings, groups, keys, outline_rows, ranks, row_rules, saves, slots
 from durable.store import tags as side_tags
 from durable.store.atomic import committed_or_raised
 from durable.store.base import ChildKeyTaken
 from durable.store.patience import RowsLocked
+from durable.store.rates import DatabaseRates
 from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
+from durable.store.rules.rates import RateStore
 from durable.store.survey_rows import RowSurveyor
 
 _AT_ONCE: Final = 1_000  # rows of one statement
 
 
-class DatabaseStore(ABC):
+class DatabaseStore(RateStore):
     """A `Store` on the database behind a Django connection, without the statements of a kind of database."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
+        self._rates = DatabaseRates(alias)
 
     def transaction(self) -> AbstractContextManager[None]:
         return committed_or_raised(self.alias)
@@ -97,6 +99,9 @@ class DatabaseStore(ABC):
         with transaction.atomic(using=self.alias):
             self._begin_to_write()
             yield
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @abstractmethod
     def _insert(self, runs: Sequence[RunRecord]) -> tuple[dict[str, RunRecord], dict[str, str]]:
@@ -382,47 +387,6 @@ class DatabaseStore(ABC):
     def declare_limit(self, name: str, at_once: int) -> bool:
         with self._writing():
             return slots.declare_limit(self.alias, name, at_once)
-
-    @abstractmethod
-    def reserve(
-        self,
-        run_id: str,
-        fence: int,
-        location: str,
-        want: RateWant,
-        now: datetime,
-        *,
-        may_begin: bool = True,
-        patience: float = 0.0,
-    ) -> Reservation: ...
-
-    def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
-        with self._writing():
-            return rates.set_rate(self.alias, name, override, now)
-
-    def declare_rate(self, name: str, rate: Rate) -> bool:
-        with self._writing():
-            return rates.declare(self.alias, name, rate)
-
-    def close_rate(
-        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
-    ) -> LimitClosing | None:
-        with self._writing():
-            return rates.close(self.alias, limit, key, closing, is_longer=is_longer)
-
-    def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
-        with self._writing():
-            return rates.open_again(self.alias, limit, key, now)
-
-    def has_rate(self, name: str) -> bool:
-        return rates.exists(self.alias, name)
-
-    def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
-        return rates.keys_of(self.alias, limit, keys, now)
-
-    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
-        with self._writing():
-            rates.note_refused(self.alias, limit, key, start)
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         return slots.of_runs(self.alias, run_ids) if run_ids else []

@@ -20,7 +20,6 @@ from durable.core.errors import RunNotFoundError
 from durable.core.limits import History, NewRun, RunLimits, key_of
 from durable.core.location import escape
 from durable.core.ranks import Ranking
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -64,6 +63,7 @@ from durable.store.memory_rates import MemoryRates
 from durable.store.memory_slots import MemorySlots, MemorySlotTable, sweep
 from durable.store.memory_tags import MemoryTags
 from durable.store.outline import bare_entry, bare_message
+from durable.store.rules.rates import RateStore
 
 #: The content of a store at one time.
 Tables = tuple[
@@ -102,7 +102,7 @@ def _copied(entry: EntryRecord) -> EntryRecord:
     return copy
 
 
-class MemoryStore:
+class MemoryStore(RateStore):
     """A `Store` in memory."""
 
     def __init__(self) -> None:
@@ -121,9 +121,14 @@ class MemoryStore:
         self._limits: dict[str, RunLimits] = {}
         self._saved: dict[tuple[str, str], SavedDetails] = {}
         self._slots = MemorySlots()
-        self._rates = MemoryRates()
+        self._rates: MemoryRates = MemoryRates(self._runs)
         self._ranks = MemoryRanks()
         self._tags = MemoryTags()
+
+    def _writing(self) -> AbstractContextManager[object]:
+        return self._lock
+
+    _reading = _writing
 
     # -- verbs, from outside a pass
 
@@ -598,9 +603,7 @@ class MemoryStore:
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         with self._lock:
-            run = self._runs.get(run_id)
-            if run is None or run.fence != fence:
-                raise LeaseLost
+            self._check_fence(run_id, fence)
             answer, queues = lines.acquire(self._slot_table, run_id, location, wants, now)
             return replace(answer, queues_to_notify=frozenset(queues))
 
@@ -623,52 +626,10 @@ class MemoryStore:
             self._slots.limits[name] = at_once
             return before != at_once
 
-    def reserve(
-        self,
-        run_id: str,
-        fence: int,
-        location: str,
-        want: RateWant,
-        now: datetime,
-        *,
-        may_begin: bool = True,
-        patience: float = 0.0,
-    ) -> Reservation:
-        with self._lock:
-            run = self._runs.get(run_id)
-            if run is None or run.fence != fence:
-                raise LeaseLost
-            return self._rates.reserve(run_id, location, want, now, may_begin=may_begin, patience=patience)
-
-    def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
-        with self._lock:
-            return self._rates.set_rate(name, override, self._runs, now)
-
-    def declare_rate(self, name: str, rate: Rate) -> bool:
-        with self._lock:
-            return self._rates.declare(name, rate)
-
-    def close_rate(
-        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
-    ) -> LimitClosing | None:
-        with self._lock:
-            return self._rates.close(limit, key, closing, is_longer=is_longer)
-
-    def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
-        with self._lock:
-            return self._rates.open_again(limit, key, self._runs, now)
-
-    def has_rate(self, name: str) -> bool:
-        with self._lock:
-            return self._rates.rate(name) is not None
-
-    def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
-        with self._lock:
-            return self._rates.keys_of(limit, keys, now)
-
-    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
-        with self._lock:
-            self._rates.note_refused(limit, key, start)
+    def _check_fence(self, run_id: str, fence: int) -> None:
+        run = self._runs.get(run_id)
+        if run is None or run.fence != fence:
+            raise LeaseLost
 
     def slots(self, run_ids: Sequence[str]) -> list[SlotRow]:
         with self._lock:
@@ -929,7 +890,7 @@ class MemoryStore:
 
     def _put_back(self, tables: Tables) -> None:
         (
-            self._runs,
+            runs,
             self._entries,
             self._attempts,
             self._messages,
@@ -946,3 +907,5 @@ class MemoryStore:
             self._ranks,
             self._tags,
         ) = tables
+        self._runs.clear()  # tables know the mapping
+        self._runs.update(runs)

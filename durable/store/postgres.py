@@ -38,7 +38,7 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models import Run, SlotNote
 from durable.models.fields import pack, unpack
-from durable.store import groups, keys, libpq, patience, rates, row_rules, sessions, sql, sql_functions, tags
+from durable.store import groups, keys, libpq, patience, row_rules, sessions, sql, sql_functions, tags
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.libpq import Row, SQLFunction, text
@@ -107,6 +107,9 @@ class PostgresStore(DatabaseStore):
 
     def _begin_to_write(self) -> None:
         """Do nothing: rows have locks here."""
+
+    def _check_fence(self, run_id: str, fence: int) -> None:
+        """Do nothing: functions compare the fence."""
 
     def start_keyed(self, run: RunRecord, key: str) -> tuple[RunRecord, bool]:
         values = start_parameters(run)
@@ -305,7 +308,8 @@ class PostgresStore(DatabaseStore):
         if refusal == "undefined":
             raise UnknownLimitError(want.limit, is_rate=True)
         if refusal == "units":
-            raise RateUnitsError(want.label, want.units, rates.text_of(self.alias, want.limit))
+            holds = self._rates.rate(want.limit)
+            raise RateUnitsError(want.label, want.units, "" if holds is None else holds.text)
         return Reservation(at=from_nanoseconds(int(moment or 0)), begins=begins == "true", before=int(before or 0))
 
     def _change_slots(self, batch: Batch, slots: SlotChange) -> frozenset[str]:

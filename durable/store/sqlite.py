@@ -19,7 +19,6 @@ from django.db.models.functions import Cast, Coalesce, Length
 from durable.core import fences
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.limits import History, NewRun, RunLimits
-from durable.core.rates import RateWant, Reservation
 from durable.core.records import (
     ENDED,
     Activity,
@@ -59,7 +58,7 @@ from durable.models import (
 )
 from durable.models.causes import names_of
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, lines, ranks, rates, row_rules, slots
+from durable.store import activities, endings, lines, ranks, row_rules, slots
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
@@ -435,21 +434,9 @@ class SQLiteStore(DatabaseStore):
             answer, queues = lines.acquire(slots.DatabaseSlots(self.alias), run_id, location, wants, now)
             return replace(answer, queues_to_notify=frozenset(queues))
 
-    def reserve(
-        self,
-        run_id: str,
-        fence: int,
-        location: str,
-        want: RateWant,
-        now: datetime,
-        *,
-        may_begin: bool = True,
-        patience: float = 0.0,
-    ) -> Reservation:
-        with self._writing():
-            if not self._runs.filter(id=run_id, fence=fence).exists():
-                raise LeaseLost
-            return rates.reserve(self.alias, run_id, location, want, now, may_begin=may_begin, patience=patience)
+    def _check_fence(self, run_id: str, fence: int) -> None:
+        if not self._runs.filter(id=run_id, fence=fence).exists():
+            raise LeaseLost
 
     def sweep_slots(self, now: datetime, most: int) -> tuple[frozenset[str], int]:
         with self._writing():

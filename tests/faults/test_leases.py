@@ -1,4 +1,4 @@
-"""At most one writer, no wake-up lost, states only as allowed: a machine of random moves, and real connections."""
+"""At most one writer on real connections, whatever the clocks of the workers say."""
 
 from __future__ import annotations
 
@@ -11,47 +11,13 @@ from typing import Any
 
 import pytest
 from django.db import connections
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, EntryKind, EntryRecord, RunRecord
-from durable.models import Entry, Run
+from durable.models import Entry
 from durable.store import Store, store_for
-from durable.store.memory import MemoryStore
-from tests.faults.leases import LeaseMachine
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class InMemory(LeaseMachine):
-    """The machine over the store of harnesses."""
-
-    def make_store(self) -> Store:
-        return MemoryStore()
-
-
-class InDatabase(LeaseMachine):
-    """The machine over the default database's store."""
-
-    def make_store(self) -> Store:
-        Run.objects.all().delete()
-        return store_for("default")
-
-
-def test_leases_in_memory() -> None:
-    run_state_machine_as_test(InMemory, settings=settings(max_examples=250, stateful_step_count=40))
-
-
-@pytest.mark.django_db
-@pytest.mark.slow
-def test_leases_in_the_database() -> None:
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    small = settings(max_examples=20, stateful_step_count=25, suppress_health_check=checks)
-    run_state_machine_as_test(InDatabase, settings=small)
-
-
-# -- real connections
 
 
 class Skewed:

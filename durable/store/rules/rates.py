@@ -1,0 +1,279 @@
+"""Rates of limits: who gets which moment, and what operators change.
+
+What the functions in `routines/rates.sql` do on PostgreSQL, for stores that compute in Python. Such a store has
+a `RateTable`; nothing here reads or writes a row by itself. The verbs of operators are the same on every store.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from durable.core import gcra
+from durable.core.errors import RateUnitsError, UnknownLimitError
+from durable.core.gcra import Cell, Want
+from durable.core.rate_counts import counted
+from durable.core.rates import (
+    LimitClosing,
+    Rate,
+    RateKeyRow,
+    RateWant,
+    RefusedStart,
+    Reservation,
+    from_nanoseconds,
+    nanoseconds,
+)
+from durable.core.records import ENDED, RunRecord, RunState
+
+_RETIMED: Final = 10_000  # waiting attempts of a key that a verb moves
+
+
+@dataclass(slots=True, kw_only=True)
+class RateKey:
+    """A key of a limit's rate: what is taken of it, and what operators have said of it."""
+
+    limit: str
+    key: str
+    cell: Cell = field(default_factory=Cell)
+    recent: str = ""
+    closing: LimitClosing | None = None
+    refused: int = 0
+    last_refused: RefusedStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """An attempt that waits for its moment."""
+
+    run_id: str
+    location: str
+    limit: str
+    key: str
+    units: int
+    at: datetime
+
+
+class RateTable(Protocol):
+    """The rows of rates, in a transaction that locks what it writes."""
+
+    def rate(self, limit: str) -> Rate | None:
+        """Return the rate that holds, None for a limit without one."""
+
+    def define(self, limit: str, rate: Rate) -> Rate:
+        """Insert the rate of a limit, unless there is one; return that which holds."""
+
+    def declare(self, limit: str, rate: Rate) -> bool:
+        """Write the rate that the code says; return False if that is the row's already."""
+
+    def override(self, limit: str, rate: Rate | None) -> None:
+        """Write the rate that an operator has set, or none."""
+
+    def key(self, limit: str, key: str) -> RateKey:
+        """Return a key, which no other transaction changes before this one ends."""
+
+    def write(self, key: RateKey) -> None:
+        """Write a key."""
+
+    def keys(self, limit: str, among: Sequence[str] | None = None) -> list[tuple[RateKey, datetime | None]]:
+        """Return the keys of a limit, those named or all, in order.
+
+        Each has the moment of the last attempt that waits for it.
+        """
+
+    def closings(self, limit: str, key: str) -> list[datetime]:
+        """Return until when a key is closed, by itself and with all others."""
+
+    def last(self, limit: str, key: str) -> datetime | None:
+        """Return the moment of the last attempt that waits for a key."""
+
+    def ticket(self, run_id: str, location: str) -> Ticket | None:
+        """Return the ticket of an attempt."""
+
+    def put(self, ticket: Ticket) -> None:
+        """Write a ticket; one of the same attempt keeps its place."""
+
+    def drop(self, run_id: str, location: str) -> None:
+        """Delete the ticket of an attempt."""
+
+    def waiting(self, limit: str, key: str, after: datetime, most: int) -> list[Ticket]:
+        """Return the tickets of a key whose moments come after this one, in the order of their places."""
+
+    def move(self, ticket: Ticket, moment: datetime, at: datetime) -> str | None:
+        """Give a ticket another moment, and its run (`after_move`). Return the queue to notify, if its moment is come.
+
+        What another transaction has locked is left to the sweep.
+        """
+
+
+class RateStore(ABC):
+    """The part of a `Store` that is about rates."""
+
+    _rates: RateTable
+
+    @abstractmethod
+    def _writing(self) -> AbstractContextManager[Any]:
+        """Return a transaction that reads, and then writes."""
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[Any]:
+        """Return what one reading needs around it."""
+
+    @abstractmethod
+    def _check_fence(self, run_id: str, fence: int) -> None:
+        """Raise LeaseLost if the run has another fence."""
+
+    def reserve(
+        self,
+        run_id: str,
+        fence: int,
+        location: str,
+        want: RateWant,
+        now: datetime,
+        *,
+        may_begin: bool = True,
+        patience: float = 0.0,
+    ) -> Reservation:
+        with self._writing():
+            self._check_fence(run_id, fence)
+            return _reserve(self._rates, run_id, location, want, now, may_begin=may_begin, patience=patience)
+
+    def set_rate(self, name: str, override: Rate | None, now: datetime) -> tuple[Rate, frozenset[str]] | None:
+        with self._writing():
+            before = self._rates.rate(name)
+            if before is None:
+                return None
+            self._rates.override(name, override)
+            return before, _retimed(self._rates, name, None, now, before.spacing)
+
+    def declare_rate(self, name: str, rate: Rate) -> bool:
+        with self._writing():
+            return self._rates.declare(name, rate)
+
+    def close_rate(
+        self, limit: str, key: str, closing: LimitClosing, *, is_longer: bool = False
+    ) -> LimitClosing | None:
+        with self._writing():
+            row = self._rates.key(limit, key)
+            before = row.closing
+            if not (is_longer and before is not None and before.until >= closing.until):
+                row.closing = closing
+                self._rates.write(row)
+            return before
+
+    def open_rate(self, limit: str, key: str, now: datetime) -> tuple[LimitClosing, frozenset[str]] | None:
+        with self._writing():
+            row = self._rates.key(limit, key)
+            before = row.closing
+            if before is None or before.until <= now:
+                return None
+            row.closing = None
+            self._rates.write(row)
+            return before, _retimed(self._rates, limit, key or None, now)
+
+    def has_rate(self, name: str) -> bool:
+        with self._reading():
+            return self._rates.rate(name) is not None
+
+    def rate_keys(self, limit: str, keys: Sequence[str], now: datetime) -> list[RateKeyRow]:
+        with self._reading():
+            rate = self._rates.rate(limit)
+            room = rate.burst * rate.spacing if rate is not None else 0
+            found = self._rates.keys(limit, keys)
+        return [_shown(row, gcra.given_until(row.cell, room, _nanoseconds(last)), now) for row, last in found]
+
+    def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
+        with self._writing():
+            row = self._rates.key(limit, key)
+            row.refused, row.last_refused = row.refused + 1, start
+            self._rates.write(row)
+
+
+def _reserve(
+    table: RateTable, run_id: str, location: str, want: RateWant, at: datetime, *, may_begin: bool, patience: float
+) -> Reservation:
+    """Give an attempt its moment, or let it begin (`Store.reserve`)."""
+    if (rate := table.rate(want.limit)) is None:
+        if want.rate is None:
+            raise UnknownLimitError(want.limit, is_rate=True)
+        rate = table.define(want.limit, want.rate)
+    if want.units * rate.spacing > gcra.LONGEST:
+        raise RateUnitsError(want.label, want.units, rate.text)
+    row, ticket = table.key(want.limit, want.key), table.ticket(run_id, location)
+    if ticket is not None and (ticket.limit, ticket.key, ticket.units) != (want.limit, want.key, want.units):
+        ticket = None
+    now, closed = nanoseconds(at), _closed(table, want.limit, want.key)
+    wanted = Want(
+        units=want.units,
+        at=now,
+        patience=round(patience * 1_000_000_000),
+        closed_until=closed,
+        reservation=None if ticket is None else nanoseconds(ticket.at),
+        may_begin=may_begin,
+        last=_nanoseconds(table.last(want.limit, want.key)) if ticket is None else None,
+    )
+    begins, moment = gcra.reserve(row.cell, rate.spacing, rate.burst, wanted)
+    before = gcra.units_before(moment, now, closed, rate.spacing)
+    answer = Reservation(at=from_nanoseconds(moment), begins=begins, before=before)
+    if begins and may_begin:
+        row.recent = counted(row.recent, moment, want.units)
+        table.drop(run_id, location)
+    else:
+        table.put(Ticket(run_id, location, want.limit, want.key, want.units, answer.at))
+    table.write(row)
+    return answer
+
+
+def after_move(run: RunRecord, before: datetime, moment: datetime) -> RunRecord:
+    """Return the run of an attempt that waits for another moment than before: due then, if it is due later."""
+    if run.lease_expires_at is not None and moment < before:  # its pass may be about to park until the moment before
+        run = replace(run, change_seq=run.change_seq + 1)
+    if run.state in (*ENDED, RunState.PAUSED) or run.wake_at is None or run.wake_at <= moment:
+        return run
+    return replace(run, wake_at=moment)
+
+
+def _retimed(table: RateTable, limit: str, key: str | None, at: datetime, spacing_before: int = 0) -> frozenset[str]:
+    """Give the attempts that wait for a limit, or for one of its keys, new moments in the same order.
+
+    `spacing_before` is that of the rate before, if it has changed. Return the queues to notify.
+    """
+    queues: set[str | None] = set()
+    for each, _ in table.keys(limit, None if key is None else [key]):
+        row, rate, now = table.key(limit, each.key), table.rate(limit), nanoseconds(at)
+        assert rate is not None, "a limit that is set or opened has a rate"
+        closed = _closed(table, limit, each.key)
+        if spacing_before:
+            gcra.rescale(row.cell, now, spacing_before, rate.spacing)
+        gcra.begin_anew(row.cell)
+        moment: int | None = None
+        for ticket in table.waiting(limit, each.key, at, _RETIMED):
+            wanted = Want(units=ticket.units, at=now, closed_until=closed, may_begin=False, last=moment)
+            _, moment = gcra.reserve(row.cell, rate.spacing, rate.burst, wanted)
+            queues.add(table.move(ticket, from_nanoseconds(moment), at))
+        table.write(row)
+    return frozenset(each for each in queues if each is not None)
+
+
+def _closed(table: RateTable, limit: str, key: str) -> int:
+    return max(map(nanoseconds, table.closings(limit, key)), default=0)
+
+
+def _nanoseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else nanoseconds(moment)
+
+
+def _shown(row: RateKey, until: int, now: datetime) -> RateKeyRow:
+    is_open = row.closing is None or row.closing.until <= now
+    return RateKeyRow(
+        limit=row.limit,
+        key=row.key,
+        reserved_until=from_nanoseconds(until) if until else None,
+        closing=None if is_open else row.closing,
+        recent=row.recent,
+        refused=row.refused,
+        last_refused=row.last_refused,
+    )
