@@ -23,7 +23,7 @@ PROCESSES: Final = 3  # one more than CI has cores: a test that waits for a work
 LONGEST: Final = (
     "tests/sqlite/test_others.py",
     "tests/sqlite/test_with_processes.py",
-    "tests/core/test_map_rollback.py",
+    "tests/store/test_map_rollback.py",
     "tests/renames/test_moving_workers.py",
     "tests/conformance/test_crash.py",
     "tests/benchmarks/test_command.py",
@@ -48,7 +48,7 @@ LONGEST: Final = (
     "tests/foreign/test_intern.py",
     "tests/admin/test_languages.py",
     "tests/operations/test_replay_preview.py",
-    "tests/core/test_map_recovery.py",
+    "tests/store/test_map_recovery.py",
     "tests/admin/test_browser_overview.py",
     "tests/admin/test_browser_families.py",
     "tests/admin/test_browser_schedules.py",

@@ -6,47 +6,14 @@ import logging
 from typing import Any
 
 import pytest
-from django.db import transaction
 
-from durable import Context, OpenTransactionError, OutsideStepError, get_run, workflow
+from durable import Context, OutsideStepError, get_run, workflow
 from durable.testing import Harness
 
 
 @workflow(name="tests.misuse.child")
 def child(ctx: Context) -> int:
     return 1
-
-
-@pytest.mark.django_db
-def test_an_operation_inside_a_transaction_stops_the_run_before_anything_runs() -> None:
-    called: list[int] = []
-
-    def ship(ctx: Context) -> None:
-        with transaction.atomic():
-            ctx.step("charge", called.append, 1)
-
-    with Harness() as h:
-        ended = h.run(h.start(ship))
-    assert ended.state == "failed"
-    assert ended.error is not None
-    assert ended.error.type == OpenTransactionError.__name__
-    assert 'step "charge" was called inside transaction.atomic()' in ended.error.message
-    assert called == []
-
-
-@pytest.mark.django_db
-def test_code_that_swallows_the_error_does_not_go_on() -> None:
-    def ship(ctx: Context) -> str:
-        try:
-            with transaction.atomic():
-                ctx.step("charge", lambda: 1)
-        except OpenTransactionError:
-            pass
-        return "shipped"
-
-    with Harness() as h:
-        ended = h.run(h.start(ship))
-    assert (ended.state, ended.error and ended.error.type) == ("failed", OpenTransactionError.__name__)
 
 
 def test_a_start_without_an_id_between_steps_is_refused() -> None:

@@ -221,14 +221,6 @@ def test_of_try_step_and_of_branches(h: Harness, flavour: Flavour) -> None:
     assert h.now == NOW + timedelta(hours=2, seconds=30)
 
 
-@pytest.mark.django_db
-def test_an_atomic_step_is_rolled_back_and_tried_then(h: Harness) -> None:
-    asking = Asking("1 hour", counts=False)
-    run = h.start(one_step(asking, atomic=True, max_retries=0))
-    assert h.run(run).wake_at == NOW + timedelta(hours=1)
-    assert h.finish(run).output == [1, 2]
-
-
 def test_of_a_rollback_handler(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.rollback_checkpoint("from here")

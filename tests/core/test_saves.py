@@ -187,18 +187,6 @@ def test_a_value_that_cannot_be_recorded_is_refused(h: Harness) -> None:
     assert error.type == "PayloadError"
 
 
-@pytest.mark.django_db
-def test_an_atomic_step_cannot_save(h: Harness, flavour: Flavour) -> None:
-    def work() -> None:
-        assert current_step().saved is None
-        current_step().save(1)
-
-    error = h.run(h.start(flavour(one_step(work, atomic=True)))).error
-    assert error is not None
-    assert error.type == "CriticalError"
-    assert "it is atomic: what an attempt has done is rolled back if it fails" in error.message
-
-
 def test_an_atomic_step_has_no_heartbeat(h: Harness) -> None:
     error = h.run(h.start(one_step(int, atomic=True, heartbeat=1))).error
     assert error is not None

@@ -226,19 +226,13 @@ def test_a_losing_branch_leaves_its_line() -> None:
         assert h.peek(handle).output == "hello"
 
 
-BRANCHES = pytest.mark.parametrize(
-    "is_atomic", [pytest.param(True, marks=pytest.mark.django_db, id="atomic"), pytest.param(False, id="plain")]
-)
-
-
-@BRANCHES
-def test_a_finished_step_holds_no_slot_while_another_branch_works(is_atomic: bool) -> None:
+def test_a_finished_step_holds_no_slot_while_another_branch_works() -> None:
     @workflow(name="slots.beside")
     def beside(ctx: Context) -> Any:
         return ctx.join(
             "all",
             {
-                "limited": lambda b: b.step("render", work, "limited", limit="slots-x", atomic=is_atomic),
+                "limited": lambda b: b.step("render", work, "limited", limit="slots-x"),
                 "other": lambda b: b.step("look", lambda: held(h, b.run_id)),
             },
         )
@@ -275,16 +269,12 @@ def cut_short(h: Harness, run_id: str, location: str) -> None:
     h._store.release([(run_id, claimed.fence)], h.now)
 
 
-@BRANCHES
-def test_a_pass_that_was_cut_short_leaves_no_slot_held(is_atomic: bool) -> None:
+def test_a_pass_that_was_cut_short_leaves_no_slot_held() -> None:
     @workflow(name="slots.cut_short")
     def both(ctx: Context) -> Any:
         return ctx.join(
             "all",
-            {
-                each: partial(lambda each, b: b.step("s", work, each, limit="slots-y", atomic=is_atomic), each)
-                for each in ("one", "two")
-            },
+            {each: partial(lambda each, b: b.step("s", work, each, limit="slots-y"), each) for each in ("one", "two")},
         )
 
     with Harness(strict=False) as h:

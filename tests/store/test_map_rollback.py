@@ -105,7 +105,13 @@ async def abrief(ctx: AsyncContext, count: int, at_once: int | None, on_failure:
     return result.outputs
 
 
-each_brief = pytest.mark.parametrize("parent", [brief, abrief], ids=["sync", "async"])
+#: Both flavours in memory, and one in a database: there it is the same history.
+each_brief = pytest.mark.parametrize(
+    ("store", "parent"),
+    [("memory", brief), ("memory", abrief), ("database", brief)],
+    ids=["memory-sync", "memory-async", "database"],
+    indirect=["store"],
+)
 
 
 @pytest.fixture(params=["memory", "database"])

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 
-from durable import Break, Continue
+from durable import Break, Context, Continue, OpenTransactionError, RetryLater, current_step
 from durable.testing import Harness, SimulatedCrash
 from tests.core.flavours import Flavour
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(params=["sync", "async"])
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    return Flavour(request.param)
+
+
+@pytest.fixture
+def h() -> Iterator[Harness]:
+    with Harness() as harness:
+        yield harness
 
 
 def names() -> list[str]:
@@ -168,3 +180,73 @@ def test_in_branches_it_is_crash_proof(h: Harness, flavour: Flavour) -> None:
 
     assert h.crash_everywhere(flavour(ship), check=names) > 10
     assert names() == []
+
+
+# -- inside a transaction of the workflow's
+
+
+def test_an_operation_inside_a_transaction_stops_the_run_before_anything_runs() -> None:
+    called: list[int] = []
+
+    def ship(ctx: Context) -> None:
+        with transaction.atomic():
+            ctx.step("charge", called.append, 1)
+
+    with Harness() as h:
+        ended = h.run(h.start(ship))
+    assert ended.state == "failed"
+    assert ended.error is not None
+    assert ended.error.type == OpenTransactionError.__name__
+    assert 'step "charge" was called inside transaction.atomic()' in ended.error.message
+    assert called == []
+
+
+def test_code_that_swallows_the_error_does_not_go_on() -> None:
+    def ship(ctx: Context) -> str:
+        try:
+            with transaction.atomic():
+                ctx.step("charge", lambda: 1)
+        except OpenTransactionError:
+            pass
+        return "shipped"
+
+    with Harness() as h:
+        ended = h.run(h.start(ship))
+    assert (ended.state, ended.error and ended.error.type) == ("failed", OpenTransactionError.__name__)
+
+
+# -- other options of a step
+
+
+def test_is_rolled_back_and_tried_again_when_it_asks_for_that(h: Harness) -> None:
+    attempts: list[int] = []
+
+    def asks_once(name: str) -> list[int]:
+        attempts.append(current_step().attempt)
+        create(name)
+        if len(attempts) == 1:
+            raise RetryLater("1 hour", counts=False)
+        return attempts
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.step("call", asks_once, "one", atomic=True, max_retries=0)
+
+    run = h.start(ship)
+    assert h.run(run).state == "sleeping"
+    assert names() == []
+    assert h.finish(run).output == [1, 2]
+    assert names() == ["one"]
+
+
+def test_cannot_save(h: Harness, flavour: Flavour) -> None:
+    def work() -> None:
+        assert current_step().saved is None
+        current_step().save(1)
+
+    async def ship(ctx: Any) -> Any:
+        return await ctx.step("import", work, atomic=True)
+
+    error = h.run(h.start(flavour(ship))).error
+    assert error is not None
+    assert error.type == "CriticalError"
+    assert "it is atomic: what an attempt has done is rolled back if it fails" in error.message
