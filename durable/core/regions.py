@@ -1,7 +1,7 @@
 """Regions of a history: what a step back deletes, said without looking at each entry.
 
 `durable.core.rewind` deletes entry by entry, and notes the regions that it has deleted. A database counts what is in
-them (`durable.store.survey_rows`). Both read the rule here.
+them (`durable.store.tables.surveys`). Both read the rule here.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ from durable.execution.open_transactions import OpenTransactions, in_transaction
 from durable.execution.passed_on import Copied, complete_and_pass_on
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
-from durable.store.atomic import BROKEN, kept_open
 from durable.store.base import MessagesLeft
 from durable.store.families import Decide, recover_family
+from durable.store.transactions import BROKEN, kept_open
 
 T = TypeVar("T")
 

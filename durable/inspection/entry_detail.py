@@ -29,7 +29,7 @@ from durable.inspection.tags import tags_note
 from durable.inspection.wait_note import wait_note
 from durable.inspection.wording import state_in_words
 from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
-from durable.store.outline_rows import long_data
+from durable.store.tables.surveys import long_data
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise

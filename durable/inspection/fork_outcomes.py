@@ -21,7 +21,7 @@ from durable.core.records import EntryKind, EntryStatus
 from durable.models import Entry
 from durable.models.batches import ByteLength, in_batches
 from durable.models.fields import load_json
-from durable.store.outline_rows import short_data
+from durable.store.tables.surveys import short_data
 
 FORKS: Final = (EntryKind.JOIN.value, EntryKind.RACE.value)
 FAILED: Final = "failed"  # the status of a branch, and of a join or race that has raised an error

@@ -18,7 +18,7 @@ from durable.inspection.place_tree import PlaceNode, stands_for
 from durable.inspection.places import Masked, Place, Record, masked
 from durable.inspection.time_axis import Work
 from durable.models import Attempt, Entry
-from durable.store.outline_rows import long_data
+from durable.store.tables.surveys import long_data
 
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
 _BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet

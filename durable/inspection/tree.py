@@ -31,7 +31,7 @@ from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
 from durable.models.batches import ByteLength
 from durable.models.fields import load_json
-from durable.store.outline_rows import long_data, short_data
+from durable.store.tables.surveys import long_data, short_data
 
 PAGE: Final = 200  # nodes of one page
 

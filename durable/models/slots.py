@@ -95,7 +95,7 @@ class SlotNote(Row):
     """Work for the sweep, if the process that noted it cannot do it: look at the line of a key, and wake the run.
 
     The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction
-    has locked. So does a verb that moves the moment of a run's attempt (`durable.store.rates`).
+    has locked. So does a verb that moves the moment of a run's attempt (`durable.store.tables.rates`).
     """
 
     limit = NameField[str, str](max_length=MAX_ID)

@@ -26,7 +26,7 @@ from durable.operations.audited import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step
 from durable.operations.imported_handlers import LeftOut, without_foreign_handlers
 from durable.operations.start import Started
-from durable.store import row_rules
+from durable.store.rules import row_rules
 
 
 class Imported(NamedTuple):

@@ -1,15 +1,16 @@
 """Stores of runs: one contract and its implementations.
 
 - `base.Store` is the contract; every method is atomic.
-- `postgres` is the store for PostgreSQL: one statement for each thing that the engine does (`sql`, `sql_functions`,
-  `libpq`, `rows`, `parameters`). `routines` has the texts of the database's functions and triggers, the migration
-  operations that create them, and their check.
-- `sqlite` is the store for SQLite. `database` is the base class of both: what is the same on both databases.
-- `memory` is the store in memory, with `transactional_memory` for tests that use Django's transactions. `row_rules` has
-  what it and `sqlite` compute in Python.
-- `sessions` restores database sessions that the code of steps has changed; `atomic` is the transaction of an atomic
-  step.
-- `outline` is a history without values. `prefetched` answers one pass from a history that was loaded with others.
+- `postgres` is the store for PostgreSQL: one statement for each thing that the engine does. `routines` has the texts of
+  the database's functions and triggers, the migration operations that create them, and their check.
+- `sqlite` is the store for SQLite. `database` is the base class of both, and `tables` has rows by subject: what SQLite
+  does with them, and what is the same on both databases.
+- `memory` is the store in memory; its `transactional` is for tests that use Django's transactions.
+- `rules` has what `sqlite` and `memory` compute in Python, and what every store decides alike.
+- `sessions` restores database sessions that the code of steps has changed; `transactions` has the transaction of an
+  atomic step, and those that wait for no lock for long.
+- `surveys` tells of a history without its values. `prefetched` answers one pass from a history that was loaded with
+  others. `families` recovers runs and their children over the contract.
 
 Must not decide anything about workflows: a store guards the fence.
 """

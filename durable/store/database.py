@@ -64,15 +64,15 @@ from durable.models import (
     RunLimit,
 )
 from durable.models.renames import learn_names, learn_queues
-from durable.store import activities, endings, groups, keys, outline_rows, ranks, row_rules, saves, slots
-from durable.store import tags as side_tags
-from durable.store.atomic import committed_or_raised
 from durable.store.base import ChildKeyTaken
-from durable.store.patience import RowsLocked
-from durable.store.rates import DatabaseRates
-from durable.store.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
+from durable.store.rules import row_rules
 from durable.store.rules.rates import RateStore
-from durable.store.survey_rows import RowSurveyor
+from durable.store.tables import activities, endings, groups, keys, ranks, slots, surveys
+from durable.store.tables import tags as side_tags
+from durable.store.tables.rates import DatabaseRates
+from durable.store.tables.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
+from durable.store.tables.surveys import RowSurveyor
+from durable.store.transactions import RowsLocked, committed_or_raised
 
 _AT_ONCE: Final = 1_000  # rows of one statement
 
@@ -197,14 +197,14 @@ class DatabaseStore(RateStore):
             if change.dropped_groups:
                 self._end_dropped(after, after.wake_at or after.created_at)
             if change.deleted:
-                saves.forget(self.alias, run_id, change.deleted)
+                activities.forget_saves(self.alias, run_id, change.deleted)
                 slots.forget(self.alias, run_id, change.deleted)
             if after.state == RunState.PAUSED:
                 slots.note_pause(self.alias, run_id)
             if change.tags is not None:
                 side_tags.change(self.alias, run_id, change.tags)
             if change.saved:
-                saves.put(self.alias, change.saved)
+                activities.put_saves(self.alias, change.saved)
             if change.retracted:
                 QueueMessage.objects.using(self.alias).filter(run_id=run_id, id__in=change.retracted).delete()
             if change.action is not None:
@@ -366,11 +366,11 @@ class DatabaseStore(RateStore):
         if batch.worked is not None:
             RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
         if batch.saved:
-            saves.put(self.alias, batch.saved)
+            activities.put_saves(self.alias, batch.saved)
         if batch.tags is not None:
             side_tags.change(self.alias, batch.run_id, batch.tags)
         if batch.forgotten:
-            saves.forget(self.alias, batch.run_id, batch.forgotten)
+            activities.forget_saves(self.alias, batch.run_id, batch.forgotten)
 
     @abstractmethod
     def acquire(
@@ -392,7 +392,7 @@ class DatabaseStore(RateStore):
         return slots.of_runs(self.alias, run_ids) if run_ids else []
 
     def save_details(self, saved: Sequence[SavedDetails]) -> None:
-        saves.write(self.alias, saved)
+        activities.save(self.alias, saved)
 
     def import_history(
         self,
@@ -553,7 +553,7 @@ class DatabaseStore(RateStore):
         return RowSurveyor(self.alias, run_id)
 
     def outline(self, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
-        return outline_rows.read(self.alias, run_id)
+        return surveys.read_outline(self.alias, run_id)
 
 
 def entry_keys(alias: str, run_id: str, rows: Sequence[Entry]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 SQLite has one lock, that of the database, and no locks of rows. Every writing transaction begins with a write, because
 one that first reads and then writes fails beside another writer. From then on no other transaction writes. Must not
-decide what happens to a run's row: `durable.store.row_rules` does.
+decide what happens to a run's row: `durable.store.rules.row_rules` does.
 """
 
 from __future__ import annotations
@@ -58,10 +58,22 @@ from durable.models import (
 )
 from durable.models.causes import names_of
 from durable.models.run import RunQuerySet
-from durable.store import activities, endings, lines, ranks, row_rules, slots
 from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
 from durable.store.database import DatabaseStore, entry_keys
-from durable.store.rows import ATTEMPT, CHILD, ENTRY, FAILURE_NAMES, LIMITS, MESSAGE, METADATA, RUN, SAVED, cause_row
+from durable.store.rules import lines, row_rules
+from durable.store.tables import activities, endings, ranks, slots
+from durable.store.tables.rows import (
+    ATTEMPT,
+    CHILD,
+    ENTRY,
+    FAILURE_NAMES,
+    LIMITS,
+    MESSAGE,
+    METADATA,
+    RUN,
+    SAVED,
+    cause_row,
+)
 
 #: The columns of an entry and its metadata in the order of the record's fields.
 _ENTRY_FIELDS: Final = [

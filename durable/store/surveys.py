@@ -1,14 +1,16 @@
-"""Surveys of a history for the plan of a replay, without reading all of it.
+"""What is told of a history without reading all of it: surveys for the plan of a replay, and outlines without values.
 
-Owns the shapes. `durable.store.survey_rows` asks a database; `survey_of` counts in a history that is at hand.
+Owns the shapes. `durable.store.tables.surveys` asks a database; `survey_of` and `bare_entry` take from a history that
+is at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
+from durable.core.entry_shapes import readable
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message
 from durable.core.regions import Region
 from durable.core.rewind import Rewind
@@ -52,7 +54,7 @@ class Mark(tuple[int, ...]):
 
 
 class Surveyor(Protocol):
-    """Asks for parts of one run's history, without values (`durable.store.outline`).
+    """Asks for parts of one run's history, without values (`durable.store.surveys`).
 
     Each method is one statement or two.
     """
@@ -158,3 +160,37 @@ def survey_of(history: Rewind, most: int) -> Survey:
 def listed(entries: Sequence[EntryRecord], most: int) -> Listed:
     """Return the first of these entries, and their number."""
     return Listed(tuple(each.location for each in entries[:most]), len(entries))
+
+
+#: Kinds of entries whose data no plan needs, so that long data of them is not read.
+BARE_KINDS: Final[Collection[str]] = frozenset({EntryKind.MESSAGE})
+
+_FORKS: Final = frozenset({EntryKind.JOIN, EntryKind.RACE})
+_OF_A_BRANCH: Final = ("status", "open")
+
+
+def bare_data(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of an entry without states of loops, outputs of branches and bodies of messages."""
+    data = readable(kind, data)
+    if kind == EntryKind.MESSAGE:
+        return {name: value for name, value in data.items() if name != "received"}
+    if kind == EntryKind.LOOP:
+        return {name: value for name, value in data.items() if name != "state"}
+    if kind in _FORKS:
+        branches = {
+            name: {each: branch[each] for each in _OF_A_BRANCH if each in branch}
+            for name, branch in data.get("branches", {}).items()
+        }
+        return {**data, "branches": branches}
+    return dict(data)
+
+
+def bare_entry(entry: EntryRecord) -> EntryRecord:
+    """Return the entry without output, arguments, errors, and the values in its data."""
+    data = bare_data(entry.kind, entry.data)
+    return replace(entry, output=None, arguments=None, data=data, error=None, rollback_error=None)
+
+
+def bare_message(message: Message) -> Message:
+    """Return the message without its body and its response."""
+    return replace(message, body="", response=None)

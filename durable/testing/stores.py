@@ -13,8 +13,8 @@ from durable.core.current import is_in_step, running_run
 from durable.core.records import ENDED, ActionRecord, Batch, Committed, EntryKind, EntryStatus, RunState
 from durable.models import EntryMetadata, OperatorAction, Run
 from durable.store import store_for
-from durable.store.atomic import committed_or_raised
-from durable.store.transactional_memory import TransactionalMemoryStore
+from durable.store.memory.transactional import TransactionalMemoryStore
+from durable.store.transactions import committed_or_raised
 
 When = Literal["before", "after"]
 

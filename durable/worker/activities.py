@@ -24,7 +24,7 @@ from durable.core.saves import StepProgress
 from durable.drivers.timeouts import AGAIN
 from durable.execution.connections import worker_name
 from durable.store.base import Store
-from durable.store.patience import RowsLocked
+from durable.store.transactions import RowsLocked
 from durable.worker.stacks import stack_of
 
 logger = logging.getLogger("durable.worker")

@@ -33,7 +33,7 @@ from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.eviction import LEASE_LOST, Eviction
 from durable.notifier import redis_clients
 from durable.store.base import Store
-from durable.store.patience import RowsLocked
+from durable.store.transactions import RowsLocked
 from durable.worker.activities import Activities
 from durable.worker.giving_up import given_up
 from durable.worker.lease import Lease

@@ -30,7 +30,7 @@ from durable.models import Build, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.notifier import redis_clients
 from durable.store import clocks
-from durable.store.patience import set_patience
+from durable.store.transactions import set_patience
 from durable.worker.shutdown import ShutdownFlag
 
 logger = logging.getLogger("durable.worker")

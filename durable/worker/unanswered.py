@@ -44,10 +44,10 @@ _ACTIVE: Final = 1  # libpq's PQTRANS_ACTIVE
 # numbers that a pooler gives are not the server's, which shows in that of the session that asks: then nobody knows.
 _BUSY: Final = """SELECT 1 WHERE pg_backend_pid() <> %s OR EXISTS (
   SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientWrite')"""
-_DRIVER: Final = ("psycopg", "durable.store.libpq")
+_DRIVER: Final = ("psycopg", "durable.store.postgres.libpq")
 # What a statement passes on its way to the server, whoever's it is: libraries, and durable's own.
 _LIBRARIES: Final = ("psycopg", "django", "contextlib", "durable.guard")
-_AROUND: Final = (("durable.store.sessions", "wait"), ("durable.store.atomic", "looking"))
+_AROUND: Final = (("durable.store.sessions", "wait"), ("durable.store.transactions", "looking"))
 
 _log_this = redis_clients.LogThrottle()
 _known: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()

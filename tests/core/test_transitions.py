@@ -14,7 +14,7 @@ from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.core.transitions import NEVER_WRITTEN, TRANSITIONS, starts_of
-from durable.store import row_rules
+from durable.store.rules import row_rules
 from tests.support.transitions import CALLS, KEPT, ODD, ends, odd_run, patched
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -68,8 +68,8 @@ def _fork(drive: Callable[[], None], deaths: Path | None) -> bool:
 
 def _arm(deaths: Path) -> None:
     """Let this process die after a call that writes, where none has died."""
-    from durable.store import tags
     from durable.store.postgres import PostgresStore
+    from durable.store.tables import tags
     from tests.faults.killed_scenarios import situation
 
     survived = set(deaths.read_text().splitlines())

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from durable import Context, get_run, runs_info, runtime, workflow
 from durable.conf import conf
 from durable.operations import queries
-from durable.store.row_rules import CASCADED_AT_ONCE
+from durable.store.rules.row_rules import CASCADED_AT_ONCE
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
 

@@ -19,8 +19,8 @@ from durable.core.fences import is_of_first_claim
 from durable.core.records import Activity, Batch, Hold, HoldKind, RunChange, RunRecord
 from durable.models import Activity as ActivityRow
 from durable.store import Store
-from durable.store.patience import RowsLocked
 from durable.store.postgres import PostgresStore
+from durable.store.transactions import RowsLocked
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the
 from tests.support.locks import until_sessions_wait_for_locks

@@ -26,8 +26,8 @@ from durable.core.transitions import TRANSITIONS, starts_of
 from durable.store import Store
 from durable.store.base import ChildIdTaken
 from durable.store.postgres import PostgresStore
-from durable.store.row_rules import CASCADED_AT_ONCE
-from durable.store.sql_functions import PATCHED
+from durable.store.postgres.sql_functions import PATCHED
+from durable.store.rules.row_rules import CASCADED_AT_ONCE
 from durable.store.sqlite import SQLiteStore
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import LEASE, NOW, a_run, at, commit, park, started, the

@@ -19,10 +19,10 @@ from durable.core.control_flow import LeaseLost
 from durable.core.errors import ErrorInfo
 from durable.core.location import child_token
 from durable.core.records import RunState
-from durable.store import Store, sql_functions
-from durable.store.postgres import PostgresStore
+from durable.store import Store
+from durable.store.postgres import PostgresStore, sql_functions
 from durable.store.routines.definitions import Function, read
-from durable.store.rows import ENTRY, METADATA
+from durable.store.tables.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
 from tests.store.family import a_child, finish, start_children
 from tests.store.making import NOW, a_message, a_run, an_entry, at, commit, park, sent, started, the

@@ -9,8 +9,8 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from durable.core.records import EntryRecord
-from durable.store import Store, sql
-from durable.store.postgres import PostgresStore
+from durable.store import Store
+from durable.store.postgres import PostgresStore, sql
 from tests.store.conftest import POSTGRES
 from tests.store.making import HOSTILE, a_full_entry, an_entry, commit, started
 

@@ -128,7 +128,7 @@ def test_a_flush_without_a_patch_leaves_the_runs_row_unwritten(postgres_store: P
 
 @pytest.mark.usefixtures("new_tables")
 def test_claims_and_deadlines_use_the_index_of_due_runs(postgres_store: PostgresStore) -> None:
-    from durable.store import sql
+    from durable.store.postgres import sql
 
     postgres_store.create([a_run(f"{n}", wake_at=NOW + timedelta(seconds=n)) for n in range(5000)])
     parked(postgres_store, waiting_for="*")

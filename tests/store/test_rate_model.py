@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from durable.core import gcra
 from durable.core.gcra import Cell, Want
 from durable.core.rates import LimitClosing, Rate, RateWant, nanoseconds
-from durable.store import Store, rates
+from durable.store import Store
 from durable.store.database import DatabaseStore
 from durable.store.memory import MemoryStore
+from durable.store.tables import rates
 from tests.store.making import LEASE, NOW, a_run
 from tests.store.windows import check
 

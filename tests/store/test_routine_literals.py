@@ -24,8 +24,8 @@ from durable.core.records import (
 from durable.core.slot_records import SlotKind
 from durable.core.summary import DROPPED, PARENT_ENDED, SummaryKind
 from durable.store import routines
-from durable.store.row_rules import CASCADED_AT_ONCE, MOST_IN_LINE
-from durable.store.sql import RAISED
+from durable.store.postgres.sql import RAISED
+from durable.store.rules.row_rules import CASCADED_AT_ONCE, MOST_IN_LINE
 
 TEXTS = {each.stem: each.read_text() for each in Path(str(routines.__file__)).parent.glob("*.sql")}
 

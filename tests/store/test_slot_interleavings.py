@@ -20,7 +20,7 @@ from durable.core.control_flow import LeaseLost
 from durable.core.records import ENDED, Hold, HoldKind, OutgoingMessage, RunChange, RunRecord, RunState
 from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
-from durable.store import patience
+from durable.store import transactions
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
@@ -226,8 +226,8 @@ def test_a_run_that_parks_while_it_is_given_the_slot_is_told_by_the_commit_that_
     postgres_store: PostgresStore, pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That commit cannot write the run's row, and leaves a note; no ticker is needed where the other one then ends."""
-    store, patient = postgres_store, patience.set_patience
-    monkeypatch.setattr(patience, "set_patience", lambda alias: patient(alias, 60.0))
+    store, patient = postgres_store, transactions.set_patience
+    monkeypatch.setattr(transactions, "set_patience", lambda alias: patient(alias, 60.0))
     one, two = started(store, "a"), started(store, "b")
     assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
     assert not store.acquire(two.id, two.fence, "s", [X], NOW).is_granted

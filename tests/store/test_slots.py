@@ -13,8 +13,8 @@ from durable.core.errors import UnknownLimitError
 from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
 from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
-from durable.store import Store, sql_functions
-from durable.store.postgres import PostgresStore
+from durable.store import Store
+from durable.store.postgres import PostgresStore, sql_functions
 from tests.store.conftest import POSTGRES
 from tests.store.making import LEASE, NOW, at, commit, finished, park, started, the
 

@@ -18,7 +18,8 @@ from durable.core.ranks import Ranking
 from durable.core.records import Batch, OutgoingMessage, RunChange, RunPatch, RunRecord, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.models import Run
-from durable.store import Store, sql_functions
+from durable.store import Store
+from durable.store.postgres import sql_functions
 from tests.store.making import a_new_run, a_run, the
 from tests.support.transitions import CALLS, NOW, PAUSE, at, columns_of, odd_run, patched
 
@@ -46,7 +47,7 @@ def assert_rows(store: Store, expected: list[RunRecord]) -> None:
 
 
 def test_each_column_of_a_run_is_one_of_a_record_or_of_its_rank() -> None:
-    """A column that no `RunRecord` has is compared with no transition: `durable.store.ranks` and claims write ranks."""
+    """A column that no `RunRecord` has is compared with no transition: `store.tables.ranks` and claims write ranks."""
     of_rank = {"head_start", "start_tag"}
     columns = {each.attname for each in Run._meta.concrete_fields}
     assert columns == {each.name for each in fields(RunRecord)} | of_rank

@@ -15,9 +15,8 @@ import pytest
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
-from durable.store import libpq
-from durable.store.libpq import SQLFunction
-from durable.store.postgres import PostgresStore
+from durable.store.postgres import PostgresStore, libpq
+from durable.store.postgres.libpq import SQLFunction
 from tests.store.conftest import POSTGRES
 from tests.store.making import a_run, an_entry, commit, started, the
 from tests.support.locks import other_session, until_sessions_wait_for_locks

@@ -3,7 +3,7 @@
 -- Sent as statements, these writes would spend more time on parsing and planning than on writing. A session keeps the
 -- plans of a function, whichever pooler is in between. Each function locks first and reads then, so it decides by the
 -- newest version of a row. A plan is made once and kept while tables grow, so no plan may scan a whole table.
--- `durable.store.sql_functions` calls them.
+-- `durable.store.postgres.sql_functions` calls them.
 --
 -- A commit proves that what the pass has written last is there: its witness, an entry. The statement that locks the
 -- run's row looks for it: one look at an index, where a statement of its own would cost several times as much.

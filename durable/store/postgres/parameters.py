@@ -1,6 +1,6 @@
 """Convert what the PostgreSQL store writes to the parameters of the database's functions.
 
-Owns the texts of the parameters; `durable.store.sql_functions` declares the functions. Must not execute anything.
+Owns the texts of the parameters; `sql_functions` declares the functions. Must not execute anything.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from durable.core.records import (
 )
 from durable.core.witnesses import columns_of
 from durable.models.fields import pack
-from durable.store import row_rules, sql_functions
-from durable.store.libpq import text
-from durable.store.rows import (
+from durable.store.postgres import sql_functions
+from durable.store.postgres.libpq import text
+from durable.store.rules import row_rules
+from durable.store.tables.rows import (
     ATTEMPT,
     CHILD,
     ENTRY,

@@ -16,9 +16,9 @@ from durable.core.rates import LimitClosing, Rate
 from durable.core.records import RunRecord
 from durable.models import RateKey as RateKeyModel
 from durable.models import RateLimit, Reservation, Run, SlotNote
-from durable.store.row_rules import changed_columns
-from durable.store.rows import RUN
 from durable.store.rules.rates import RateKey, Ticket, after_move
+from durable.store.rules.row_rules import changed_columns
+from durable.store.tables.rows import RUN
 
 _TICKET = ("run_id", "location", "limit", "key", "units", "at")
 

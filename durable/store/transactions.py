@@ -1,7 +1,12 @@
-"""The transaction of an atomic step on a Django connection: it commits, or raises if it has not.
+"""Transactions on a Django connection: that of an atomic step, and those that wait for no lock for long.
 
-Owns what Django leaves to its caller: a transaction that is to be rolled back although its code returned, one that its
-code has ended past Django, and `transaction.on_commit` hooks that raise after the commit.
+That of an atomic step commits, or raises if it has not. It owns what Django leaves to its caller: a transaction that is
+to be rolled back although its code returned, one that its code has ended past Django, and `transaction.on_commit` hooks
+that raise after the commit.
+
+A wait for a lock is limited where waiting would do more harm than trying again later. The thread that keeps a worker's
+leases must not wait for what one transaction has locked: all runs of the worker would lose their leases. The limit has
+an effect on PostgreSQL only: SQLite has one lock, whose wait the database's own settings limit.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable.core.errors import CriticalError
@@ -144,3 +149,38 @@ class _Ending:
                 del attributes["wait"]
             else:
                 attributes["wait"] = before
+
+
+#: Seconds: many times what a statement of durable's own locks a row for, and a small part of the shortest lease.
+PATIENCE: Final = 0.2
+_LOCK_NOT_AVAILABLE: Final = "55P03"  # SQLSTATE
+
+
+class RowsLocked(Exception):
+    """Another transaction has locked a row that was to be written; nothing was written."""
+
+
+def set_patience(alias: str, seconds: float = PATIENCE) -> None:
+    """Limit the waits for locks until the end of the transaction, which must have begun."""
+    if connections[alias].vendor == "postgresql":
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{seconds}s"])
+
+
+@contextmanager
+def impatient(alias: str) -> Iterator[None]:
+    """Return a transaction that waits for each lock for `PATIENCE` at most; raises RowsLocked otherwise."""
+    with or_locked(), transaction.atomic(using=alias):
+        set_patience(alias)
+        yield
+
+
+@contextmanager
+def or_locked() -> Iterator[None]:
+    """Raise RowsLocked for the database's error that a lock was not available in time."""
+    try:
+        yield
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        raise RowsLocked from error

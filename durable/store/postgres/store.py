@@ -1,9 +1,9 @@
 """The store for PostgreSQL: one statement, one round trip and one commit for each thing that the engine does.
 
-Frequent operations are functions in the database (`durable.store.sql_functions`). Keeps no state in the session (no
-advisory locks, and prepared statements only where `DURABLE["PREPARED_STATEMENTS"]` allows them), so that a pooler in
-transaction mode may be used. Relies on READ COMMITTED, Django's default: after a wait for a row lock, the newest
-version of the row decides.
+Frequent operations are functions in the database (`sql_functions`). Keeps no state in the session (no advisory locks,
+and prepared statements only where `DURABLE["PREPARED_STATEMENTS"]` allows them), so that a pooler in transaction mode
+may be used. Relies on READ COMMITTED, Django's default: after a wait for a row lock, the newest version of the row
+decides.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from durable.core.records import (
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models import Run, SlotNote
 from durable.models.fields import pack, unpack
-from durable.store import groups, keys, libpq, patience, row_rules, sessions, sql, sql_functions, tags
+from durable.store import sessions
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
 from durable.store.database import DatabaseStore
-from durable.store.libpq import Row, SQLFunction, text
-from durable.store.parameters import (
+from durable.store.postgres import libpq, sql, sql_functions
+from durable.store.postgres.libpq import Row, SQLFunction, text
+from durable.store.postgres.parameters import (
     CommitParameters,
     batch_parameters,
     change_parameters,
@@ -53,7 +54,9 @@ from durable.store.parameters import (
     start_parameters,
     witness_parameters,
 )
-from durable.store.rows import (
+from durable.store.rules import row_rules
+from durable.store.tables import groups, keys, tags
+from durable.store.tables.rows import (
     ACTIVITY,
     RUN,
     SAVED,
@@ -65,6 +68,7 @@ from durable.store.rows import (
     to_run,
     with_moments,
 )
+from durable.store.transactions import PATIENCE, RowsLocked, impatient, or_locked
 
 
 class PostgresStore(DatabaseStore):
@@ -333,7 +337,7 @@ class PostgresStore(DatabaseStore):
         noted = SlotNote.objects.using(self.alias).exclude(run_id="").values("run_id")
         runs = Run.objects.using(self.alias).filter(id__in=noted).order_by("id").select_for_update(no_key=True)
         # whatever happens here, the commit that left the note has happened
-        with suppress(patience.RowsLocked, Error), patience.impatient(self.alias):
+        with suppress(RowsLocked, Error), impatient(self.alias):
             list(runs.values_list("id"))
             queues |= self.sweep_slots(now, _TOLD_AT_ONCE)[0]
         return queues
@@ -446,15 +450,15 @@ class PostgresStore(DatabaseStore):
         parameters: dict[str, Any] = {"runs": [pack(each) for each in watched]}
         if begun or ended:
             noted = {"begun": json_rows(map(ACTIVITY.dumped, begun)), "ended": json_rows(map(ACTIVITY.dumped, ended))}
-            with patience.or_locked():
-                rows = self._rows(sql.REPORT, {**parameters, **noted, "patience": f"{patience.PATIENCE}s"})
+            with or_locked():
+                rows = self._rows(sql.REPORT, {**parameters, **noted, "patience": f"{PATIENCE}s"})
         else:
             rows = self._rows(sql.ASKED, parameters)
         requests = {unpack(run_id): request for run_id, request, *_ in rows if request}
         return requests, [_asked(*row) for row in rows if not row[1]]
 
     def save_details(self, saved: Sequence[SavedDetails]) -> None:
-        with patience.impatient(self.alias):
+        with impatient(self.alias):
             self._rows(sql.SAVE_DETAILS, {"saved": json_rows(map(SAVED.dumped, saved))})
 
     def release(

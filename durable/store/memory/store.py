@@ -52,18 +52,13 @@ from durable.core.records import (
 )
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.transitions import moved
-from durable.store import lines, row_rules
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
-from durable.store.memory_activities import MemoryActivities
-from durable.store.memory_children import MemoryChildren, due_for_children
-from durable.store.memory_holds import MemoryHolds
-from durable.store.memory_keys import MemoryKeys
-from durable.store.memory_ranks import MemoryRanks
-from durable.store.memory_rates import MemoryRates
-from durable.store.memory_slots import MemorySlots, MemorySlotTable, sweep
-from durable.store.memory_tags import MemoryTags
-from durable.store.outline import bare_entry, bare_message
+from durable.store.memory.children import MemoryChildren, due_for_children
+from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
+from durable.store.memory.tables import MemoryActivities, MemoryHolds, MemoryKeys, MemoryRanks, MemoryTags
+from durable.store.rules import lines, row_rules
 from durable.store.rules.rates import RateStore
+from durable.store.surveys import bare_entry, bare_message
 
 #: The content of a store at one time.
 Tables = tuple[

@@ -1,6 +1,6 @@
 """The PostgreSQL store's simple statements: reading, creating, claiming, and the queries of the timer.
 
-Owns texts only; must not execute anything. `durable.store.sql_functions` has the others.
+Owns texts only; must not execute anything. `durable.store.postgres.sql_functions` has the others.
 """
 
 # ruff: noqa: S608 - texts are made of the names of tables and columns alone; values are parameters
@@ -13,7 +13,7 @@ from durable.core.fences import FIRST
 from durable.core.ranks import UNTAGGED
 from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
-from durable.store.rows import (
+from durable.store.tables.rows import (
     ACTIVITY,
     ENTRY,
     ENTRY_FIELDS,

@@ -1,7 +1,8 @@
-"""Activities in a database: what runs now, and what operators have asked about it.
+"""What running steps write in a database: which run now, what operators ask of them, and what they have saved.
 
-PostgreSQL has one statement for `report` (`durable.store.sql`). The rest is rare, hence ordinary ORM statements for
-both databases. Must not decide which steps are noted: `durable.worker.activities` does.
+PostgreSQL has one statement for `report` and one for `save_details` (`durable.store.postgres.sql`). The rest is rare,
+hence ordinary ORM statements for both databases. Of two saves the later one stays. Must not decide which steps are
+noted: `durable.worker.activities` does.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
+from django.db import transaction
 from django.db.models import Q
 
-from durable.core.records import Activity, AskedOfActivity, RunRecord
+from durable.core.records import Activity, AskedOfActivity, RunRecord, SavedDetails
 from durable.models import Activity as ActivityModel
-from durable.models import Run
-from durable.store.patience import RowsLocked, impatient
-from durable.store.rows import ACTIVITY
+from durable.models import Run, StepSave
+from durable.store.tables.rows import ACTIVITY, SAVED
+from durable.store.transactions import RowsLocked, impatient
 
 FORGOTTEN: Final = 500  # rows that one call of `forget` deletes
 
@@ -91,3 +93,43 @@ def forget(alias: str) -> None:
 def _held(alias: str, begun: Sequence[Activity]) -> set[tuple[str, int]]:
     runs = Run.objects.using(alias).filter(id__in={each.run_id for each in begun}, lease_expires_at__isnull=False)
     return set(runs.order_by().values_list("id", "fence"))
+
+
+_KEY = ["run", "location"]
+
+
+def save(alias: str, saved: Sequence[SavedDetails]) -> None:
+    """Write those of the saves whose runs are leased under their fence and that are later than what is stored."""
+    rows = StepSave.objects.using(alias)
+    with transaction.atomic(using=alias):
+        Run.objects.using(alias).lock_table()  # a transaction that reads first could not write beside a writer
+        runs = Run.objects.using(alias).filter(id__in={each.run_id for each in saved}, lease_expires_at__isnull=False)
+        held = set(runs.order_by().values_list("id", "fence"))
+        for each in saved:
+            if (each.run_id, each.fence) not in held:
+                continue
+            row, is_new = rows.get_or_create(
+                run_id=each.run_id, location=each.location, defaults=SAVED.attributes(each)
+            )
+            if not is_new and _order(row) < each.order:
+                rows.filter(pk=row.pk).update(**SAVED.attributes(each))
+
+
+def put_saves(alias: str, saved: Sequence[SavedDetails]) -> None:
+    """Write the saves in the transaction of the caller, who has the lock of their run."""
+    names = [name for name in SAVED.names if name not in ("run_id", "location")]
+    StepSave.objects.using(alias).bulk_create(
+        [StepSave(**SAVED.attributes(each)) for each in saved],
+        update_conflicts=True,
+        update_fields=names,
+        unique_fields=_KEY,
+    )
+
+
+def forget_saves(alias: str, run_id: str, locations: Sequence[str]) -> None:
+    """Delete what the steps at these locations have saved."""
+    StepSave.objects.using(alias).filter(run_id=run_id, location__in=locations).delete()
+
+
+def _order(row: StepSave) -> tuple[int, int, int, int]:
+    return (row.generation, row.fence, row.attempt, row.number)

@@ -1,13 +1,16 @@
-"""Survey a run's history in a database (`durable.store.surveys`): regions become conditions, and the database counts.
+"""Surveys and outlines of a run's history in a database (`durable.store.surveys`), without reading all of it.
 
-Statements return about as many rows as a page shows, but for the entries of children. The numbers come from one scan of
-the run's entries, the lists from another, without their metadata: only that of steps and children with a rollback is
-looked up.
+For a survey, regions become conditions, and the database counts. Statements return about as many rows as a page shows,
+but for the entries of children. The numbers come from one scan of the run's entries, the lists from another, without
+their metadata: only that of steps and children with a rollback is looked up. Of an outline, columns of values are not
+read at all. The engine's own data of an entry may contain values too: long data is read in batches of a bounded size,
+and what a plan does not need is dropped before the next batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import reduce
 from operator import or_
 from typing import Any, Final, NamedTuple
@@ -31,15 +34,16 @@ from django.db.models import (
     When,
 )
 from django.db.models.functions import Coalesce, Greatest, StrIndex, Substr
-from django.db.models.lookups import Contains
+from django.db.models.lookups import Contains, LessThanOrEqual
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState
 from durable.core.regions import Region, simplified
 from durable.models import Child, Entry, EntryMetadata, QueueMessage
-from durable.models.fields import dump_json
+from durable.models.batches import ByteLength, in_batches
+from durable.models.fields import dump_json, load_json
 from durable.models.history import EntryQuerySet
-from durable.store import outline_rows
-from durable.store.surveys import Listed, Mark, Survey
+from durable.store.surveys import BARE_KINDS, Listed, Mark, Survey, bare_data
+from durable.store.tables.rows import ENTRY, MESSAGE
 
 _HANDLER: Final = '"rollback":{'  # a key of an entry's data; in a text inside it the quotes are escaped
 _COMPENSATED: Final = (EntryKind.STEP, EntryKind.CHILD, EntryKind.MAP)
@@ -57,10 +61,10 @@ class RowSurveyor:
 
     def short_history(self, most: int) -> list[EntryRecord]:
         is_long = Exists(self._rows.order_by("location")[most : most + 1])  # along the index
-        return outline_rows.entries_of(self.alias, self._rows.filter(~is_long))
+        return entries_of(self.alias, self._rows.filter(~is_long))
 
     def messages(self) -> list[Message]:
-        return outline_rows.messages_of(self._inbox.order_by("order"))
+        return messages_of(self._inbox.order_by("order"))
 
     def mark(self) -> Mark:
         metadata = EntryMetadata.objects.using(self.alias).of_runs(self.run_id)
@@ -75,11 +79,11 @@ class RowSurveyor:
         return Mark((begun["number"], begun["newest"], *ended.values()))
 
     def entries(self, locations: Collection[str]) -> list[EntryRecord]:
-        return outline_rows.entries_of(self.alias, self._rows.filter(location__in=sorted(locations)))
+        return entries_of(self.alias, self._rows.filter(location__in=sorted(locations)))
 
     def first_within(self, location: str) -> EntryRecord | None:
         first = self._rows.filter(_below(location)).order_by("ordinal").values_list("pk", flat=True)[:1]
-        found = outline_rows.entries_of(self.alias, self._rows.filter(pk__in=list(first)))
+        found = entries_of(self.alias, self._rows.filter(pk__in=list(first)))
         return found[0] if found else None
 
     def first_locations(self, most: int) -> list[str]:
@@ -91,7 +95,7 @@ class RowSurveyor:
         undone = Subquery(done.values("rollback_completed_at")[:1])
         keys = handled.annotate(undone_at=undone).filter(undone_at__isnull=False).order_by("ordinal")
         found = self._rows.filter(pk__in=list(keys.values_list("pk", flat=True)[:most]))
-        return outline_rows.entries_of(self.alias, found)
+        return entries_of(self.alias, found)
 
     def running_steps(self, gone: Sequence[Region]) -> list[str]:
         running = Entry.objects.using(self.alias).few_of(self.run_id, Q(status=EntryStatus.RUNNING.value))
@@ -177,7 +181,7 @@ class RowSurveyor:
     def own_sends(self, gone: Sequence[Region]) -> list[EntryRecord]:
         to_itself = f'"to":{dump_json(self.run_id)}'
         sends = self._rows.filter(_in_any(gone), _data_contains(to_itself), kind=EntryKind.SEND.value)
-        found = outline_rows.entries_of(self.alias, sends)
+        found = entries_of(self.alias, sends)
         return [each for each in found if each.data["to"] == self.run_id]
 
     def returned(
@@ -186,19 +190,17 @@ class RowSurveyor:
         received = self._inbox.exclude(state=MessageState.PENDING.value)
         received = received.filter(self._is_returned(_in_any(gone), races))
         found = received.exclude(id__in=sorted(without)).order_by("order")
-        first = outline_rows.messages_of(found[: most + 1])
+        first = messages_of(found[: most + 1])
         return first[:most], len(first) if len(first) <= most else found.count()
 
     def loops(self, gone: Sequence[Region]) -> list[EntryRecord]:
-        return outline_rows.entries_of(self.alias, self._rows.filter(_in_any(gone), kind=EntryKind.LOOP.value))
+        return entries_of(self.alias, self._rows.filter(_in_any(gone), kind=EntryKind.LOOP.value))
 
     def has_children(self) -> bool:
         return Child.objects.using(self.alias).filter(parent_id=self.run_id).exists()
 
     def child_entries(self) -> list[EntryRecord]:
-        return outline_rows.entries_of(
-            self.alias, self._rows.filter(kind__in=[EntryKind.CHILD.value, EntryKind.MAP.value])
-        )
+        return entries_of(self.alias, self._rows.filter(kind__in=[EntryKind.CHILD.value, EntryKind.MAP.value]))
 
     @property
     def _rows(self) -> EntryQuerySet:
@@ -295,3 +297,54 @@ def _in(region: Region) -> Q:
 def _below(location: str, column: str = "location") -> Q:
     """Return the condition that a location is inside this one. "0" follows "/"."""
     return Q(**{f"{column}__gt": f"{location}/", f"{column}__lt": f"{location}0"})
+
+
+_SHORT: Final = 1_000  # characters of data that are read with the entry
+
+_VALUES: Final = frozenset({"output", "arguments", "data", "error", "rollback_error"})
+_NAMES: Final = [each.name for each in fields(EntryRecord) if each.name not in _VALUES]
+_COLUMNS: Final = [name if name in ENTRY.names else f"metadata__{name}" for name in _NAMES]
+_MESSAGE_NAMES: Final = [name for name in MESSAGE.names if name not in ("body", "response")]
+
+
+def read_outline(alias: str, run_id: str) -> tuple[list[EntryRecord], list[Message]]:
+    """Return the run's entries by ordinal and its messages in order, without values."""
+    entries = entries_of(alias, Entry.objects.using(alias).filter(run=run_id))
+    return entries, messages_of(QueueMessage.objects.using(alias).filter(run_id=run_id).order_by("order"))
+
+
+def messages_of(rows: QuerySet[QueueMessage]) -> list[Message]:
+    """Return these messages without values."""
+    return [Message(**row, body="") for row in rows.values(*_MESSAGE_NAMES)]
+
+
+def short_data(column: str = "data") -> Case:
+    """Return an expression: the text of an entry's data where it is short, else NULL, to be read with `long_data`."""
+    return Case(When(LessThanOrEqual(ByteLength(column), _SHORT), then=F(column)), output_field=TextField())
+
+
+def long_data(alias: str, weighed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the data of entries by their keys, without values. `weighed` has the length of each."""
+    for keys in in_batches(weighed):
+        rows = Entry.objects.using(alias).filter(pk__in=keys).order_by()
+        for key, kind, data in rows.values_list("pk", "kind", "data"):
+            yield key, bare_data(kind, data)
+
+
+def entries_of(alias: str, rows: EntryQuerySet) -> list[EntryRecord]:
+    """Return these entries by ordinal, without values."""
+    found = rows.with_metadata().order_by("ordinal")
+    entries: list[EntryRecord] = []
+    long: dict[int, EntryRecord] = {}
+    weighed: list[tuple[int, int]] = []
+    for key, weight, data, *row in found.values_list("pk", ByteLength("data"), short_data(), *_COLUMNS):
+        entry = EntryRecord(**dict(zip(_NAMES, row, strict=True)))
+        entries.append(entry)
+        if data is not None:
+            entry.data = bare_data(entry.kind, load_json(data))
+        elif entry.kind not in BARE_KINDS:
+            long[key] = entry
+            weighed.append((key, weight))
+    for key, bare in long_data(alias, weighed):
+        long[key].data = bare
+    return entries

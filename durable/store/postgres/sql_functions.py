@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from durable.core import transitions
 from durable.core.records import EntryRecord, RunPatch, RunRecord, RunState
-from durable.store.libpq import SQLFunction
-from durable.store.rows import ENTRY, METADATA, same
+from durable.store.postgres.libpq import SQLFunction
+from durable.store.tables.rows import ENTRY, METADATA, same
 
 #: Functions from a value to text, by the type of a column that takes it unconverted.
 _TEXTS: Final[dict[str, Callable[[Any], str]]] = {"timestamptz": datetime.isoformat, "bigint": str, "integer": str}
@@ -35,7 +35,7 @@ START_KEYED: Final = SQLFunction(
 )
 
 #: Parameters of each commit, last or before those that only some have: the witnesses that it has to find, as
-#: `durable.store.parameters` makes them. If one is not there, the function raises `LOST` and nothing is written.
+#: `parameters` makes them. If one is not there, the function raises `LOST` and nothing is written.
 _WITNESSES: Final = ["text", "bigint"]
 LOST: Final = "durable_commits_are_there"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from django.db import connections, transaction
 
-from durable.store.memory import MemoryStore, Tables
+from durable.store.memory.store import MemoryStore, Tables
 
 
 class TransactionalMemoryStore(MemoryStore):

@@ -2,7 +2,7 @@
 
 The run's key is free again, the parent that waits for the run is woken, and the run's open children are cancelled. The
 store calls it for each update that ends a run. What is read of children is the same on both databases. Must not decide
-what becomes of a row: `durable.store.row_rules` does.
+what becomes of a row: `durable.store.rules.row_rules` does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from durable.core.child_entries import divided
 from durable.core.records import ENDED, RunRecord, RunState, WhenParentEnds
 from durable.models import Cascade, Child, ChildGroup, Run
 from durable.models.run import RunQuerySet
-from durable.store import groups, keys, rates, row_rules, slots
 from durable.store.base import MessagesLeft
-from durable.store.rows import RUN
+from durable.store.rules import row_rules
+from durable.store.tables import groups, keys, rates, slots
+from durable.store.tables.rows import RUN
 
 _AT_ONCE = row_rules.CASCADED_AT_ONCE
 

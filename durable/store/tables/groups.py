@@ -5,7 +5,7 @@ child takes after the child's row; a commit of the parent that changes a group t
 a transaction that has a parent's row locked never waits for a tally: the end of a parent leaves what is locked to the
 sweep.
 
-On PostgreSQL `routines/groups.sql` counts the ends. Must not decide anything: `durable.store.group_rules`
+On PostgreSQL `routines/groups.sql` counts the ends. Must not decide anything: `durable.store.rules.group_rules`
 does.
 """
 
@@ -21,10 +21,11 @@ from django.db.models import Q, QuerySet
 from durable.core.limits import NewRun
 from durable.core.records import ENDED, ChildStart, GroupChange, GroupRecord, Member, RunRecord, RunState
 from durable.models import Child, ChildGroup, GroupTally, Run, Turn
-from durable.store import group_rules, ranks
 from durable.store.base import ChildIdTaken
-from durable.store.row_rules import CANCELLING
-from durable.store.rows import CHILD, RUN
+from durable.store.rules import group_rules
+from durable.store.rules.row_rules import CANCELLING
+from durable.store.tables import ranks
+from durable.store.tables.rows import CHILD, RUN
 
 #: Inserts runs, and returns each with whether it is new (`Store.create`).
 Create = Callable[[Sequence[RunRecord]], list[tuple[RunRecord, bool]]]

@@ -1,4 +1,4 @@
-"""Slots of limits in a database: the rows for `durable.store.lines`, and what is noted for the sweep.
+"""Slots of limits in a database: the rows for `durable.store.rules.lines`, and what is noted for the sweep.
 
 On PostgreSQL `routines/slots.sql` acquires, hands on and sweeps; what verbs note is the same on both databases.
 """
@@ -14,12 +14,12 @@ from django.db.models import Exists, F, Max, Min, OuterRef, QuerySet, Value
 from durable.core.records import ENDED, HoldKind, RunState
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
 from durable.models import Hold, Limit, Reservation, Run, Slot, SlotNote
-from durable.store import lines, row_rules
-from durable.store.lines import Place
+from durable.store.rules import lines, row_rules
+from durable.store.rules.lines import Place
 
 
 class DatabaseSlots:
-    """A `durable.store.lines.SlotTable` on a database."""
+    """A `durable.store.rules.lines.SlotTable` on a database."""
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
