@@ -18,11 +18,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable.admin.url_keys import as_key
-from durable.models import Hold, Limit, OperatorAction, RateKey, RateLimit
+from durable.models import Hold, Limit, OperatorAction, RateKey, RateLimit, Run, Schedule
 from durable.operations import holds, limits, rates
 from durable.operations.audit import needed_by
 from durable.operations.audited import REFUSALS
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, VERBS, WORKFLOW, Verb
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, VERBS, WORKFLOW, Verb
+from durable.operations.schedules import verbs as schedules
 from tests.api.conftest import Api
 from tests.api.workflows import add
 from tests.cli.conftest import Shell
@@ -31,7 +32,13 @@ pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
 FAR: Final = timezone.now().replace(year=2100)
 REASON: Final = "the bank is down"
-PAGES: Final = {QUEUE: "queue_hold", WORKFLOW: "workflow_hold", LIMIT: "limit_act", RATE: "limit_act"}
+PAGES: Final = {
+    QUEUE: "queue_hold",
+    WORKFLOW: "workflow_hold",
+    LIMIT: "limit_act",
+    RATE: "limit_act",
+    SCHEDULE: "schedule_act",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,11 @@ def a_limit() -> None:
 
 def a_rate() -> None:
     RateLimit.objects.create(name="calls", rate="1/s", spacing=1_000_000_000)
+
+
+def a_schedule(origin: str = "admin") -> None:
+    columns: Any = {"name": "nightly", "workflow": add.name, "rule": "every 1 day", "args": [1], "origin": origin}
+    Schedule.objects.create(**columns)
 
 
 def after(*steps: Callable[[], object]) -> Callable[[], None]:
@@ -127,6 +139,63 @@ CASES: Final[Mapping[str, Case]] = {
         words=("--key", "acme"),
         is_done=lambda: RateKey.objects.filter(key="acme", closed_until=None),
         ready=after(a_rate, lambda: rates.close_limit("calls", FAR, key="acme")),
+    ),
+    "pause_schedule": Case(
+        name="nightly",
+        is_done=lambda: Schedule.objects.filter(paused=True, pause_reason=REASON),
+        ready=a_schedule,
+        refusing=after(a_schedule, lambda: schedules.pause("nightly")),
+    ),
+    "resume_schedule": Case(
+        name="nightly",
+        is_done=lambda: Schedule.objects.filter(paused=False),
+        ready=after(a_schedule, lambda: schedules.pause("nightly")),
+        refusing=a_schedule,
+    ),
+    "run_schedule": Case(
+        name="nightly",
+        body={"force": True},
+        words=("--force",),
+        is_done=lambda: Run.objects.count() == 2,
+        ready=after(a_schedule, lambda: schedules.run_now("nightly")),
+    ),
+    "backfill_schedule": Case(
+        name="nightly",
+        body={"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"},
+        form={"since": "2026-01-01 00:00", "until": "2026-01-02 00:00", "planned": "2"},
+        words=("2026-01-01", "2026-01-02", "--yes"),
+        is_done=lambda: Run.objects.count() == 2,
+        ready=a_schedule,
+    ),
+    "edit_schedule": Case(
+        name="nightly",
+        body={"rule": "every 6 hours"},
+        form={"rule": "every 6 hours", "zone": "UTC", "overlap": "skip", "catch_up": "last"},
+        words=("--rule", "every 6 hours"),
+        is_done=lambda: Schedule.objects.filter(rule="every 6 hours"),
+        ready=a_schedule,
+        refusing=lambda: a_schedule("code"),
+    ),
+    "override_schedule": Case(
+        name="nightly",
+        body={"rule": "every 6 hours", "zone": "Asia/Tokyo"},
+        words=("every 6 hours", "--zone", "Asia/Tokyo"),
+        is_done=lambda: Schedule.objects.filter(override_rule="every 6 hours", override_zone="Asia/Tokyo"),
+        ready=lambda: a_schedule("code"),
+        refusing=a_schedule,
+    ),
+    "take_back_override": Case(
+        name="nightly",
+        is_done=lambda: Schedule.objects.filter(override_rule=""),
+        ready=after(lambda: a_schedule("code"), lambda: schedules.override("nightly", "every 6 hours")),
+        refusing=lambda: a_schedule("code"),
+    ),
+    "delete_schedule": Case(
+        name="nightly",
+        words=("--yes",),
+        is_done=lambda: not Schedule.objects.exists(),
+        ready=a_schedule,
+        refusing=lambda: a_schedule("code"),
     ),
 }
 
@@ -260,17 +329,27 @@ def test_a_refusal_is_told_and_logged(surface: str, verb: Verb, shell: Shell) ->
     assert case.refusing is not None
     case.refusing()
     with pytest.raises(REFUSALS) as raised:
-        verb.call(case.name)
+        verb.call(case.name, **case.body)
     answer = SURFACES[surface](a_user(), verb, case.name, shell)
     assert answer.outcome == "refused"
     assert str(raised.value)[1:] in answer.text
     assert [row[3] for row in logged()] == ["refused"]
 
 
-@each_verb
-def test_what_has_changed_since_the_page_is_left_alone(verb: Verb, shell: Shell) -> None:
-    case = CASES[verb.action]
+@pytest.mark.parametrize(
+    ("surface", "verb"),
+    [
+        *(("admin", each) for each in VERBS),
+        *(("api", each) for each in VERBS if each.on is SCHEDULE),  # what has a revision there
+    ],
+    ids=lambda each: each if isinstance(each, str) else each.action,
+)
+def test_what_has_changed_since_the_page_is_left_alone(surface: str, verb: Verb, shell: Shell) -> None:
+    case, seen = CASES[verb.action], "what the operator saw"
     case.ready()
-    answer = by_admin(a_user(), verb, case.name, shell, expected="what the operator saw")
-    assert (answer.outcome, "changed since this page was made" in answer.text) == ("refused", True)
+    if surface == "admin":
+        answer = by_admin(a_user(), verb, case.name, shell, expected=seen)
+    else:
+        answer = by_rest(a_user(), verb, case.name, shell, revision=seen)
+    assert (answer.outcome, "changed since this page was made" in answer.text) == ("refused", True), answer
     assert "done" not in {row[3] for row in logged()}

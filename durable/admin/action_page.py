@@ -21,13 +21,17 @@ from durable.admin.verbs import VERBS, Option, Verb
 from durable.core.bulk_runs import BULK
 from durable.core.errors import (
     DurableError,
+    HoldError,
     InvalidTransitionError,
     PayloadError,
     RunConflictError,
     RunNotFoundError,
+    ScheduleError,
+    StaleLimitError,
     StalePlanError,
     StaleRunError,
 )
+from durable.core.registry import UnknownWorkflowError
 from durable.inspection import activities_of_runs, explain_fully, possible_verbs
 from durable.inspection.children_notes import verb_note
 from durable.inspection.progress import open_keys_of_long
@@ -61,6 +65,19 @@ def refusals() -> Iterator[None]:
         raise Http404(told(error)) from error
     except (DurableError, ValueError) as error:
         raise Refusal(_words(error), status_of(error)) from error
+
+
+@contextmanager
+def acting(request: HttpRequest, given: Mapping[str, Any]) -> Iterator[None]:
+    """Act as the user for the reason of the form. Raises Refusal, and what `refusals` raises."""
+    as_seen = acting_as(access.actor_of(request), reason=given["reason"], expected=given["expected"] or None)
+    with refusals(), as_seen:
+        try:
+            yield
+        except (HoldError, ScheduleError, StaleLimitError, UnknownWorkflowError) as error:
+            raise Refusal(_("Nothing was done: %(why)s") % {"why": told(error)}, 409) from error
+        except TypeError as error:
+            raise Refusal(_("Nothing was done: %(why)s") % {"why": error}, 422) from error
 
 
 def status_of(error: Exception) -> int:

@@ -49,7 +49,7 @@ from durable.inspection.refusals import told
 from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.models import Run
 from durable.models.run import RunQuerySet
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, WORKFLOW
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Run]
@@ -127,7 +127,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
             ("workflows/<str:key>/hold/<str:name>/", verb_page.page_of(WORKFLOW), "workflow_hold"),
             ("limits/<str:key>/act/<str:name>/", verb_page.page_of(LIMIT, RATE), "limit_act"),
             ("schedules/create/one/", schedule_verbs_page.create, "schedule_create"),
-            ("schedules/<str:key>/act/<str:name>/", schedule_verbs_page.show, "schedule_act"),
+            ("schedules/<str:key>/act/<str:name>/", verb_page.page_of(SCHEDULE), "schedule_act"),
             ("workflows/<str:key>/start/one/", start_page.show, "workflow_start"),
             ("<str:key>/send/", send_page.show, "send"),
             ("<str:key>/replay/", replay_page.show, "replay"),

@@ -1,53 +1,146 @@
-"""The verbs on a schedule: each has a page that describes its effect; a POST applies it."""
+"""What verbs on schedules add to `durable.admin.verb_page`: the forms of a new and an edited one, and a backfill."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import access, action_page, pages, schedules_page
+from durable.admin import access, action_page, pages
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
-from durable.admin.named_verbs import NamedVerb, answer
-from durable.admin.schedule_forms import (
-    BackfillForm,
-    CreateScheduleForm,
-    EditScheduleForm,
-    OverrideForm,
-    RunNowForm,
-)
-from durable.admin.url_keys import as_id
-from durable.admin.verb_page import acting
+from durable.admin.forms import MAX_BODY, ActForm, json_editor, read_arguments
+from durable.admin.verb_forms import checked, option_field
 from durable.conf import conf
 from durable.core import registry
+from durable.core.duration import parse_duration
 from durable.core.errors import PayloadError
-from durable.models import Schedule
+from durable.models import Schedule, Tick
+from durable.operations.catalogue import RULE, ZONE
 from durable.operations.schedules import verbs
 from durable.operations.schedules.rows import arguments_of
+from durable.schedules import CATCH_UPS, OVERLAPS, check_name
+from durable.schedules.options import MAX_NAME
 from durable.schedules.rules import duration_text
 
 
-def _pause(name: str, _given: dict[str, Any]) -> str:
-    verbs.pause(name)
-    return gettext("The schedule is paused.")
+class BackfillForm(ActForm):
+    """A period; `planned` is the number of runs that the page has shown."""
+
+    since = forms.DateTimeField(
+        label=_("From"), help_text=_("2026-05-01 12:30, in the zone of this page"), widget=forms.DateTimeInput()
+    )
+    until = forms.DateTimeField(label=_("To"), widget=forms.DateTimeInput())
+    planned = forms.IntegerField(required=False, widget=forms.HiddenInput)
+
+    field_order = ["since", "until", "reason"]
 
 
-def _resume(name: str, _given: dict[str, Any]) -> str:
-    verbs.resume(name)
-    return gettext("The schedule is resumed.")
+class EditScheduleForm(ActForm):
+    """All that a schedule has, except its name and its workflow."""
+
+    rule = option_field(RULE)
+    zone = option_field(ZONE, is_required=True)
+    overlap = forms.ChoiceField(
+        choices=[(each, each) for each in OVERLAPS],
+        label=_("Overlap"),
+        help_text=_("If the run of an earlier tick has not ended."),
+    )
+    catch_up = forms.ChoiceField(
+        choices=[(each, each) for each in CATCH_UPS],
+        label=_("Catch up"),
+        help_text=_("Which moments without a timer are made up for."),
+    )
+    window = forms.CharField(
+        required=False,
+        max_length=100,
+        label=_("Window"),
+        help_text=_("No moment longer ago than this is made up for: “12 hours”. Empty: any."),
+    )
+    jitter = forms.CharField(
+        required=False,
+        max_length=100,
+        label=_("Jitter"),
+        help_text=_("Each tick is put off by a part of this: “10 minutes”. Empty: none."),
+    )
+    queue = forms.CharField(required=False, max_length=200, label=_("Queue"), help_text=_("Empty: the workflow's own."))
+    arguments = forms.CharField(
+        required=False,
+        strip=False,
+        max_length=MAX_BODY,
+        label=_("Arguments (JSON)"),
+        help_text=_("Keywords as an object, or a list of positional arguments. Empty: those that it has."),
+        widget=json_editor(4),
+    )
+
+    field_order = ["rule", "zone", "overlap", "catch_up", "window", "jitter", "queue", "arguments", "reason"]
+
+    def clean_window(self) -> timedelta | None:
+        """Return the window; None for an empty one. Raises ValidationError."""
+        return _duration(str(self.cleaned_data["window"]))
+
+    def clean_jitter(self) -> timedelta:
+        """Return the jitter. Raises ValidationError."""
+        return _duration(str(self.cleaned_data["jitter"])) or timedelta(0)
+
+    def clean_arguments(self) -> tuple[list[Any], dict[str, Any]] | None:
+        """Return the positional arguments and the keywords; None for an empty text. Raises ValidationError."""
+        return None if not self.cleaned_data["arguments"].strip() else read_arguments(self.cleaned_data["arguments"])
 
 
-def _run(name: str, given: dict[str, Any]) -> str:
-    tick = verbs.run_now(name, force=given["force"])
+class CreateScheduleForm(EditScheduleForm):
+    """A new schedule."""
+
+    name = forms.CharField(
+        max_length=MAX_NAME, label=_("Name"), help_text=_("The ids of its runs begin with it: no “/”.")
+    )
+    workflow = forms.CharField(
+        max_length=200,
+        label=_("Workflow"),
+        widget=forms.TextInput(attrs={"list": "known-workflow", "autocapitalize": "off", "spellcheck": "false"}),
+    )
+
+    field_order = ["name", "workflow", *EditScheduleForm.field_order]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["arguments"].help_text = _("Keywords as an object, or a list of positional arguments. Empty: none.")
+
+    def clean_name(self) -> str:
+        """Return the name. Raises ValidationError."""
+        return checked(check_name, str(self.cleaned_data["name"]))
+
+
+def _duration(text: str) -> timedelta | None:
+    if not text.strip():
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise forms.ValidationError(str(error)) from None
+
+
+def edited(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of an edit."""
+    args, kwargs = given["arguments"] or (None, None)
+    return {"args": args, "kwargs": kwargs, "no_window": given["window"] is None, **_options(given)}
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("rule", "zone", "queue", "overlap", "catch_up", "window", "jitter")}
+
+
+def told_of_tick(tick: Tick) -> str:
+    """Return what became of a tick, in words. Raises Refusal if it started nothing."""
     if tick.outcome == "started":
         return gettext("The run %(run)s is started.") % {"run": tick.run_id}
     if tick.outcome == "waiting":
@@ -55,116 +148,10 @@ def _run(name: str, given: dict[str, Any]) -> str:
     raise Refusal(gettext("Nothing was started: %(why)s") % {"why": tick.why}, 409)
 
 
-def _backfill(name: str, given: dict[str, Any]) -> str:
-    started = sum(bool(each.run_id) for each in verbs.backfill(name, given["since"], given["until"]))
+def told_of_ticks(ticks: Sequence[Tick]) -> str:
+    """Return how many runs a backfill has started, in words."""
+    started = sum(bool(each.run_id) for each in ticks)
     return ngettext("%(count)d run is started.", "%(count)d runs are started.", started) % {"count": started}
-
-
-def _edit(name: str, given: dict[str, Any]) -> str:
-    args, kwargs = given["arguments"] or (None, None)
-    verbs.edit(name, args=args, kwargs=kwargs, no_window=given["window"] is None, **_options(given))
-    return gettext("The schedule is changed.")
-
-
-def _override(name: str, given: dict[str, Any]) -> str:
-    verbs.override(name, given["rule"], zone=given["zone"] or None)
-    return gettext("The rule is overridden until it is taken back.")
-
-
-def _take_back(name: str, _given: dict[str, Any]) -> str:
-    verbs.take_back(name)
-    return gettext("The code's rule is in force again.")
-
-
-def _delete(name: str, _given: dict[str, Any]) -> str:
-    verbs.delete(name)
-    return gettext("The schedule is deleted. Its runs stay.")
-
-
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("rule", "zone", "queue", "overlap", "catch_up", "window", "jitter")}
-
-
-_VERBS: Final = {
-    "pause": NamedVerb(
-        action=schedules_page.ACTIONS["pause"],
-        title=_("Pause"),
-        does=_("It starts nothing until it is resumed. Its runs go on. The moments of the pause are not made up for."),
-        command="pause-schedule",
-        call=_pause,
-    ),
-    "resume": NamedVerb(
-        action=schedules_page.ACTIONS["resume"],
-        title=_("Resume"),
-        does=_("It ticks again, from its next moment on."),
-        command="resume-schedule",
-        call=_resume,
-    ),
-    "run": NamedVerb(
-        action=schedules_page.ACTIONS["run"],
-        title=_("Run now"),
-        does=_("A tick for the present time. Its next moment stays as it is."),
-        command="run-schedule",
-        call=_run,
-        form=RunNowForm,
-    ),
-    "backfill": NamedVerb(
-        action=schedules_page.ACTIONS["backfill"],
-        title=_("Backfill"),
-        does=_("Start the run of each moment of a period in the past that has none. They begin at once."),
-        command="backfill",
-        call=_backfill,
-        form=BackfillForm,
-    ),
-    "edit": NamedVerb(
-        action=schedules_page.ACTIONS["edit"],
-        title=_("Edit"),
-        does=_("Its next moment follows from the new rule."),
-        command="edit-schedule",
-        call=_edit,
-        form=EditScheduleForm,
-    ),
-    "override": NamedVerb(
-        action=schedules_page.ACTIONS["override"],
-        title=_("Override the rule"),
-        does=_("This rule is in force instead of the code's, after deploys too, until it is taken back."),
-        command="override-schedule",
-        call=_override,
-        form=OverrideForm,
-    ),
-    "take-back": NamedVerb(
-        action=schedules_page.ACTIONS["take-back"],
-        title=_("Take the override back"),
-        does=_("The code's rule is in force again."),
-        command="take-back-override",
-        call=_take_back,
-    ),
-    "delete": NamedVerb(
-        action=schedules_page.ACTIONS["delete"],
-        title=_("Delete"),
-        does=_("The schedule and its ticks are deleted for good. Its runs stay."),
-        command="delete-schedule",
-        call=_delete,
-        is_grave=True,
-    ),
-}
-
-
-def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
-    """Show the page of a verb on a schedule, or apply the verb."""
-    verb = _VERBS.get(name)
-    if verb is None:
-        raise Http404(action_page.no_verb(name, list(_VERBS)))
-    action_page.admit(request, verb.action, "")
-    of = as_id(key)
-    row = schedules_page.find(of).schedule
-    plan = (lambda form: _plan(of, form)) if name == "backfill" else None
-    found = answer(request, verb, of, _initial(verb, request, row), plan)
-    if found.done:
-        messages.success(request, found.done)
-        return HttpResponseRedirect(admin.url("schedules") if name == "delete" else admin.url("schedule", of))
-    context = {**found.context(verb, of), "expected": verbs.revision_of(row), "back": admin.url("schedule", of)}
-    return admin.page(request, "schedule_act", context, status=found.status)
 
 
 def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -180,7 +167,7 @@ def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             given = form.cleaned_data
             args, kwargs = given["arguments"] or ([], {})
             try:
-                with acting(request, {**given, "expected": ""}):
+                with action_page.acting(request, {**given, "expected": ""}):
                     verbs.create(given["name"], given["workflow"], args=args, kwargs=kwargs, **_options(given))
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
@@ -190,18 +177,18 @@ def create(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     context = {
         "title": _("Create a schedule"),
         "now": pages.now(),
-        "verb": {"title": _("Create a schedule"), "does": ""},
-        "of": "",
+        "verb": {"title": _("Create a schedule")},
         "form": form,
         "problem": problem,
         "back": admin.url("schedules"),
-        "command": "",
+        "all_url": admin.url("schedules"),
+        "all_title": _("Schedules"),
         "workflows": sorted(each.name for each in registry.all()),
     }
-    return admin.page(request, "schedule_act", context, status=status)
+    return admin.page(request, "verb", context, status=status)
 
 
-def _plan(of: str, form: forms.Form) -> str:
+def plan(of: str, form: forms.Form) -> str:
     """Return what a backfill would start, in words; "" if the page has shown the number already."""
     given = form.cleaned_data
     with action_page.refusals():
@@ -215,12 +202,13 @@ def _plan(of: str, form: forms.Form) -> str:
     return f"{said}; {more}."
 
 
-def _initial(verb: NamedVerb, request: HttpRequest, row: Schedule) -> dict[str, Any]:
-    if verb.form is OverrideForm:
+def initial(action: str, request: HttpRequest, row: Schedule) -> dict[str, Any]:
+    """Return the values with which the form of a verb begins."""
+    if action == "override_schedule":
         return {"rule": row.rules.text, "zone": row.zone_in_force}
-    if verb.form is BackfillForm:
+    if action == "backfill_schedule":
         return {name: _moment(request.GET.get(name, "")) for name in ("since", "until")}
-    if verb.form is not EditScheduleForm:
+    if action != "edit_schedule":
         return {}
     shown = {name: getattr(row, name) for name in ("rule", "zone", "overlap", "catch_up", "queue")}
     return {

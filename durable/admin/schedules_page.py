@@ -21,6 +21,7 @@ from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_sc
 from durable.inspection.shell_command import command
 from durable.models import Schedule, Tick
 from durable.operations.audit import needed_by
+from durable.operations.catalogue import SCHEDULE, VERBS
 from durable.operations.schedules.rows import place_of
 
 if TYPE_CHECKING:
@@ -51,17 +52,6 @@ _KINDS: Final[dict[str, StrPromise]] = {
 }
 _SHOWN: Final = 200
 _ON_A_PAGE: Final = 25  # schedules
-#: By the name of a page, the action of the verb.
-ACTIONS: Final = {
-    "pause": "pause_schedule",
-    "resume": "resume_schedule",
-    "run": "run_schedule",
-    "backfill": "backfill_schedule",
-    "edit": "edit_schedule",
-    "override": "override_schedule",
-    "take-back": "take_back_override",
-    "delete": "delete_schedule",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,20 +166,25 @@ class ShownVerb:
 def _verbs(admin: AdminPages, request: HttpRequest, row: Schedule) -> list[ShownVerb]:
     """Return the verbs that fit the schedule's state and the user's permissions, in the order of their weight."""
     is_of_code = row.origin == Schedule.Origin.CODE
-    fitting = [
-        ("resume", _("Resume"), "default", row.paused and row.gone_at is None),
-        ("run", _("Run now"), "", True),
-        ("pause", _("Pause"), "", not row.paused),
-        ("backfill", _("Backfill"), "", True),
-        ("edit", _("Edit"), "", not is_of_code),
-        ("override", _("Override the rule"), "", is_of_code),
-        ("take-back", _("Take the override back"), "", row.is_overridden),
-        ("delete", _("Delete"), "durable-grave", not is_of_code or row.gone_at is not None),
-    ]
+    fits = {
+        "resume": row.paused and row.gone_at is None,
+        "run": True,
+        "pause": not row.paused,
+        "backfill": True,
+        "edit": not is_of_code,
+        "override": is_of_code,
+        "take-back": row.is_overridden,
+        "delete": not is_of_code or row.gone_at is not None,
+    }
+    verbs = {each.word: each for each in VERBS if each.on == SCHEDULE}
     return [
-        ShownVerb(title=title, url=admin.url("schedule_act", row.name, name), kind=kind)
-        for name, title, kind, fits in fitting
-        if fits and all(access.may(request, each) for each in needed_by(ACTIONS[name]))
+        ShownVerb(
+            title=verbs[word].title,
+            url=admin.url("schedule_act", row.name, word),
+            kind="default" if word == "resume" else "durable-grave" if verbs[word].is_grave else "",
+        )
+        for word, is_fitting in fits.items()
+        if is_fitting and all(access.may(request, each) for each in needed_by(verbs[word].action))
     ]
 
 

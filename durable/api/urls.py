@@ -34,18 +34,7 @@ from durable.api.views.rates import RatesView, RateView
 from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
-from durable.api.views.schedules import (
-    BackfillView,
-    DeleteScheduleView,
-    EditScheduleView,
-    OverrideView,
-    PauseScheduleView,
-    ResumeScheduleView,
-    RunScheduleView,
-    SchedulesView,
-    ScheduleView,
-    TakeBackView,
-)
+from durable.api.views.schedules import SchedulesView, ScheduleView
 from durable.api.views.stream import StreamView
 from durable.api.views.system import (
     AnywhereView,
@@ -55,7 +44,7 @@ from durable.api.views.system import (
     WorkflowsView,
     WorkflowView,
 )
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, WORKFLOW
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 app_name = "durable_api"
 
@@ -101,7 +90,7 @@ urlpatterns = [
     path("running", ActivitiesView.as_view(), name="running"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),
-    *endpoints(QUEUE, WORKFLOW, LIMIT, RATE),
+    *endpoints(QUEUE, WORKFLOW, LIMIT, RATE, SCHEDULE),
     path("workflows/<path:name>/stats", WorkflowStatsView.as_view(), name="workflow-stats"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),
     path("queues", QueuesView.as_view(), name="queues"),
@@ -110,14 +99,6 @@ urlpatterns = [
     path("rates/<path:name>", RateView.as_view(), name="rate"),
     path("limits/<path:name>", LimitView.as_view(), name="limit"),
     path("schedules", SchedulesView.as_view(), name="schedules"),
-    path("schedules/<path:name>/pause", PauseScheduleView.as_view(), name="pause-schedule"),
-    path("schedules/<path:name>/resume", ResumeScheduleView.as_view(), name="resume-schedule"),
-    path("schedules/<path:name>/run", RunScheduleView.as_view(), name="run-schedule"),
-    path("schedules/<path:name>/backfill", BackfillView.as_view(), name="backfill"),
-    path("schedules/<path:name>/edit", EditScheduleView.as_view(), name="edit-schedule"),
-    path("schedules/<path:name>/override", OverrideView.as_view(), name="override-schedule"),
-    path("schedules/<path:name>/take-back", TakeBackView.as_view(), name="take-back-override"),
-    path("schedules/<path:name>/delete", DeleteScheduleView.as_view(), name="delete-schedule"),
     path("schedules/<path:name>", ScheduleView.as_view(), name="schedule"),
     path("workers", WorkersView.as_view(), name="workers"),
     path("operator-actions", ActionsView.as_view(), name="operator-actions"),

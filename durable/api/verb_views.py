@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from django.http import HttpResponse
@@ -18,17 +19,27 @@ from durable.api.access import actor_of, admit, is_limited
 from durable.api.idempotent import Done, answered
 from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.fields import Form, Moment, Text
+from durable.api.serializers.fields import Form
 from durable.api.serializers.holds import HoldSerializer, ReleaseSerializer
 from durable.api.serializers.limits import LimitSerializer
+from durable.api.serializers.options import VerbForm, form_of
 from durable.api.serializers.rates import RateSerializer
+from durable.api.serializers.schedules import (
+    BackfillForm,
+    BackfillSerializer,
+    EditScheduleForm,
+    ScheduleForm,
+    ScheduleSerializer,
+    TickSerializer,
+)
 from durable.api.views.base import View
 from durable.api.views.limits import found_limit
 from durable.api.views.rates import found_rate
-from durable.core.ids import MAX_ID, MAX_REASON
+from durable.api.views.schedules import ScheduleBase, found_schedule, missing
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
-from durable.operations.catalogue import LIMIT, RATE, Number, Option, Subject, Until, Verb
+from durable.operations.catalogue import LIMIT, RATE, SCHEDULE, Subject, Verb
+from durable.operations.schedules import verbs as schedules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +48,14 @@ class Answer:
 
     shape: type[serializers.Serializer[Any]]
     shown: Callable[[Request, str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Special:
+    """What a verb has by itself: a form, and how the operation is called with its values."""
+
+    form: type[Form]
+    call: Callable[..., Any]
 
 
 def _released(_request: Request, name: str, resumed: int | None) -> dict[str, Any]:
@@ -52,10 +71,16 @@ _ANSWERS: Final[Mapping[str | Subject, Answer]] = {
     "resume_queue": _RELEASED,
     "release_starts": _RELEASED,
     LIMIT: Answer(shape=LimitSerializer, shown=lambda request, name, _done: found_limit(request, name)),
+    SCHEDULE: Answer(shape=ScheduleSerializer, shown=lambda _request, name, _done: found_schedule(name)),
+    "run_schedule": Answer(shape=TickSerializer, shown=lambda _request, _name, tick: tick),
+    "backfill_schedule": Answer(shape=BackfillSerializer, shown=lambda _request, _name, done: done),
+    "delete_schedule": Answer(shape=ScheduleSerializer, shown=lambda _request, _name, before: before),
     RATE: Answer(shape=RateSerializer, shown=lambda request, name, _done: found_rate(request, name)),
 }
-#: The names and the descriptions of the forms in the document.
+#: The names and the descriptions of the forms in the document. A verb without options has that of its subject.
 _FORMS: Final = {
+    "run_schedule": ("RunScheduleForm", "A tick for the present time."),
+    "override_schedule": ("OverrideForm", "The operator's rule."),
     "set_limit": ("SetLimitForm", "The number of slots, and the reason."),
     "take_back_limit": ("TakeBackLimitForm", "The reason."),
     "set_rate": ("SetRateForm", "The rate, and the reason."),
@@ -65,10 +90,27 @@ _FORMS: Final = {
 }
 
 
-class VerbForm(Form):
-    """The reason."""
+def _backfilled(name: str, *, since: datetime, until: datetime, dry_run: bool) -> dict[str, Any]:
+    planned = schedules.plan_backfill(name, since, until)
+    ticks = [] if dry_run else schedules.backfill(name, since, until)
+    return {"moments": planned.moments, "existing": planned.existing, "ticks": ticks}
 
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+def _edited(name: str, **given: Any) -> None:
+    schedules.edit(name, no_window="window" in given and given["window"] is None, **given)
+
+
+def _deleted(name: str) -> Any:
+    found = found_schedule(name)
+    schedules.delete(name)
+    return found
+
+
+_SPECIAL: Final[Mapping[str, Special]] = {
+    "backfill_schedule": Special(form=BackfillForm, call=_backfilled),
+    "edit_schedule": Special(form=EditScheduleForm, call=_edited),
+    "delete_schedule": Special(form=ScheduleForm, call=_deleted),
+}
 
 
 class HoldForm(VerbForm):
@@ -82,24 +124,38 @@ class VerbView(View):
     verb: ClassVar[Verb]
     takes: ClassVar[type[Form]]
     answer: ClassVar[Answer]
+    call: ClassVar[Callable[..., Any]]
 
     def perform(self, request: Request, name: str) -> HttpResponse:
         """Check the permission, validate, act once, answer."""
         admit(request, self.verb.action, "")
         given = self.form(self.takes, request)
-        reason = given.pop("reason")
+        reason, seen = given.pop("reason"), given.pop("revision", None)
 
         def done() -> Done:
             try:
-                result = self.verb.call(name, **given)
+                result = self.call(name, **given)
             except self.verb.on.unknown as error:
-                raise ProblemError("not-found", 404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+                raise self.missing(name, error) from None
             except (TypeError, ValueError) as error:
                 raise ProblemError("arguments-refused", 422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
             return Done(data=dict(self.answer.shape(self.answer.shown(request, name, result)).data))
 
-        with acting_as(actor_of(request), reason=reason):
+        with acting_as(actor_of(request), reason=reason, expected=seen):
             return answered(request, done)
+
+    def missing(self, name: str, error: Exception) -> ProblemError:
+        """Return what a name that nobody knows is answered."""
+        return ProblemError("not-found", 404, f"{str(error)[:1].upper()}{str(error)[1:]}.")
+
+
+class ScheduleVerbView(VerbView, ScheduleBase):
+    """A verb on a schedule."""
+
+    about = "schedules"
+
+    def missing(self, name: str, error: Exception) -> ProblemError:
+        return missing(name)
 
 
 def endpoints(*subjects: Subject) -> Iterator[URLPattern]:
@@ -110,7 +166,12 @@ def endpoints(*subjects: Subject) -> Iterator[URLPattern]:
 
 
 def _view_of(verb: Verb) -> type[VerbView]:
-    takes, answer = _form_of(verb), _ANSWERS.get(verb.action) or _ANSWERS[verb.on]
+    is_schedule = verb.on is SCHEDULE
+    base, form = (ScheduleVerbView, ScheduleForm) if is_schedule else (VerbView, HoldForm)
+    special, answer = _SPECIAL.get(verb.action), _ANSWERS.get(verb.action) or _ANSWERS[verb.on]
+    takes: type[Form] = form if special is None else special.form
+    if verb.action in _FORMS:
+        takes = form_of(*_FORMS[verb.action], ScheduleForm if is_schedule else VerbForm, *verb.options)
 
     def post(self: VerbView, request: Request, name: str) -> HttpResponse:
         return self.perform(request, name)
@@ -118,23 +179,6 @@ def _view_of(verb: Verb) -> type[VerbView]:
     post.__doc__ = verb.over_rest.format(needs=verb.needs)
     operation = {"hold_starts": "hold_workflow", "release_starts": "release_workflow"}.get(verb.action, verb.action)
     described_post = described(operation_id=operation, request=takes, responses=answer.shape)(post)
-    members = {"verb": verb, "takes": takes, "answer": answer, "post": described_post}
-    return type("VerbView", (VerbView,), members)
-
-
-def _form_of(verb: Verb) -> type[Form]:
-    if verb.action not in _FORMS:
-        return HoldForm
-    name, meaning = _FORMS[verb.action]
-    return type(name, (VerbForm,), {"__doc__": meaning, **{each.name: _field(each) for each in verb.options}})
-
-
-def _field(option: Option) -> serializers.Field[Any, Any, Any, Any]:
-    said: dict[str, Any] = {"help_text": option.does}
-    if not option.is_required:
-        said |= {"required": False, "default": option.default}
-    if isinstance(option, Number):
-        return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
-    if isinstance(option, Until):
-        return Moment(**said)
-    return Text(max_length=MAX_ID, **said, **({} if option.is_required else {"allow_blank": True}))
+    call = staticmethod(verb.call if special is None else special.call)
+    members = {"verb": verb, "takes": takes, "answer": answer, "call": call, "post": described_post}
+    return type("VerbView", (base,), members)

@@ -19,6 +19,7 @@ from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 from durable.inspection.run_tags import read_tag
+from durable.operations.catalogue import Flag, Number, Option, Until
 
 _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
@@ -72,6 +73,18 @@ def _tag(text: str) -> tuple[str, str]:
         return read_tag(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
+
+
+def add_option(parser: ArgumentParser, option: Option) -> None:
+    """Add an option of a verb: an argument if it has to be given."""
+    name = option.name if option.is_required else f"--{option.name.replace('_', '-')}"
+    said: dict[str, Any] = {"help": option.shell_help} | ({} if option.is_required else {"default": option.default})
+    if isinstance(option, Flag):
+        parser.add_argument(name, action="store_true", **said)
+    elif isinstance(option, Number):
+        parser.add_argument(name, type=int, metavar="N", **said)
+    else:
+        parser.add_argument(name, metavar="DURATION" if isinstance(option, Until) else option.name.upper(), **said)
 
 
 def add_acting(parser: ArgumentParser) -> None:

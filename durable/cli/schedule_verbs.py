@@ -1,9 +1,10 @@
-"""`durable pause-schedule`, `run-schedule`, `backfill` and the other verbs on schedules."""
+"""`durable create-schedule`, `edit-schedule`, `backfill`, and what became of `run-schedule`."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from django.core.management.base import CommandError
@@ -13,6 +14,7 @@ from durable.cli.arguments import (
     JSON_HELP,
     add_acting,
     add_confirming,
+    add_option,
     confirmed,
     duration,
     is_at_terminal,
@@ -25,19 +27,15 @@ from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.humanize import plural
+from durable.models import Tick
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
+from durable.operations.catalogue import BY_ACTION, RULE
 from durable.operations.schedules import verbs
 from durable.schedules import CATCH_UPS, OVERLAPS
 
-_Act = Callable[[Namespace, Output], int]
 
-
-def _name(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the schedule")
-
-
-def _acting(act: _Act, options: Namespace, output: Output) -> int:
+def _acting(act: Callable[[Namespace, Output], int], options: Namespace, output: Output) -> int:
     try:
         with acting_as(shell_actor(options.user), reason=options.reason):
             return act(options, output)
@@ -46,33 +44,22 @@ def _acting(act: _Act, options: Namespace, output: Output) -> int:
         return Exit.REFUSED
 
 
-def _verb(name: str, help: str, act: _Act, configure: Callable[[ArgumentParser], None] = lambda _: None) -> Subcommand:
+def _subcommand(
+    name: str,
+    help: str,
+    act: Callable[[Namespace, Output], int],
+    configure: Callable[[ArgumentParser], None],
+) -> Subcommand:
     def configure_all(parser: ArgumentParser) -> None:
-        _name(parser)
+        parser.add_argument("name", metavar="NAME", help="the name of the schedule")
         configure(parser)
         add_acting(parser)
 
     return Subcommand(name=name, help=help, configure=configure_all, run=partial(_acting, act))
 
 
-def _pause(options: Namespace, output: Output) -> int:
-    verbs.pause(options.name)
-    output.say(f'The schedule "{options.name}" is paused. Its runs go on.')
-    return Exit.OK
-
-
-def _resume(options: Namespace, output: Output) -> int:
-    schedule = verbs.resume(options.name)
-    output.say(f'The schedule "{options.name}" is resumed; its next moment is {schedule.next_at}.')
-    return Exit.OK
-
-
-def _configure_run(parser: ArgumentParser) -> None:
-    parser.add_argument("--force", action="store_true", help="whatever overlap says: start it beside a run that runs")
-
-
-def _run_now(options: Namespace, output: Output) -> int:
-    tick = verbs.run_now(options.name, force=options.force)
+def told_of_tick(tick: Tick, output: Output) -> int:
+    """Print what became of a tick; return the exit status."""
     if tick.outcome == "started":
         output.id(tick.run_id)
         return Exit.OK
@@ -123,7 +110,7 @@ def _configure_options(parser: ArgumentParser) -> None:
 
 def _configure_create(parser: ArgumentParser) -> None:
     parser.add_argument("workflow", metavar="WORKFLOW")
-    parser.add_argument("rule", metavar="RULE", help='"30 2 * * *" or "every 6 hours"; several with semicolons')
+    add_option(parser, RULE)
     parser.add_argument("arguments", nargs="*", metavar="ARG", type=json_value, help=JSON_HELP)
     _configure_options(parser)
 
@@ -147,7 +134,7 @@ def _create(options: Namespace, output: Output) -> int:
 
 
 def _configure_edit(parser: ArgumentParser) -> None:
-    parser.add_argument("--rule", metavar="RULE", help='"30 2 * * *" or "every 6 hours"; several with semicolons')
+    add_option(parser, replace(RULE, default=None))
     parser.add_argument(
         "--arg", action="append", metavar="ARG", type=json_value, help="all arguments, each given again"
     )
@@ -173,46 +160,8 @@ def _edit(options: Namespace, output: Output) -> int:
     return Exit.OK
 
 
-def _configure_override(parser: ArgumentParser) -> None:
-    parser.add_argument("rule", metavar="RULE", help='"30 2 * * *" or "every 6 hours"; several with semicolons')
-    parser.add_argument("--zone", metavar="ZONE", help="another zone than the code's")
-
-
-def _override(options: Namespace, output: Output) -> int:
-    changed = verbs.override(options.name, options.rule, zone=options.zone)
-    output.say(f'The rule of "{changed.name}" is {changed.rules.text} until it is taken back; next: {changed.next_at}.')
-    return Exit.OK
-
-
-def _take_back(options: Namespace, output: Output) -> int:
-    changed = verbs.take_back(options.name)
-    output.say(f'The rule of "{changed.name}" is the code\'s again: {changed.rule}; next: {changed.next_at}.')
-    return Exit.OK
-
-
-def _delete(options: Namespace, output: Output) -> int:
-    if not options.yes:
-        if not is_at_terminal():
-            raise CommandError("say --yes: the schedule and its ticks are deleted for good", returncode=Exit.USAGE)
-        if not confirmed(output, f"Delete the schedule {options.name} and its ticks?"):
-            raise CommandError("nothing was done", returncode=Exit.REFUSED)
-    verbs.delete(options.name)
-    output.say(f'The schedule "{options.name}" is deleted. Its runs stay.')
-    return Exit.OK
-
-
-def _configure_delete(parser: ArgumentParser) -> None:
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-
-
-SCHEDULE_VERBS = (
-    _verb("create-schedule", "Create a schedule that operators own.", _create, _configure_create),
-    _verb("edit-schedule", "Change a schedule that operators own; what is not given stays.", _edit, _configure_edit),
-    _verb("pause-schedule", "Let a schedule start nothing until it is resumed.", _pause),
-    _verb("resume-schedule", "Let a paused schedule tick again, from its next moment on.", _resume),
-    _verb("run-schedule", "Tick a schedule now; prints the id of the run.", _run_now, _configure_run),
-    _verb("backfill", "Start the runs of a period in the past that have none.", _backfill, _configure_backfill),
-    _verb("override-schedule", "Put a rule in force instead of the code's.", _override, _configure_override),
-    _verb("take-back-override", "Put the code's rule in force again.", _take_back),
-    _verb("delete-schedule", "Delete a schedule that operators own. Its runs stay.", _delete, _configure_delete),
+CREATE = _subcommand("create-schedule", "Create a schedule that operators own.", _create, _configure_create)
+EDIT = _subcommand(BY_ACTION["edit_schedule"].command, BY_ACTION["edit_schedule"].help, _edit, _configure_edit)
+BACKFILL = _subcommand(
+    BY_ACTION["backfill_schedule"].command, BY_ACTION["backfill_schedule"].help, _backfill, _configure_backfill
 )

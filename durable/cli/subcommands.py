@@ -20,14 +20,14 @@ from durable.cli.replay_check import REPLAY_CHECK
 from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
 from durable.cli.running_list import RUNNING
-from durable.cli.schedule_verbs import SCHEDULE_VERBS
+from durable.cli.schedule_verbs import CREATE
 from durable.cli.schedules import SCHEDULES
 from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.stack import STACK
 from durable.cli.subcommand import Subcommand
 from durable.cli.verb_commands import VERBS
 from durable.cli.worker_list import WORKERS
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, WORKFLOW
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     *(LIST, CHILDREN, CAUSES, RUNNING, STACK, SHOW, WHY, LOGS, RESULT),
@@ -43,5 +43,6 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     RATES,
     *verb_command.subcommands(RATE),
     SCHEDULES,
-    *SCHEDULE_VERBS,
+    CREATE,
+    *verb_command.subcommands(SCHEDULE),
 )

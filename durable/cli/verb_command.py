@@ -9,14 +9,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from django.core.management.base import CommandError
 from django.utils import timezone
 
 from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting
+from durable.cli.arguments import add_acting, add_option, confirmed, is_at_terminal
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
+from durable.cli.schedule_verbs import BACKFILL, EDIT, told_of_tick
 from durable.cli.subcommand import Subcommand
 from durable.core.duration import later, parse_duration
 from durable.core.registry import UnknownWorkflowError
@@ -24,39 +26,38 @@ from durable.inspection.humanize import moment, plural
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
-from durable.operations.catalogue import LIMIT, RATE, Number, Option, Subject, Until, Verb
+from durable.operations.catalogue import LIMIT, RATE, Option, Subject, Until, Verb
+
+_BY_HAND: Final = {"edit_schedule": EDIT, "backfill_schedule": BACKFILL}
 
 
 def subcommands(*subjects: Subject) -> Iterator[Subcommand]:
     """Yield the subcommands of the verbs on these subjects."""
     for verb in catalogue.VERBS:
         if verb.on in subjects:
-            run = partial(_run, verb)
-            yield Subcommand(name=verb.command, help=verb.help, configure=partial(_configure, verb), run=run)
+            configure, run = partial(_configure, verb), partial(_run, verb)
+            yield _BY_HAND.get(verb.action) or Subcommand(
+                name=verb.command, help=verb.help, configure=configure, run=run
+            )
 
 
 def _configure(verb: Verb, parser: ArgumentParser) -> None:
     what = "limit" if verb.on in (LIMIT, RATE) else verb.on.name
     parser.add_argument("name", metavar=verb.on.metavar, help=f"the name of the {what}")
     for each in verb.asked:
-        said: dict[str, Any] = {"help": each.shell_help, "metavar": _metavar(each)}
-        if isinstance(each, Number):
-            said["type"] = int
-        if each.is_required:
-            parser.add_argument(each.name, **said)
-        else:
-            parser.add_argument(f"--{each.name.replace('_', '-')}", default=each.default, **said)
+        add_option(parser, each)
+    if verb.confirm:
+        parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     add_acting(parser)
-
-
-def _metavar(option: Option) -> str:
-    if isinstance(option, Until):
-        return "DURATION"
-    return "N" if isinstance(option, Number) else option.name.upper()
 
 
 def _run(verb: Verb, options: Namespace, output: Output) -> int:
     now = timezone.now()
+    if verb.confirm and not options.yes:
+        if not is_at_terminal():
+            raise CommandError(f"say --yes: {verb.loses}", returncode=Exit.USAGE)
+        if not confirmed(output, verb.confirm.format(name=options.name)):
+            raise CommandError("nothing was done", returncode=Exit.REFUSED)
     try:
         given = {each.name: _value(each, getattr(options, each.name), now) for each in verb.options}
         with acting_as(shell_actor(options.user), reason=options.reason):
@@ -64,6 +65,8 @@ def _run(verb: Verb, options: Namespace, output: Output) -> int:
     except (*REFUSALS, UnknownWorkflowError) as error:
         output.complain(error)
         return Exit.REFUSED
+    if verb.action == "run_schedule":
+        return told_of_tick(result, output)
     output.say(verb.said.format(name=options.name, result=_told(result, now), **given))
     return Exit.OK
 

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext_lazy as _
 
-from durable.core.errors import UnknownLimitError
+from durable.core.errors import ScheduleNotFoundError, UnknownLimitError
+from durable.core.ids import MAX_ID
 from durable.core.rates import MOST_UNITS, Rate
 from durable.operations import holds, limits, rates
 from durable.operations.audit import needed_by
+from durable.operations.schedules import verbs as schedules
+from durable.schedules import read_rules
+from durable.schedules.options import check_zone
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -52,8 +56,16 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Option):
+    """Yes or no."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Text(Option):
-    """A text of at most 200 characters."""
+    """A text. `check` raises TypeError or ValueError for what it cannot be."""
+
+    longest: int = MAX_ID
+    check: Callable[[str], object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +91,18 @@ class Subject:
     name: str
     path: str
     metavar: str = "NAME"
-    unknown: type[Exception] = UnknownLimitError
+    unknown: type[Exception]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """A verb. `call(name, **options)` performs it; `action` is its name in the audit log.
 
-    `word` is the end of its addresses, `command` the subcommand. `title`, `does` and `done` are shown on its page,
-    `over_rest` describes its endpoint (`{needs}` stands for the permissions), `help` and `said` are the command line's:
-    `said` may name the options, and `result` for what `call` returns. `check(**options)` raises ValueError for options
-    that do not fit; a page marks the first one then.
+    `word` is the end of its addresses, `command` the subcommand. `title`, `does` and `done` are shown on its page.
+    `over_rest` describes its endpoint; `{needs}` stands for the permissions. `help` and `said` are the command line's;
+    `said` may name the options, and `result` for what `call` returns. Without `done` and `said` a surface says itself
+    what was done. `check(**options)` raises ValueError for options that do not fit; a page marks the first one then.
+    After a grave one its subject is gone: `loses` says what of it, and `confirm` is what the command line asks before.
     """
 
     action: str
@@ -99,12 +112,15 @@ class Verb:
     call: Callable[..., Any]
     title: StrPromise
     does: StrPromise
-    done: StrPromise
     over_rest: str
     help: str
-    said: str
+    done: StrPromise | str = ""
+    said: str = ""
     options: tuple[Option, ...] = ()
     check: Callable[..., object] | None = None
+    is_grave: bool = False
+    loses: str = ""
+    confirm: str = ""
 
     @property
     def asked(self) -> list[Option]:
@@ -119,8 +135,29 @@ class Verb:
 
 QUEUE: Final = Subject(name="queue", path="queues", metavar="QUEUE", unknown=ValueError)
 WORKFLOW: Final = Subject(name="workflow", path="workflows", metavar="WORKFLOW", unknown=ValueError)
-LIMIT: Final = Subject(name="limit", path="limits")
-RATE: Final = Subject(name="rate", path="limits")
+LIMIT: Final = Subject(name="limit", path="limits", unknown=UnknownLimitError)
+RATE: Final = Subject(name="rate", path="limits", unknown=UnknownLimitError)
+SCHEDULE: Final = Subject(name="schedule", path="schedules", unknown=ScheduleNotFoundError)
+
+RULE: Final = Text(
+    name="rule",
+    longest=1_000,
+    check=read_rules,
+    label=_("Rule"),
+    help=_('Five cron fields ("30 2 * * *") or an interval ("every 6 hours"). Several: with semicolons.'),
+    does='"30 2 * * *", "every 6 hours"; several with semicolons.',
+    on_shell='"30 2 * * *" or "every 6 hours"; several with semicolons',
+)
+ZONE: Final = Text(
+    name="zone",
+    longest=100,
+    check=check_zone,
+    label=_("Zone"),
+    help=_('Of local times: "Europe/Berlin", "UTC".'),
+    does='Of local times: "Europe/Berlin".',
+    on_shell="another zone than the code's",
+    default=None,
+)
 
 
 def _close(name: str, *, until: datetime, key: str) -> datetime:
@@ -330,4 +367,123 @@ VERBS: Final = (
         said='The limit "{name}" is open.',
         options=(_key("open this key, which was closed alone"),),
     ),
+    Verb(
+        action="edit_schedule",
+        on=SCHEDULE,
+        word="edit",
+        command="edit-schedule",
+        call=schedules.edit,
+        title=_("Edit"),
+        does=_("Its next moment follows from the new rule."),
+        done=_("The schedule is changed."),
+        over_rest="Change a schedule that operators own; what is left out stays.\n\n{needs}",
+        help="Change a schedule that operators own; what is not given stays.",
+        said='The schedule "{name}" is changed; its next moment is {result.next_at}.',
+    ),
+    Verb(
+        action="pause_schedule",
+        on=SCHEDULE,
+        word="pause",
+        command="pause-schedule",
+        call=schedules.pause,
+        title=_("Pause"),
+        does=_("It starts nothing until it is resumed. Its runs go on. The moments of the pause are not made up for."),
+        done=_("The schedule is paused."),
+        over_rest="Let the schedule start nothing until it is resumed. {needs}",
+        help="Let a schedule start nothing until it is resumed.",
+        said='The schedule "{name}" is paused. Its runs go on.',
+    ),
+    Verb(
+        action="resume_schedule",
+        on=SCHEDULE,
+        word="resume",
+        command="resume-schedule",
+        call=schedules.resume,
+        title=_("Resume"),
+        does=_("It ticks again, from its next moment on."),
+        done=_("The schedule is resumed."),
+        over_rest="Let the schedule tick again, from its next moment on. {needs}",
+        help="Let a paused schedule tick again, from its next moment on.",
+        said='The schedule "{name}" is resumed; its next moment is {result.next_at}.',
+    ),
+    Verb(
+        action="run_schedule",
+        on=SCHEDULE,
+        word="run",
+        command="run-schedule",
+        call=schedules.run_now,
+        title=_("Run now"),
+        does=_("A tick for the present time. Its next moment stays as it is."),
+        over_rest=(
+            "Tick the schedule now, by its `overlap` unless `force` is given. {needs}\n\n"
+            "The outcome says whether a run was started."
+        ),
+        help="Tick a schedule now; prints the id of the run.",
+        options=(
+            Flag(
+                name="force",
+                label=_("Start it even if the run of an earlier tick has not ended, whatever “overlap” says"),
+                does="Start it whatever `overlap` says.",
+                on_shell="whatever overlap says: start it beside a run that runs",
+                default=False,
+            ),
+        ),
+    ),
+    Verb(
+        action="backfill_schedule",
+        on=SCHEDULE,
+        word="backfill",
+        command="backfill",
+        call=schedules.backfill,
+        title=_("Backfill"),
+        does=_("Start the run of each moment of a period in the past that has none. They begin at once."),
+        over_rest="Start the runs of a period's moments that have none, at most 200. {needs}",
+        help="Start the runs of a period in the past that have none.",
+    ),
+    Verb(
+        action="override_schedule",
+        on=SCHEDULE,
+        word="override",
+        command="override-schedule",
+        call=schedules.override,
+        title=_("Override the rule"),
+        does=_("This rule is in force instead of the code's, after deploys too, until it is taken back."),
+        done=_("The rule is overridden until it is taken back."),
+        over_rest="Put a rule in force instead of the code's, until it is taken back. {needs}",
+        help="Put a rule in force instead of the code's.",
+        said='The rule of "{name}" is {result.rules.text} until it is taken back; next: {result.next_at}.',
+        options=(RULE, ZONE),
+    ),
+    Verb(
+        action="take_back_override",
+        on=SCHEDULE,
+        word="take-back",
+        command="take-back-override",
+        call=schedules.take_back,
+        title=_("Take the override back"),
+        does=_("The code's rule is in force again."),
+        done=_("The code's rule is in force again."),
+        over_rest="Put the code's rule in force again. {needs}",
+        help="Put the code's rule in force again.",
+        said='The rule of "{name}" is the code\'s again: {result.rule}; next: {result.next_at}.',
+    ),
+    Verb(
+        action="delete_schedule",
+        on=SCHEDULE,
+        word="delete",
+        command="delete-schedule",
+        call=schedules.delete,
+        title=_("Delete"),
+        does=_("The schedule and its ticks are deleted for good. Its runs stay."),
+        done=_("The schedule is deleted. Its runs stay."),
+        over_rest=(
+            "Delete a schedule that operators own, and its ticks; return it as it was. {needs}\n\nIts runs stay."
+        ),
+        help="Delete a schedule that operators own. Its runs stay.",
+        said='The schedule "{name}" is deleted. Its runs stay.',
+        is_grave=True,
+        loses="the schedule and its ticks are deleted for good",
+        confirm="Delete the schedule {name} and its ticks?",
+    ),
 )
+BY_ACTION: Final = {each.action: each for each in VERBS}

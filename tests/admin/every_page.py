@@ -12,7 +12,6 @@ from django.utils import timezone
 
 from durable import get_run, operations
 from durable.admin.run_parts import PART_NAMES
-from durable.admin.schedules_page import ACTIONS
 from durable.inspection.schedules import list_schedules
 from durable.models import (
     Activity,
@@ -33,6 +32,7 @@ from durable.models import (
 )
 from durable.operations import bulk, holds
 from durable.operations.audit import Actor, acting_as
+from durable.operations.catalogue import SCHEDULE, VERBS
 from durable.operations.schedules.verbs import pause, run_now
 from durable.schedules import CATCH_UPS, OVERLAPS
 from tests.admin import flows
@@ -224,7 +224,7 @@ def addresses() -> dict[str, list[str]]:
         "schedules": [url("schedules"), url("schedules") + "?after=zz"],
         "schedule": [url("schedule", each) for each in ("zq", "run-27", "none")],
         "schedule_create": [url("schedule_create")],
-        "schedule_act": [url("schedule_act", "zq", each) for each in ACTIONS],
+        "schedule_act": [url("schedule_act", "zq", each.word) for each in VERBS if each.on == SCHEDULE],
         "send": [url("send", "run-6")],
         "replay": [f"{url('replay', run)}?at={as_parameter(at)}" for run, at in steps if run in set(failed)],
         "give_output": [url("give_output", "run-19") + "?at=charge"],

@@ -18,7 +18,7 @@ from durable.admin.url_keys import as_key
 from durable.models import OperatorAction, Run, Tick
 from durable.operations.schedules.rows import arguments_of
 from durable.operations.schedules.tick import tick_due
-from durable.operations.schedules.verbs import override, pause, run_now
+from durable.operations.schedules.verbs import override, run_now
 
 pytestmark = pytest.mark.django_db
 
@@ -149,7 +149,6 @@ def test_a_page_says_what_is_amiss(log_in: LogIn, columns: Any, words: str) -> N
 
 def test_there_is_no_page_of_what_is_not_there(log_in: LogIn) -> None:
     assert "There is no schedule" in page(log_in(), "schedule", "nobody", status=404)
-    assert "nobody" in page(log_in(*ALL), "schedule_act", "nobody", "pause", status=404)
 
 
 @pytest.mark.parametrize("name", ["<b>🌙", "a & b", "..", "x" * 170, "1' OR '1"])
@@ -264,16 +263,6 @@ class TestVerbs:
         assert client.post(url("schedule_create"), given).status_code == 409
         assert client.post(url("schedule_create"), given | {"workflow": "no.such"}).status_code == 409
         assert client.post(url("schedule_create"), given | {"name": "a/b"}).status_code == 422
-
-    def test_a_schedule_that_has_changed_is_left_alone(self, log_in: LogIn) -> None:
-        make()
-        client = log_in(*ALL)
-        form = page(client, "schedule_act", "nightly", "pause")
-        expected = form.split('name="expected" value="')[1].split('"')[0]
-        pause("nightly")
-        stale = act(client, "resume", expected=expected)
-        assert stale.status_code == 409
-        assert "has changed" in stale.content.decode()
 
     def test_verbs_are_offered_to_those_who_may(self, log_in: LogIn) -> None:
         make()

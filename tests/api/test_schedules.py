@@ -15,16 +15,6 @@ from tests.api.workflows import add
 pytestmark = pytest.mark.django_db
 
 EVERYTHING = ("view_run", "start_run", "add_schedule", "change_schedule", "delete_schedule", "operate_schedule")
-VERBS: dict[str, tuple[dict[str, Any], str]] = {
-    "pause": ({}, "operate_schedule"),
-    "resume": ({}, "operate_schedule"),
-    "run": ({}, "operate_schedule"),
-    "backfill": ({"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}, "operate_schedule"),
-    "edit": ({}, "change_schedule"),
-    "override": ({"rule": "every 1 hour"}, "change_schedule"),
-    "take-back": ({}, "change_schedule"),
-    "delete": ({}, "delete_schedule"),
-}
 
 
 def make(name: str = "nightly", **options: Any) -> Schedule:
@@ -140,35 +130,12 @@ def test_a_rule_of_the_code_is_overridden_and_taken_back(make_api: MakeApi) -> N
     assert api.post("/schedules/nightly/take-back").json()["rule"] == "30 2 * * *"
 
 
-def test_a_repeated_request_is_done_once(make_api: MakeApi) -> None:
-    make(overlap="allow")
-    api = make_api(*EVERYTHING)
-    one, two = (api.post("/schedules/nightly/run", {}, key="k") for _ in range(2))
-    assert one.json() == two.json()
-    assert Run.objects.count() == 1
-
-
 def test_a_schedule_that_has_changed_is_left_alone(make_api: MakeApi) -> None:
     make()
     api = make_api(*EVERYTHING)
     seen = api.get("/schedules/nightly").json()["revision"]
     assert api.post("/schedules/nightly/pause", {"revision": seen}).status_code == 200
     problem(api.post("/schedules/nightly/resume", {"revision": seen}), 409, "refused")
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_needs_its_permission_and_logs_the_denial(make_api: MakeApi, verb: str) -> None:
-    make()
-    body, permission = VERBS[verb]
-    others = [each for each in EVERYTHING if each != permission]
-    answer = make_api(*others).post(f"/schedules/nightly/{verb}", body)
-    assert permission in problem(answer, 403, "permission-denied")["detail"]
-    assert OperatorAction.objects.get().outcome == "denied"
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_schedule_that_is_not_there(make_api: MakeApi, verb: str) -> None:
-    problem(make_api(*EVERYTHING).post(f"/schedules/nobody/{verb}", VERBS[verb][0]), 404, "not-found")
 
 
 def test_reading_needs_the_permission_to_see_runs(make_api: MakeApi) -> None:

@@ -6,17 +6,18 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
-from rest_framework.exceptions import ValidationError
 
 from durable.api.paging import PageQuery
 from durable.api.serializers.actions import Delay
-from durable.api.serializers.fields import Flag, Form, JSONArray, JSONObject, Moment, Text
-from durable.core.ids import MAX_ID, MAX_REASON, check_queue
+from durable.api.serializers.fields import Flag, JSONArray, JSONObject, Moment, Text
+from durable.api.serializers.options import VerbForm, checked, option_field
+from durable.core.ids import MAX_ID, check_queue
 from durable.inspection.schedules import ScheduleSummary
 from durable.models import Tick
+from durable.operations.catalogue import RULE, ZONE
 from durable.operations.schedules.verbs import revision_of
-from durable.schedules import CATCH_UPS, OVERLAPS, check_name, read_rules
-from durable.schedules.options import MAX_NAME, check_zone
+from durable.schedules import CATCH_UPS, OVERLAPS, check_name
+from durable.schedules.options import MAX_NAME
 
 
 class ScheduleListQuery(PageQuery):
@@ -101,17 +102,10 @@ class BackfillSerializer(serializers.Serializer[Any]):
     ticks = TickSerializer(many=True, help_text="What was started; empty with `dry_run`.")
 
 
-class ScheduleForm(Form):
+class ScheduleForm(VerbForm):
     """The reason, and the schedule that the user saw."""
 
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
     revision = Text(required=False, max_length=MAX_ID, help_text="Refuse if the schedule has changed since.")
-
-
-class RunScheduleForm(ScheduleForm):
-    """A tick for the present time."""
-
-    force = Flag(required=False, default=False, help_text="Start it whatever `overlap` says.")
 
 
 class BackfillForm(ScheduleForm):
@@ -122,51 +116,20 @@ class BackfillForm(ScheduleForm):
     dry_run = Flag(required=False, default=False, help_text="Say what would be started, and start nothing.")
 
 
-class RuleText(Text):
-    """The text of a rule."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(
-            max_length=1_000, help_text='"30 2 * * *", "every 6 hours"; several with semicolons.', **options
-        )
-
-    def to_internal_value(self, data: Any) -> str:
-        """Return the text. Raises ValidationError."""
-        return _checked(read_rules, super().to_internal_value(data))
-
-
-class ZoneText(Text):
-    """The name of a time zone."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(max_length=100, help_text='Of local times: "Europe/Berlin".', **options)
-
-    def to_internal_value(self, data: Any) -> str:
-        """Return the name. Raises ValidationError."""
-        return _checked(check_zone, super().to_internal_value(data))
-
-
 class QueueText(Text):
     """The name of a queue."""
 
     def to_internal_value(self, data: Any) -> str:
         """Return the name. Raises ValidationError."""
         text = super().to_internal_value(data)
-        return _checked(check_queue, text) if text else ""
-
-
-class OverrideForm(ScheduleForm):
-    """The operator's rule."""
-
-    rule = RuleText()
-    zone = ZoneText(required=False)
+        return checked(check_queue, text) if text else ""
 
 
 class EditScheduleForm(ScheduleForm):
     """Changes of a schedule. Fields that are not given stay as they are."""
 
-    rule = RuleText(required=False)
-    zone = ZoneText(required=False)
+    rule = option_field(RULE, is_required=False)
+    zone = option_field(ZONE)
     overlap = serializers.ChoiceField(choices=OVERLAPS, required=False)
     catch_up = serializers.ChoiceField(choices=CATCH_UPS, required=False)
     window = Delay(required=False, allow_null=True, help_text="Null for none.")
@@ -181,7 +144,7 @@ class NameText(Text):
 
     def to_internal_value(self, data: Any) -> str:
         """Return the name. Raises ValidationError."""
-        return _checked(check_name, super().to_internal_value(data))
+        return checked(check_name, super().to_internal_value(data))
 
 
 class CreateScheduleForm(EditScheduleForm):
@@ -189,13 +152,5 @@ class CreateScheduleForm(EditScheduleForm):
 
     name = NameText(min_length=1, max_length=MAX_NAME, help_text="The ids of its runs begin with it.")
     workflow = Text(max_length=MAX_ID)
-    rule = RuleText()
+    rule = option_field(RULE)
     revision = None  # type: ignore[assignment]  # there is none yet
-
-
-def _checked(check: Any, text: str) -> str:
-    try:
-        check(text)
-    except (TypeError, ValueError) as error:
-        raise ValidationError(f"{error}.") from None
-    return text

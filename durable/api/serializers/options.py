@@ -1,0 +1,52 @@
+"""The forms of verbs: a field for each option, and the reason."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from durable.api.serializers.fields import Flag, Form, Moment, Text
+from durable.core.ids import MAX_REASON
+from durable.operations import catalogue
+from durable.operations.catalogue import Option
+
+
+class VerbForm(Form):
+    """The reason."""
+
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+def checked(check: Any, text: str) -> str:
+    """Return the text if `check` accepts it. Raises ValidationError."""
+    try:
+        check(text)
+    except (TypeError, ValueError) as error:
+        raise ValidationError(f"{error}.") from None
+    return text
+
+
+def option_field(option: Option, *, is_required: bool | None = None) -> serializers.Field[Any, Any, Any, Any]:
+    """Return the field of an option. It is required if the option is, unless told otherwise."""
+    said: dict[str, Any] = {"help_text": option.does}
+    if not (option.is_required if is_required is None else is_required):
+        has_default = not option.is_required and option.default is not None
+        said |= {"required": False, **({"default": option.default} if has_default else {})}
+    if isinstance(option, catalogue.Number):
+        return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
+    if isinstance(option, catalogue.Until):
+        return Moment(**said)
+    if isinstance(option, catalogue.Flag):
+        return Flag(**said)
+    assert isinstance(option, catalogue.Text)
+    if option.check is not None:
+        said["validators"] = [partial(checked, option.check)]
+    return Text(max_length=option.longest, **said, **({"allow_blank": True} if option.default == "" else {}))
+
+
+def form_of(name: str, meaning: str, base: type[Form], *options: Option) -> type[Form]:
+    """Return a form with these options. Its name and its meaning are those in the document."""
+    return type(name, (base,), {"__doc__": meaning, **{each.name: option_field(each) for each in options}})
