@@ -113,8 +113,6 @@ CIRCLES_FOR_TYPES: Final = [
     # a start gives a handle; get_run(of=) takes a workflow; a workflow takes a context, which starts workflows as
     # children
     frozenset({"durable.context", "durable.definitions", "durable.handles"}),
-    # a module says what its names stand for; a function or class that a name stands for is of a module
-    frozenset({"durable.lint.modules", "durable.lint.values"}),
     frozenset({"durable.testing", "durable.testing.twins"}),  # the methods of a class, awaited
 ]
 

@@ -33,7 +33,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _lint(options: Namespace, output: Output) -> int:
     from durable.lint import lint  # not for every other subcommand
-    from durable.lint.sarif import as_sarif
+    from durable.lint.engine import as_sarif
 
     findings = [each for each in lint(_paths(options.paths)) if each.id not in options.ignore]
     if output.format == "json":

@@ -22,7 +22,7 @@ from durable.core.current import current_scope, is_in_step, running_run
 from durable.core.scope import Scope
 
 if TYPE_CHECKING:
-    from durable.lint.allowing import Allowance
+    from durable.lint.engine import Allowance
 
 #: Packages whose code between two steps is not the workflow's decision: loggers, imports, debuggers.
 _LET_THROUGH: Final = frozenset(
@@ -154,7 +154,7 @@ def _allowances_in(path: str) -> Sequence[Allowance]:
 def _read_allowances(text: str) -> Iterator[Allowance]:
     if "durable:" not in text:
         return
-    from durable.lint.allowing import allowances  # a worker rarely needs the linter
+    from durable.lint.engine import allowances  # a worker rarely needs the linter
 
     try:
         yield from allowances(text, ast.parse(text))

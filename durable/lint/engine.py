@@ -1,25 +1,111 @@
-"""Lints files: reads each, finds its workflows, notes their facts, and asks each rule.
+"""Lints files: reads each, finds its workflows, notes their facts, asks each rule, and tells the findings.
 
+A comment such as `# durable: allow[W101] reason` silences a finding on its line.
 Nothing is imported or run. Whatever is in a file, the answer is a list of findings.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import tokenize
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, TypeAlias
+from pathlib import Path, PurePath
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
-from durable.lint.allowing import Allowance, allowances, problem_of
 from durable.lint.facts import Facts
-from durable.lint.files import UnreadableError, parsed, python_files, text_of
 from durable.lint.findings import Finding
-from durable.lint.modules import Module, Project, workflow_decorator, workflow_name
+from durable.lint.modules import (
+    Env,
+    Function,
+    Module,
+    Project,
+    UnreadableError,
+    parsed,
+    python_files,
+    text_of,
+    workflow_decorator,
+    workflow_name,
+)
 from durable.lint.reader import Reader
 from durable.lint.rules import RULES, Rule
-from durable.lint.values import Env, Function
+
+_COMMENT: Final = re.compile(r"#.*?\bdurable:\s*allow\b\s*(?:\[(?P<ids>[^\]]*)\])?(?P<reason>[^#]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A comment. `lines` are those of the statement it stands beside; of the next one if it stands alone."""
+
+    line: int
+    ids: tuple[str, ...]
+    reason: str
+    lines: range
+
+
+def allowances(text: str, tree: ast.Module) -> list[Allowance]:
+    """Return the comments of a file that silence findings, those that lack something included."""
+    if "durable:" not in text:
+        return []
+    return list(_allowances(text, sorted(_statements(tree))))
+
+
+def _allowances(text: str, statements: Sequence[tuple[int, int]]) -> Iterator[Allowance]:
+    lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT or (found := _COMMENT.search(token.string)) is None:
+            continue
+        line, column = token.start
+        is_alone = not lines[line - 1][:column].strip()
+        spoken_of = _lines_around(_next_code(lines, line) if is_alone else line, statements)
+        ids = tuple(each.strip().removeprefix("durable.") for each in (found["ids"] or "").split(",") if each.strip())
+        yield Allowance(line, ids, found["reason"].strip(" :-\t"), spoken_of)
+
+
+def _statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of each statement; of one that has others in it, those of its head."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            continue
+        body = getattr(node, "body", None)
+        first = node.pattern.lineno if isinstance(node, ast.match_case) else node.lineno
+        if isinstance(body, list) and body:
+            yield first, max(first, body[0].lineno - 1)
+        elif not isinstance(node, ast.match_case):
+            yield first, node.end_lineno or first
+
+
+def _lines_around(line: int, statements: Sequence[tuple[int, int]]) -> range:
+    """Return the lines of the innermost statement that has the line."""
+    found = range(line, line + 1)
+    for first, last in statements:
+        if first > line:
+            break
+        if line <= last:
+            found = range(first, last + 1)
+    return found
+
+
+def _next_code(lines: Sequence[str], line: int) -> int:
+    following = line + 1
+    while following <= len(lines) and lines[following - 1].strip().startswith("#"):
+        following += 1
+    return following
+
+
+def problem_of(allowance: Allowance, known: Collection[str]) -> str | None:
+    """Return what a comment lacks; None if it silences something."""
+    if not allowance.ids:
+        return "The comment names no finding."
+    unknown = [each for each in allowance.ids if each not in known]
+    if unknown:
+        return f"There is no finding {', '.join(unknown)}."
+    return None if allowance.reason else "The comment gives no reason."
+
 
 #: The ids of findings about files, which no rule of workflows makes.
 UNREADABLE: Final = "W100"
@@ -159,11 +245,11 @@ def _allowed(
     known = {each.id for each in rules} | {each.id for each in RULES}
     for finding in found:
         if finding.path not in by_path:
-            by_path[finding.path] = _allowances(project.shown(finding.path))
+            by_path[finding.path] = _allowances_of(project.shown(finding.path))
         if not any(_covers(each, finding, known) for each in by_path[finding.path]):
             yield finding
     for module in modules:
-        for allowance in by_path.get(module.shown_path) or _allowances(module):
+        for allowance in by_path.get(module.shown_path) or _allowances_of(module):
             problem = problem_of(allowance, known)
             if problem is not None:
                 yield Finding(
@@ -177,7 +263,7 @@ def _allowed(
                 )
 
 
-def _allowances(module: Module | None) -> list[Allowance]:
+def _allowances_of(module: Module | None) -> list[Allowance]:
     return [] if module is None else allowances(module.text, module.tree)
 
 
@@ -188,3 +274,52 @@ def _covers(allowance: Allowance, finding: Finding, known: set[str]) -> bool:
         and problem_of(allowance, known) is None
         and finding.id != UNREADABLE
     )
+
+
+_LEVELS: Final = {"error": "error", "warning": "warning", "hint": "note"}
+
+
+def as_sarif(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return a log of one run of the linter."""
+    rules = [
+        {
+            "id": rule.id,
+            "shortDescription": {"text": rule.title},
+            "fullDescription": {"text": rule.why},
+            "help": {"text": rule.fix},
+            "defaultConfiguration": {"level": _LEVELS[rule.level]},
+        }
+        for rule in RULES
+    ]
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": {"name": "durable lint", "rules": rules}},
+                "results": [_result(each) for each in findings],
+            }
+        ],
+    }
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    return {
+        "ruleId": finding.id,
+        "level": _LEVELS[finding.level],
+        "message": {"text": f"{finding.message} {finding.fix}"},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": _address(finding.path)},
+                    "region": {"startLine": finding.line},
+                },
+                **({"logicalLocations": [{"fullyQualifiedName": finding.workflow}]} if finding.workflow else {}),
+            }
+        ],
+    }
+
+
+def _address(path: str) -> str:
+    pure = PurePath(path)
+    return pure.as_uri() if pure.is_absolute() else quote(pure.as_posix(), errors="surrogateescape")

@@ -6,16 +6,21 @@ import ast
 from contextlib import AbstractContextManager
 from typing import Final
 
-from durable.lint import operators
-from durable.lint.acts import Acts
-from durable.lint.calls import Calls
-from durable.lint.classes import ROW_METHODS, has_default_repr, is_model, method_of
+from durable.lint import operations
+from durable.lint.calls import Acts, Calls, Walker
 from durable.lint.facts import Branch, Comparison, Frame
-from durable.lint.known import reads
-from durable.lint.modules import Module, is_class_name
-from durable.lint.operations import bodies_of
-from durable.lint.outside import all_origins, in_order, shown, without_order
-from durable.lint.values import (
+from durable.lint.known import (
+    ROW_METHODS,
+    all_origins,
+    has_default_repr,
+    in_order,
+    is_model,
+    method_of,
+    reads,
+    shown,
+    without_order,
+)
+from durable.lint.modules import (
     NOTHING,
     Child,
     Class,
@@ -29,6 +34,7 @@ from durable.lint.values import (
     Input,
     Instance,
     Message,
+    Module,
     ModuleItself,
     NaiveMoment,
     OneOf,
@@ -42,8 +48,9 @@ from durable.lint.values import (
     Text,
     Value,
     WorkflowValue,
+    is_class_name,
 )
-from durable.lint.walker import Walker
+from durable.lint.operations import bodies_of
 
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
 
@@ -175,11 +182,11 @@ class Expressions:
             case Context():
                 if name == "queue":
                     return Result(Queue(holder), origins)
-                return Result(Operator(name, holder) if name in operators.CONTEXT_METHODS else None, origins)
+                return Result(Operator(name, holder) if name in operations.CONTEXT_METHODS else None, origins)
             case Queue():
-                return Result(Operator(name, holder.context) if name in operators.QUEUE_METHODS else None, origins)
+                return Result(Operator(name, holder.context) if name in operations.QUEUE_METHODS else None, origins)
             case Child() | Message():
-                known = operators.CHILD_METHODS if isinstance(holder, Child) else operators.MESSAGE_METHODS
+                known = operations.CHILD_METHODS if isinstance(holder, Child) else operations.MESSAGE_METHODS
                 here = Context(frame.scope, holder.context.is_async)
                 return Result(Operator(name, here) if name in known else None, origins)
             case External():

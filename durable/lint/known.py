@@ -1,11 +1,28 @@
-"""Knowledge of names outside of the project: which of them read or change the world.
+"""What is known without reading a workflow: names outside of the project, and the classes of the project.
 
-Data only. A name is dotted and absolute, as imports give it; builtins are below `builtins`.
+Says which names read or change the world, which classes are Django models, and what calls return that lead outside of
+the project. A name is dotted and absolute, as imports give it; builtins are below `builtins`.
 """
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
 from typing import Final
+
+from durable.lint.modules import (
+    NOTHING,
+    Class,
+    External,
+    Function,
+    Instance,
+    Message,
+    NaiveMoment,
+    Origin,
+    OwnSet,
+    Result,
+    is_class_name,
+)
 
 #: kind: names of functions. A name that ends with a dot is everything below it.
 _CALLS: Final[dict[str, frozenset[str]]] = {
@@ -140,3 +157,148 @@ def is_write(name: str) -> bool:
     if last in _WRITES:
         return True
     return last in _LAST_WRITES and service_of(name) in {"stripe", "mail", "twilio", "boto3", "kafka"}
+
+
+_MAX_BASES: Final = 5
+#: The methods of a model's instance that use the database.
+ROW_METHODS: Final = frozenset({"save", "asave", "delete", "adelete", "refresh_from_db", "arefresh_from_db"})
+
+
+def method_of(holder: Class | Instance, name: str) -> Function | None:
+    """Return a method of a class or instance of the project, None if it is written nowhere in the project."""
+    return _method_of(holder if isinstance(holder, Class) else holder.of, name, holder, 0)
+
+
+def _method_of(owner: Class, name: str, holder: Class | Instance, depth: int) -> Function | None:
+    for each in owner.node.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
+            decorators = {ast.unparse(decorator) for decorator in each.decorator_list}
+            if decorators & {"property", "cached_property", "functools.cached_property"}:
+                return None
+            is_bound = "staticmethod" not in decorators and (
+                isinstance(holder, Instance) or "classmethod" in decorators
+            )
+            return Function(owner.module, each, None, (holder,) if is_bound else (), is_method=True)
+    if depth < _MAX_BASES:
+        for base in owner.node.bases:
+            parent = owner.module.dotted(base)
+            found = _method_of(parent, name, holder, depth + 1) if isinstance(parent, Class) else None
+            if found is not None:
+                return found
+    return None
+
+
+def has_default_repr(value: object, *, is_repr: bool) -> bool:
+    """Return True if the text of a value has an address in it, which differs from process to process.
+
+    `is_repr`: the text is its `repr()`.
+    """
+    if isinstance(value, Function):
+        return True
+    if isinstance(value, External):
+        return value.name == "builtins.object"
+    return isinstance(value, Instance) and _is_plain(value.of, is_repr=is_repr, depth=0)
+
+
+def _is_plain(owner: Class, *, is_repr: bool, depth: int) -> bool:
+    """Return True if a class of the project is known not to say what its instances look like."""
+    if owner.node.decorator_list or owner.node.keywords or depth > _MAX_BASES:
+        return False
+    says = {"__repr__"} if is_repr else {"__repr__", "__str__", "__format__"}
+    if any(isinstance(each, ast.FunctionDef) and each.name in says for each in owner.node.body):
+        return False
+    bases = [owner.module.dotted(base) for base in owner.node.bases]
+    return all(
+        (isinstance(base, Class) and _is_plain(base, is_repr=is_repr, depth=depth + 1))
+        or (isinstance(base, External) and base.name == "builtins.object")
+        for base in bases
+    )
+
+
+def is_model(owner: Class, depth: int = 0) -> bool:
+    """Return True if a class of the project is a Django model."""
+    for base in owner.node.bases:
+        parent = owner.module.dotted(base)
+        if isinstance(parent, External) and parent.name in ("django.db.models.Model", "django.db.models.base.Model"):
+            return True
+        if isinstance(parent, Class) and depth < _MAX_BASES and is_model(parent, depth + 1):
+            return True
+    return False
+
+
+_NONE: Final[frozenset[Origin]] = frozenset()
+_MODELS: Final = frozenset({"django.contrib.auth.get_user_model", "django.apps.apps.get_model"})
+_ORDERLESS: Final = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset", "bool"})
+_IN_ORDER: Final = frozenset({"list", "tuple", "iter", "enumerate", "next", "str", "repr", "map", "filter", "zip"})
+_BUILTINS: Final = "builtins."
+_DATETIME: Final = "datetime.datetime"
+_NAIVE: Final = frozenset({f"{_DATETIME}.utcnow", f"{_DATETIME}.today"})
+_NOW: Final = f"{_DATETIME}.now"
+_POSITION_OF_ZONE: Final = 8  # of the parameters of datetime
+_WITHOUT_VALUE: Final = frozenset({"threads", "sleep"})  # kinds of calls whose values come from nowhere
+
+
+def called(name: str, node: ast.Call, args: Sequence[Result], origins: frozenset[Origin]) -> tuple[Result, str | None]:
+    """Return what a call is read as, and the kind of what it does to the world, None if nothing is known of that."""
+    if name == "functools.partial" and args and isinstance(args[0].value, Function):
+        function = args[0].value
+        given = (*function.given, *(each.value for each in args[1:]))
+        return Result(Function(function.module, function.node, function.env, given, is_partial=True), origins), None
+    if name == _DATETIME and len(node.args) < _POSITION_OF_ZONE and _is_without_zone(node):
+        return Result(NaiveMoment(), origins), None
+    if name in _MODELS:
+        return Result(External("django.db.models.Model"), origins), None
+    kind = kind_of(name)
+    if kind is not None and kind not in _WITHOUT_VALUE:
+        origins |= {Origin(kind, name.removeprefix(_BUILTINS), node.lineno)}
+    if name in _NAIVE or (name == _NOW and not node.args and not node.keywords):
+        return Result(NaiveMoment(), origins), kind
+    if name.startswith(_BUILTINS):
+        return _builtin(name.removeprefix(_BUILTINS), node, args, origins), kind
+    return Result(External(name) if is_class_name(name) or name == "contextlib.suppress" else None, origins), kind
+
+
+def _builtin(name: str, node: ast.Call, args: Sequence[Result], origins: frozenset[Origin]) -> Result:
+    first = args[0] if args else NOTHING
+    if name in ("str", "repr", "format", "ascii") and has_default_repr(first.value, is_repr=name in ("repr", "ascii")):
+        return Result(None, origins | {Origin("identity", shown(node), node.lineno)})
+    if name == "object":
+        return Result(External(f"{_BUILTINS}object"), origins)
+    if name in _ORDERLESS:
+        is_set = name in ("set", "frozenset")
+        return Result(OwnSet(shown(node), node.lineno) if is_set else None, without_order(origins))
+    if name in _IN_ORDER:
+        ordered = _NONE.union(origins, *(in_order(each) for each in args))
+        kept = first.value if name in ("list", "tuple", "iter") and isinstance(first.value, Message) else None
+        return Result(kept, ordered)
+    if name in ("hash", "id"):
+        return Result(None, origins | {Origin("identity", shown(node), node.lineno)})
+    return Result(None, origins)
+
+
+def all_origins(results: Sequence[Result]) -> frozenset[Origin]:
+    """Return the origins of all."""
+    return _NONE.union(*(each.origins for each in results))
+
+
+def in_order(result: Result) -> frozenset[Origin]:
+    """Return the origins of something whose elements are looked at in their order."""
+    if isinstance(result.value, OwnSet):
+        return result.origins | {Origin("set order", result.value.text, result.value.line)}
+    return result.origins
+
+
+def without_order(origins: frozenset[Origin]) -> frozenset[Origin]:
+    """Return the origins of something that does not depend on the order of elements."""
+    return frozenset(each for each in origins if each.kind != "set order")
+
+
+def shown(node: ast.AST) -> str:
+    """Return the text of an expression, shortened."""
+    text = ast.unparse(node)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_without_zone(node: ast.Call) -> bool:
+    zone = next((each.value for each in node.keywords if each.arg in ("tzinfo", None)), None)
+    return zone is None or (isinstance(zone, ast.Constant) and zone.value is None)

@@ -1,20 +1,343 @@
-"""The project's modules as text: their names, imports and definitions, and which name means what.
+"""The project as text: the files to read, their modules, and the values that names and expressions stand for.
 
-Reads a module when a name leads there, if its file lies below the project. Nothing is imported.
+Nothing is imported or run. A value is None for all that reading does not tell.
+A module is read when a name leads there, if its file lies below the project.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import io
 import os
+import tokenize
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from durable.lint.files import UnreadableError, parsed, text_of
-from durable.lint.values import Class, Display, External, Function, ModuleItself, Text, Value, WorkflowValue
+MAX_BYTES: Final = 5_000_000
+
+#: Directories of other people's code and of caches.
+_PASSED_BY: Final = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+
+
+class UnreadableError(Exception):
+    """A file that cannot be read as Python; the text says why, `line` where."""
+
+    def __init__(self, message: str, fix: str, line: int = 1) -> None:
+        super().__init__(message)
+        self.fix = fix
+        self.line = line
+
+
+def python_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files to read, each once: files as given, and all `*.py` below directories.
+
+    Links to directories are not followed, so that no circle of them is endless. Directories that begin with a dot are
+    passed by, and so are installed packages.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        is_directory = os.path.isdir(path)  # noqa: PTH112  # it raises nothing
+        for each in _below(path) if is_directory else (path,):
+            real = os.path.realpath(each)
+            if real not in seen:
+                seen.add(real)
+                yield each
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    unreadable: list[Path] = []
+    for parent, directories, names in os.walk(directory, onerror=lambda error: unreadable.append(Path(error.filename))):
+        directories[:] = sorted(
+            each
+            for each in directories
+            if each not in _PASSED_BY and not each.startswith(".") and not _is_environment(Path(parent) / each)
+        )
+        for name in sorted(names):
+            if name.endswith(".py"):
+                yield Path(parent) / name
+    yield from unreadable
+
+
+def _is_environment(directory: Path) -> bool:
+    return os.path.exists(directory / "pyvenv.cfg")  # noqa: PTH110  # it raises nothing
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of Python, decoded as it declares. Raises UnreadableError."""
+    try:
+        if path.is_dir():
+            raise UnreadableError(
+                "The directory cannot be read.", "Give the linter a directory that it may read, or leave it out."
+            )
+        if not path.is_file():
+            raise UnreadableError(
+                "This is not a file that can be read.", "Give a file of Python or a directory of them."
+            )
+        if path.stat().st_size > MAX_BYTES:
+            raise UnreadableError(
+                f"The file has more than {MAX_BYTES:,} bytes.", "Move data out of the code, or leave the file out."
+            )
+        raw = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UnreadableError(
+            f"The file cannot be read: {reason}.", "Give the linter a file that it may read, or leave it out."
+        ) from None
+    if b"\0" in raw:
+        raise UnreadableError("The file contains null bytes.", "Save it as text, in UTF-8.")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        return raw.decode(encoding)
+    except (SyntaxError, LookupError, UnicodeError) as error:
+        raise UnreadableError(
+            f"The file's encoding is not what it declares: {error}.",
+            "Save it in UTF-8, or declare its encoding in the first line: # -*- coding: latin-1 -*-",
+        ) from None
+
+
+def parsed(text: str) -> ast.Module:
+    """Return the tree of a text. Raises UnreadableError."""
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        raise UnreadableError(
+            f"The file is not valid Python: {error.msg}.",
+            "Correct the syntax. The linter reads the syntax of the Python it runs on.",
+            error.lineno or 1,
+        ) from None
+    except (RecursionError, MemoryError):
+        raise UnreadableError(
+            "The code is nested too deeply to be read.", "Split the expression, or move data out of the code."
+        ) from None
+    except ValueError as error:
+        raise UnreadableError(f"The file is not valid Python: {error}.", "Save it as text, in UTF-8.") from None
+
+
+FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Value: TypeAlias = Any  # one of the classes below, or None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The origin of a value that differs from pass to pass: its kind, and the expression that made it."""
+
+    kind: str
+    text: str
+    line: int
+
+
+class Result(NamedTuple):
+    """The value of an expression, and what in it differs from pass to pass."""
+
+    value: Value
+    origins: frozenset[Origin]
+
+
+NOTHING: Final = Result(None, frozenset())
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A scope of names: the root, an iteration, a branch or a block."""
+
+    kind: Literal["root", "iteration", "branch", "block"]
+    parent: Scope | None = None
+
+
+class Env:
+    """The names of one function while it is read; those of the functions around it are looked up in `parent`."""
+
+    __slots__ = ("module", "names", "node", "origins", "parent")
+
+    def __init__(self, module: Module, node: ast.AST | None, parent: Env | None) -> None:
+        self.module = module
+        self.node = node
+        self.parent = parent
+        self.names: dict[str, Value] = {}
+        self.origins: dict[str, frozenset[Origin]] = {}
+
+    def owner(self, name: str) -> Env | None:
+        """Return the function's names that have `name`, None for a global or unknown one."""
+        here: Env | None = self
+        while here is not None:
+            if name in here.names:
+                return here
+            here = here.parent
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context of a scope."""
+
+    scope: Scope
+    is_async: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """`ctx.queue`."""
+
+    context: Context
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A method of a context, a queue, a child or a message that performs an operation."""
+
+    kind: str
+    context: Context
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The value of `ctx.start_child`."""
+
+    context: Context
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The value of `ctx.queue.next`."""
+
+    context: Context
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function of the project. `given` are arguments that it has already: `self`, and those of `partial`."""
+
+    module: Module
+    node: FunctionNode
+    env: Env | None
+    given: tuple[Value, ...] = ()
+    is_method: bool = False
+    is_partial: bool = False
+
+    @property
+    def name(self) -> str:
+        return "<lambda>" if isinstance(self.node, ast.Lambda) else self.node.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneOf:
+    """One of these functions: which one is not known."""
+
+    functions: tuple[Function, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Class:
+    """A class of the project."""
+
+    module: Module
+    node: ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """An instance of a class of the project. `holds` has the contexts and instances that its attributes were given."""
+
+    of: Class
+    holds: dict[str, Context | Instance | None] = field(default_factory=dict)
+
+    def give(self, name: str, value: Value) -> None:
+        """Note what an attribute is given; None for one that is given two things."""
+        known = value if isinstance(value, Context | Instance) else None
+        self.holds[name] = known if self.holds.get(name, known) == known else None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleItself:
+    """A module of the project."""
+
+    module: Module
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A name outside of the project, or what calling a class of that name returns."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkflowValue:
+    """A workflow of the project, with what `using(...)` gave it: (the arguments, and what is known of them)."""
+
+    name: str
+    function: Function | None
+    options: Mapping[str, tuple[ast.expr, Result]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Starter:
+    """A method of a workflow: `start`, `using`, ..."""
+
+    workflow: WorkflowValue
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An argument of the workflow, or a part of it. `is_set`: annotated as one."""
+
+    name: str
+    is_set: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """In a step's function: what a local name of the workflow's code holds."""
+
+    name: str
+    env: Env
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A constant text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSet:
+    """A set, whose order differs from process to process."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A manager or queryset of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class NaiveMoment:
+    """A datetime without a time zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextMoment:
+    """The value of `ctx.now()`, which is aware."""
+
+
+@dataclass(eq=False, slots=True)
+class Display:
+    """A dict, list or tuple that is written out, such as the bodies for `ctx.join`.
+
+    `by_key` has the origins of each value, by constant keys and positions; what it lacks is not known.
+    """
+
+    values: list[Value]
+    by_key: dict[object, frozenset[Origin]] = field(default_factory=dict)
+
 
 _BUILTINS: Final = frozenset(dir(builtins))
 _WORKFLOW: Final = frozenset({"durable.workflow", "durable.definitions.workflow"})

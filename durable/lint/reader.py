@@ -11,11 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from durable.lint.endings import ending
 from durable.lint.expressions import Expressions
-from durable.lint.facts import Branch, Facts, Frame, Mutation, Step
-from durable.lint.modules import Module, workflow_decorator, workflow_name
-from durable.lint.values import (
+from durable.lint.facts import Branch, Facts, Frame, Mutation, Step, ending
+from durable.lint.modules import (
     NOTHING,
     Class,
     Context,
@@ -27,6 +25,7 @@ from durable.lint.values import (
     Input,
     Instance,
     Message,
+    Module,
     NaiveMoment,
     Origin,
     OwnSet,
@@ -35,6 +34,8 @@ from durable.lint.values import (
     Scope,
     Text,
     WorkflowValue,
+    workflow_decorator,
+    workflow_name,
 )
 
 MAX_DEPTH: Final = 2

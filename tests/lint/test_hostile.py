@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from durable.lint import UNREADABLE, Finding, lint
-from durable.lint.sarif import as_sarif
+from durable.lint.engine import as_sarif
 
 WORKFLOW = """
 import time

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from durable.lint.rules.base import Report, Rule
-from durable.lint.rules.flow import FLOW
-from durable.lint.rules.limits import LIMITS
+from durable.lint.findings import Report, Rule
+from durable.lint.rules.flow import FLOW, STEPS
 from durable.lint.rules.names import NAMES
-from durable.lint.rules.starts import STARTS
-from durable.lint.rules.state import STATE
-from durable.lint.rules.steps import STEPS
-from durable.lint.rules.times import TIMES
-from durable.lint.rules.world import WORLD
+from durable.lint.rules.starts import LIMITS, STARTS
+from durable.lint.rules.world import STATE, TIMES, WORLD
 
 __all__ = ["RULES", "Report", "Rule"]
 

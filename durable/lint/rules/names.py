@@ -6,12 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from durable.lint import operators
-from durable.lint.endings import ending
-from durable.lint.facts import Branch, Facts, Operation, are_exclusive
-from durable.lint.modules import Module
-from durable.lint.rules.base import Report, Rule
-from durable.lint.values import FunctionNode
+from durable.lint import operations
+from durable.lint.facts import Branch, Facts, Operation, are_exclusive, ending
+from durable.lint.findings import Report, Rule
+from durable.lint.modules import FunctionNode, Module
 
 _WORDS: Final = {
     "clock": "the clock",
@@ -100,7 +98,7 @@ class InLoop(Rule):
     def check(self, facts: Facts) -> Iterator[Report]:
         bound: dict[ast.AST, set[str]] = {}
         for operation in facts.own():
-            if operation.context.scope is not operation.scope or operation.kind not in operators.NAMED:
+            if operation.context.scope is not operation.scope or operation.kind not in operations.NAMED:
                 continue
             loop = _repeating(operation)
             if loop is None:
