@@ -1,54 +1,96 @@
-"""The servers of a test session. Loaded with `-p tests.plugin`, which is before Django reads its settings.
+"""How a session of tests runs. Loaded with `-p tests.plugin`, which is before Django reads its settings.
 
-Owns which database and which Redis a session uses:
+Which tests:
+
+* `pytest` runs what a contributor runs before each commit. It leaves out the tests that are marked `slow`, `e2e` or
+  `browser`, and says so in its last lines. `pytest --all` leaves out nothing, and neither does any session with a path,
+  `-k` or `-m`.
+* A session that selects nothing is divided between three processes of pytest-xdist, module by module: those whose
+  tests are left out otherwise come first, because they take longest. Any other session runs in this process. `-n`
+  decides for itself: `-n 0` is one process, `pytest tests/store -n 2` is two.
+
+Which database and which Redis:
 
 * `DATABASE_URL` set: that database (Django puts its test database beside it). Otherwise an embedded PostgreSQL, which
   starts with the first test that uses the database: tests of the core alone cost no server.
 * `REDIS_URL` set: that server. Otherwise an embedded one. In both cases logical database 15, which is flushed.
-* A session that is divided between processes (see `tests.division`): each has all that for itself. On servers that were
-  given, each has a test database of its own name, and the logical databases 15, 14 and so on.
-
-`--database-tests-only` keeps just the tests that use the database; `tests.sqlite` runs those again on SQLite. A test
-that is tried with several stores is kept with those of the database: the store in memory is the same beside each.
+* Each process of a divided session has all that for itself. On servers that were given, each has a test database of
+  its own name, and the logical databases 15, 14 and so on. pytest-xdist ends a process, and with it its servers, when
+  the one that started it ends, by SIGKILL too.
 """
 
+import compileall
+import gc
 import os
 import signal
-from typing import Final
+import sys
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
-from tests.division import number_of_this_process, tests_run_elsewhere
 from tests.support.forkserver import client as forkserver
 
+ROOT: Final = Path(__file__).resolve().parent.parent
+PROCESSES: Final = 3  # one more than CI has cores: a test that waits for a worker or a timer leaves its core free
+LEFT_OUT: Final = ("browser", "e2e", "slow")  # marks, in the order in which the tests are counted
 REDIS_DATABASE: Final = 15
-DATABASE_FIXTURES: Final = frozenset({"db", "transactional_db", "django_db_serialized_rollback", "live_server"})
 
 POSTGRES = pytest.StashKey[EmbeddedPostgres]()
 REDIS = pytest.StashKey[EmbeddedRedis]()
-SQLITE_SUMMARY: Final = (
-    "sqlite_summary"  # a property that the test records, so that it reaches the process that reports
-)
-
+COUNTS = pytest.StashKey[dict[str, int]]()  # of the tests that are left out, by mark
 _started: list[EmbeddedPostgres | EmbeddedRedis] = []
 
 
+# With PYTHONDONTWRITEBYTECODE, which many images of containers set, each of the hundreds of commands that tests start
+# would compile all that it imports. pytest's processes cache what they import all the same, until the tests are
+# collected. Children do not: a test may change a module twice within a second, which Python does not see in the cache.
+_writes_no_bytecode: Final = sys.dont_write_bytecode
+sys.dont_write_bytecode = False
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--database-tests-only", action="store_true", help="run only the tests that use the default database"
-    )
+    parser.addoption("--all", action="store_true", help="run the tests too that take long: processes, browsers, kills")
+
+
+def number_of_this_process() -> int | None:
+    """Which of the processes of a divided session this is, counted from 0; None if it is none of them."""
+    name = os.environ.get("PYTEST_XDIST_WORKER", "")
+    return int(name.removeprefix("gw")) if name else None
+
+
+def selects(options: Any) -> bool:
+    """Whether the command names the tests to run."""
+    return bool(options.file_or_dir or options.keyword or options.markexpr or options.lf or options.stepwise)
+
+
+def tests_run_elsewhere(config: pytest.Config) -> bool:
+    """Whether this process only hands tests out, so that it needs no servers. `config` may be an early one."""
+    options = config.known_args_namespace
+    if options.collectonly or number_of_this_process() is not None:
+        return False
+    if options.numprocesses is not None:
+        return bool(options.numprocesses)
+    return not (selects(options) or options.usepdb or options.trace or options.capture == "no")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Decide the environment. Runs before pytest-django's hook of the same name, which loads the settings."""
+    if tests_run_elsewhere(early_config):
+        if _writes_no_bytecode:
+            for package in ("durable", "project", "tests/benchmarks", "tests/chaos"):  # what only children import
+                compileall.compile_dir(ROOT / package, quiet=2)
+        if early_config.known_args_namespace.numprocesses is None:
+            early_config.option.numprocesses = PROCESSES
+        return
     os.environ.setdefault("DEBUG", "1")  # cookies go over plain http to the tests' own servers
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if tests_run_elsewhere(early_config):
-        return
     forkserver.install()
     if not os.environ.get("DATABASE_URL"):
         postgres = EmbeddedPostgres(fsync=False, settings={"max_prepared_transactions": "2"})
@@ -70,32 +112,50 @@ def pytest_unconfigure() -> None:
         _started.pop().close()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--database-tests-only"):
-        return
-    kept: list[pytest.Item] = []
-    dropped: list[pytest.Item] = []
-    for item in items:
-        (kept if uses_database(item) and not is_tried_elsewhere(item) else dropped).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=dropped)
+    if not (config.getoption("--all") or selects(config.option)):
+        left_out = [item for item in items if _kind(item)]
+        items[:] = [item for item in items if not _kind(item)]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[COUNTS] = dict(Counter(map(_kind, left_out)))
+        if number_of_this_process() is not None:
+            config.workeroutput["left_out"] = config.stash[COUNTS]  # type: ignore[attr-defined]  # pytest-xdist's
+    elif number_of_this_process() is not None:
+        slow = {_module(item) for item in items if _kind(item)}
+        items.sort(key=lambda item: _module(item) not in slow)
 
 
-def uses_database(item: pytest.Item) -> bool:
-    """Whether a test is given access to the default database, by marker, by fixture or by Django's own classes."""
-    from django.test import TransactionTestCase
-
-    if item.get_closest_marker("django_db") is not None:
-        return True
-    if DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-        return True
-    cls = getattr(item, "cls", None)
-    return isinstance(cls, type) and issubclass(cls, TransactionTestCase)
+def _kind(item: pytest.Item) -> str:
+    """The mark for which a test is left out; nothing if it has none."""
+    return next((mark for mark in LEFT_OUT if item.get_closest_marker(mark)), "")
 
 
-def is_tried_elsewhere(item: pytest.Item) -> bool:
-    """Whether a test with a store as parameter tries the one in memory, which is the same beside each database."""
-    return isinstance(item, pytest.Function) and hasattr(item, "callspec") and "memory" in item.callspec.params.values()
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = _writes_no_bytecode
+    gc.freeze()  # what imports and collection have made, millions of objects, lives to the end
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape lone surrogates in a report, which has what a test has logged: no process can send them to another."""
+    report = yield
+    return _encodable(report)
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encodable, value))
+    return value
 
 
 @pytest.hookimpl(trylast=True)
@@ -105,8 +165,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f"\n{report.nodeid} failed in its {report.when}:\n{report.longreprtext}\n", flush=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            if name == SQLITE_SUMMARY:
-                terminalreporter.write_line(f"The tests that use the database, again on SQLite: {value}")
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over from a process of a divided session what it has left out: each collects the same tests."""
+    if found := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[COUNTS] = found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if counts := config.stash.get(COUNTS, None):
+        kinds = ", ".join(f"{number} {mark}" for mark, number in sorted(counts.items()))
+        terminalreporter.write_line(
+            f"{sum(counts.values()):,} tests were left out ({kinds}), among them those on SQLite. `uv run pytest --all` runs "
+            "all tests, `.ci/run` does so with other versions too.",
+            yellow=True,
+        )

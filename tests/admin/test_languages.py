@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pytest_django import Settings
     from pytest_django.live_server_helper import LiveServer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pages(stage: Stage, client: Client, make_user: Callable[..., User]) -> Iterator[dict[str, list[str]]]:

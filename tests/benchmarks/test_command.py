@@ -14,6 +14,8 @@ import pytest
 from project.servers import EmbeddedPostgres, EmbeddedRedis
 from tests.support.postgres import oldest_postgres
 
+pytestmark = pytest.mark.slow
+
 #: Goals that are counted, so that they hold on any machine at any load.
 COUNTED = {
     "loop, most rows",

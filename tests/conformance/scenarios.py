@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+from _pytest.mark.structures import ParameterSet
+
 from tests.conformance.grammar import Action, Body, Json
 from tests.conformance.reading import read_actions, read_program
 from tests.conformance.trace import Trace, read_trace
@@ -41,3 +44,14 @@ def read_scenario(line: str) -> Scenario:
 def scenarios() -> tuple[Scenario, ...]:
     """All scenarios of the file."""
     return tuple(read_scenario(line) for line in _FILE.read_text(encoding="utf-8").splitlines())
+
+
+def cases() -> list[ParameterSet]:
+    """Scenario and colour: each scenario for a sync workflow, and every fifth for an async one.
+
+    Both drive the same engine, and tests/core tries each operation with both.
+    """
+    return [
+        *(pytest.param(each, "sync", id=f"{each.id}-sync") for each in scenarios()),
+        *(pytest.param(each, "async", id=f"{each.id}-async") for each in scenarios()[::5]),
+    ]

@@ -18,7 +18,7 @@ import pytest
 from tests.conformance.compare import changes
 from tests.conformance.play import Colour, Crash, Played, play
 from tests.conformance.recorder import Recorder
-from tests.conformance.scenarios import Scenario, scenarios
+from tests.conformance.scenarios import Scenario, cases, scenarios
 
 #: At how many commits of each program it is crashed. They are drawn by its id, so they are the same ones each time; all
 #: commits of all programs in both colours are 23,000 crashes, which is a matter of minutes.
@@ -39,8 +39,8 @@ def changes_by(scenario: Scenario, colour: Colour, crash: Crash, undisturbed: Pl
     return changes(scenario.program, undisturbed.trace, crashed.trace)
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-@pytest.mark.parametrize("scenario", scenarios(), ids=lambda scenario: scenario.id)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scenario", "colour"), cases())
 def test_a_crash_changes_nothing(scenario: Scenario, colour: Colour) -> None:
     undisturbed = play(scenario, colour)
     assert undisturbed.commits

@@ -20,7 +20,7 @@ from tests.conformance import grammar
 from tests.conformance.interpreter import START, WORKFLOWS
 from tests.conformance.play import Colour, perform
 from tests.conformance.recorder import Recorder, recording
-from tests.conformance.scenarios import Scenario, scenarios
+from tests.conformance.scenarios import Scenario, cases, scenarios
 
 _CONTRACT = {"HistoryDivergedError", "EntryInProgressError", "OpenTransactionError"}
 #: What the world outside decides: a program with one of these may go another way the second time.
@@ -109,14 +109,8 @@ def locations(run: Any) -> list[str]:
     return [each.location for each in run.history()]
 
 
-@pytest.mark.parametrize(
-    ("scenario", "colour"),
-    [
-        *(pytest.param(each, "sync", id=f"{each.id}-sync") for each in scenarios()),
-        # what differs between the colours is not what a replay leaves
-        *(pytest.param(each, "async", id=f"{each.id}-async") for each in scenarios()[::5]),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scenario", "colour"), cases())
 def test_a_replay_fits_and_does_nothing_twice(scenario: Scenario, colour: Colour) -> None:
     drawn = random.Random(f"{scenario.id} {colour}")
     with played(scenario, colour) as (h, run, recorder):
@@ -130,6 +124,7 @@ def test_a_replay_fits_and_does_nothing_twice(scenario: Scenario, colour: Colour
             assert not found, f"scenario {scenario.id}, from {place}, in place: {in_place}:\n" + "\n".join(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", scenarios()[::3], ids=lambda scenario: scenario.id)
 def test_whatever_operators_do_one_after_the_other(scenario: Scenario) -> None:
     drawn = random.Random(f"{scenario.id} operators")

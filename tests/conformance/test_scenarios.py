@@ -1,4 +1,4 @@
-"""Every scenario, played by a sync and by an async workflow, gives the trace of the reference engine."""
+"""Every scenario gives the trace of the reference engine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import pytest
 from tests.conformance.compare import differences
 from tests.conformance.known import KNOWN
 from tests.conformance.play import Colour, play
-from tests.conformance.scenarios import Scenario, scenarios
+from tests.conformance.scenarios import Scenario, cases, scenarios
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-@pytest.mark.parametrize("scenario", scenarios(), ids=lambda scenario: scenario.id)
+@pytest.mark.parametrize(("scenario", "colour"), cases())
 def test_gives_the_reference_trace(scenario: Scenario, colour: Colour) -> None:
     found = differences(scenario.program, scenario.trace, play(scenario, colour).trace)
     if (fault := KNOWN.get(scenario.id)) is not None:

@@ -29,6 +29,8 @@ from tests.development.conftest import Run, Start
 from tests.development.project import Project
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 Lines = list[str]
 TIMES = re.compile(r"(<1|\d+) ms|\d+(\.\d+)? s\b")
 

@@ -23,7 +23,7 @@ from tests.support import http
 from tests.support.processes import is_completed
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
@@ -146,7 +146,6 @@ class TestTogether:
         assert 'DURABLE = {"REDIS": False}' in line
         program.wait_for("worker ready")
 
-    @pytest.mark.own_database
     def test_missing_migrations_are_awaited_while_the_web_server_runs(
         self, dev: Dev, port: int, tmp_path: Path
     ) -> None:
@@ -230,7 +229,6 @@ class TestWorkersReload:
         assert program.end() == 0
 
 
-@pytest.mark.own_database
 def test_fifty_runs_and_requests_that_write_share_a_sqlite_file(
     dev: Dev, port: int, site: Project, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -27,6 +27,8 @@ from tests.development.project import Project
 from tests.support import http
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def a_supervisor(**given: Any) -> Any:
     """What a parent knows that is well, but for what is given."""
@@ -214,7 +216,6 @@ class TestProcesses:
         with pytest.raises(httpx.TransportError):
             status(f"{at}/livez")
 
-    @pytest.mark.own_database
     def test_it_is_alive_and_not_ready_before_the_migrations(
         self, manage: Run, site: Project, environment: dict[str, str], tmp_path: Path
     ) -> None:

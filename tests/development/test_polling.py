@@ -30,7 +30,7 @@ from tests.development.project import Project
 from tests.support.processes import is_completed
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 class TestWorkers:

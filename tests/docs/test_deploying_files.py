@@ -27,6 +27,8 @@ from tests.docs.pages import SITE
 from tests.support.processes import Program
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 FILES: Final = SITE / "deploy"
 ASGI: Final = """
 from django.core.asgi import get_asgi_application

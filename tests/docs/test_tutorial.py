@@ -26,6 +26,8 @@ import redis
 from tests.docs.pages import TUTORIAL, is_run, language, page
 from tests.docs.shell import Command, commands, fits
 
+pytestmark = pytest.mark.slow
+
 PATIENCE: Final = 120.0  # seconds for one command, or for what a worker does meanwhile
 MARK: Final = "this command has ended with"
 _FILE: Final = re.compile(r"# (?P<path>[\w/]+\.py)(?P<at_the_end>, at the end)?\n")

@@ -18,7 +18,7 @@ import pytest
 from project.servers import EmbeddedPostgres
 from tests.foreign.conftest import ROOT
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 #: Django's own pages that lead to durable's, and what would edit the audit log.
 ELSEWHERE = [

@@ -13,7 +13,7 @@ from durable.models import Run
 from durable.store import store_for
 from tests.support.runs import new_runs
 
-pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 LATE = """
 from durable import workflow

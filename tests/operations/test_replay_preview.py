@@ -25,6 +25,8 @@ from durable.runtime import Runtime
 from tests.operations.histories import BEGAN, made_history
 from tests.support.stores import in_force, passed
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def undone() -> Iterator[None]:

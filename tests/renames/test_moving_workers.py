@@ -23,6 +23,8 @@ from tests.renames.moving import PACKAGE, SHAPES
 from tests.support.processes import Program
 from tests.support.waiting import eventually, wait_until_ended
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = "tests.renames.moving_settings"
 
 WORKFLOWS = """

@@ -23,6 +23,8 @@ from tests.support.locks import other_session, until_sessions_wait_for_locks
 from tests.support.processes import Program
 from tests.support.waiting import eventually, wait_until_ended
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = "tests.renames.queue_settings"
 OLD, NEW = "default", "orders"
 WITHOUT_REDIS = {"WITHOUT_REDIS": "1"}

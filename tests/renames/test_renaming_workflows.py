@@ -25,6 +25,8 @@ from tests.support.locks import other_session, until_sessions_wait_for_locks
 from tests.support.processes import Program
 from tests.support.waiting import eventually, wait_until_ended
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = "tests.renames.workflow_settings"
 OLD, NEW = "renames.bill", "renames.invoice"
 

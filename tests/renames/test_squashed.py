@@ -14,6 +14,8 @@ from durable.codec import JsonCodec
 from durable.models import Entry, EntryMetadata, RenamedName, RenamedStep, Run
 from tests.renames.conftest import commanded
 
+pytestmark = pytest.mark.slow
+
 MIGRATION = """
 from django.db import migrations
 from durable.migrations import RenameStep, RenameWorkflow

@@ -21,6 +21,8 @@ from tests.cli import workflows as others
 from tests.renames.conftest import apply, no_names_left
 from tests.replay_check.conftest import Deploys
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["no_names_left"]
 
 CALLED: list[str] = []

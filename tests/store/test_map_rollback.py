@@ -15,7 +15,7 @@ from durable.core.records import RunRecord
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 DONE: list[str] = []
 FAIL: set[str] = set()

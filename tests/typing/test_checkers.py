@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 _REPORT = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: ", re.MULTILINE)

@@ -21,7 +21,7 @@ from tests.support.processes import Program, Run, flow_log, is_alive, is_complet
 from tests.support.runs import state
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

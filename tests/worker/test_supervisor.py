@@ -25,7 +25,7 @@ from tests.support.notifications import jobs
 from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, is_listening, start_run
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 ROOT = Path(__file__).resolve().parents[2]
 JSON = "rq.serializers.JSONSerializer"
 

@@ -1,4 +1,4 @@
-"""A session and its processes: what they share, which modules are handed out first, and that nothing outlives it."""
+"""A session of tests: what it leaves out, what its processes share, and that nothing outlives it."""
 
 import os
 import subprocess
@@ -11,14 +11,47 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.division import LONGEST
-
 PATIENCE = 300.0  # seconds
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_modules_that_are_handed_out_first_exist() -> None:
-    assert [name for name in LONGEST if not (ROOT / name).is_file()] == []
+pytest_plugins = ["pytester"]
+
+MODULE = """
+import pytest
+
+def test_quick(): pass
+
+@pytest.mark.slow
+def test_that_takes_long(): pass
+
+@pytest.mark.browser
+def test_in_a_browser(): pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [((), 1), (("--all",), 3), (("test_tiers.py",), 3), (("-k", "long or quick"), 2), (("-m", "browser"), 1)],
+)
+def test_what_takes_long_is_left_out_where_nothing_is_selected_and_that_is_said(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], passed: int
+) -> None:
+    pytester.makepyfile(test_tiers=MODULE)
+    pytester.makeini("[pytest]\nmarkers =\n slow: s\n e2e: e\n browser: b")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "project.settings")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in list(os.environ):
+        if name.startswith("PYTEST_XDIST_"):
+            monkeypatch.delenv(name)
+    done = pytester.runpytest_subprocess("-p", "tests.plugin", *arguments)
+    assert done.parseoutcomes()["passed"] == passed
+    said = "*2 tests were left out (1 browser, 1 slow)*pytest --all*"
+    if arguments:
+        done.stdout.no_fnmatch_line(said)
+    else:
+        done.stdout.fnmatch_lines([said])
 
 
 def test_children_find_compiled_what_they_import() -> None:
