@@ -17,7 +17,7 @@ from durable.core.records import EntryRecord, Message, RunRecord
 from durable.histories.records import ENTRY, FORMAT, MESSAGE, RUN
 from durable.histories.values import Values, converted_entry, converted_message, converted_run, converted_tags
 from durable.models import Entry, QueueMessage
-from durable.models.batches import in_batches, weight
+from durable.models.rows import in_batches, weight
 from durable.replay_check.read_only import snapshot
 
 _AT_ONCE: Final = 1024 * 1024  # bytes of recorded text in memory at a time

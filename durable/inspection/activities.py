@@ -25,8 +25,8 @@ from durable.inspection.step_durations import StepDurations, usual_durations
 from durable.inspection.visibility import on_visible
 from durable.inspection.wording import display_location
 from durable.models import Activity, Run
-from durable.models.activities import ActivityQuerySet
 from durable.models.run import RunQuerySet
+from durable.models.workers import ActivityQuerySet
 
 PAGE: Final = 50  # activities
 MOST: Final = 200  # activities of one run, of the runs of a list, and that are examined for hung ones

@@ -23,7 +23,7 @@ from durable.inspection.of_each import Key, OfEach
 from durable.inspection.payloads import redacted
 from durable.inspection.visible_failures import visible_failures
 from durable.models import Build, Cause, CauseBuild, Failure, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 CAP: Final = 10_000  # runs of a cause that are counted

@@ -12,7 +12,7 @@ from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.visibility import has_own_index
 from durable.inspection.visible_window import are_few
 from durable.models import Child, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 CAP = 10_000  # of each state; a higher number would not help an operator

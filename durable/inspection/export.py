@@ -32,7 +32,7 @@ from durable.inspection.run_tags import tags_data, tags_of
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run, StepSave
-from durable.models.batches import in_batches, weight
+from durable.models.rows import in_batches, weight
 from durable.models.run import RunQuerySet
 
 MOST: Final = 50_000  # entries, attempts, messages, actions: of each kind

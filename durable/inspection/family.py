@@ -19,7 +19,7 @@ from durable.core.records import ENDED, RunState
 from durable.core.tally import Tally
 from durable.inspection.capped_counts import Count, cross_tally
 from durable.models import Child, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 CAP: Final = 10_000  # children of a run that are counted, and that one page examines

@@ -38,7 +38,7 @@ from durable.inspection.snapshots import old_snapshots
 from durable.inspection.workers import QueueState, Workers
 from durable.inspection.workflow_names import each_once
 from durable.models import OperatorAction, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 if TYPE_CHECKING:

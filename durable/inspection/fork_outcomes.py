@@ -19,8 +19,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryStatus
 from durable.models import Entry
-from durable.models.batches import ByteLength, in_batches
-from durable.models.fields import load_json
+from durable.models.rows import ByteLength, in_batches, load_json
 from durable.store.tables.surveys import short_data
 
 FORKS: Final = (EntryKind.JOIN.value, EntryKind.RACE.value)

@@ -18,7 +18,7 @@ from durable.inspection.editable_input import is_plain
 from durable.inspection.payloads import redacted
 from durable.inspection.size_limit import TooLarge, read_within
 from durable.models import QueueMessage, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 _RUNS: Final = 20  # the newest ones of the workflow

@@ -19,7 +19,7 @@ from durable.core.records import EntryKind
 from durable.inspection.capped_counts import Count, cross_tally
 from durable.inspection.humanize import shortened
 from durable.models import Child, Entry, OperatorAction, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 _CAP: Final = 10_000  # children that are looked at

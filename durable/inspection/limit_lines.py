@@ -14,7 +14,7 @@ from django.db import connections
 
 from durable.conf import conf
 from durable.inspection.capped_counts import moment_of
-from durable.models.fields import pack
+from durable.models.rows import pack
 
 # Both databases name the columns of VALUES alike. By `place` slots of a key are in the order of its index, which keeps
 # each count on it. Parameters: the limit and the cap of held slots, the limit and the cap of waiting ones, the limit,

@@ -7,7 +7,7 @@ from typing import Final
 from django.db import connections
 
 from durable.conf import conf
-from durable.models.fields import pack, unpack
+from durable.models.rows import pack, unpack
 
 # Each step looks up where the next name begins. Parameters: after, most.
 _SCAN: Final = """

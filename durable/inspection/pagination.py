@@ -19,7 +19,7 @@ from django.db.models.expressions import Combinable
 from durable.core.clock import to_utc
 from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
-from durable.models.fields import SafeTextField
+from durable.models.rows import SafeTextField
 
 #: The columns in which a failure has a copy of its run's key by creation.
 FAILURE_KEY: Final = ("failure__run_created_at", "failure__run_id")

@@ -25,7 +25,7 @@ from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
 from durable.inspection.resting import remembered
 from durable.inspection.stored_counts import stored
 from durable.models import Entry, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 
 EXACT: Final = 2_000  # entries of a history that is read whole
 MOST_PLACES: Final = 1_000

@@ -20,7 +20,7 @@ from durable.inspection.holds import paused_queues
 from durable.inspection.humanize import decimal
 from durable.inspection.workers import QueueState, Workers, WorkerState, serving, worker_overview
 from durable.models import Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 CAP: Final = 10_000  # due runs that are counted

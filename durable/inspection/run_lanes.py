@@ -20,7 +20,7 @@ from durable.inspection.run_conditions import NO_ALERT
 from durable.inspection.visibility import has_own_index
 from durable.inspection.visible_window import end_of_window
 from durable.models import Failure, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import TAG_KEY, RunQuerySet
 
 WINDOW: Final = 10_000  # runs that one page examines if no index serves the filter

@@ -10,7 +10,7 @@ from django.db.models import Model, QuerySet
 from django.utils.translation import gettext as _
 
 from durable.inspection.humanize import thousands
-from durable.models.batches import in_batches, weight
+from durable.models.rows import in_batches, weight
 
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of recorded text
 

@@ -21,7 +21,7 @@ from durable.core.records import RunState
 from durable.core.slot_records import SlotKind, limit_label
 from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
 from durable.models import Limit, Run, Slot
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 #: A slot is told of that a paused or diverged run has held for so long.

@@ -21,7 +21,7 @@ from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.core.renames import names_of_workflow
 from durable.inspection.capped_counts import moment_of, sample_rows
 from durable.models import Attempt, Entry, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
 #: Runs that are sampled of each kind: the newest that have completed, that have failed, and that were created.

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from durable.conf import conf
 from durable.models import HistoryCount, Run
-from durable.models.fields import dump_json, load_json
+from durable.models.rows import dump_json, load_json
 
 logger = logging.getLogger("durable.inspection")
 

@@ -29,8 +29,7 @@ from durable.inspection.tags import tags_note
 from durable.inspection.tree_window import Row, Window, read_rows, read_window
 from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
-from durable.models.batches import ByteLength
-from durable.models.fields import load_json
+from durable.models.rows import ByteLength, load_json
 from durable.store.tables.surveys import long_data, short_data
 
 PAGE: Final = 200  # nodes of one page

@@ -16,7 +16,7 @@ from durable.core.records import RunState
 from durable.inspection.pagination import RunOrder
 from durable.inspection.visible_window import end_of_window
 from durable.models import Failure, Run
-from durable.models.metadata_lookup import KeyIn
+from durable.models.history import KeyIn
 from durable.models.run import RunQuerySet
 
 

@@ -29,7 +29,7 @@ from durable.inspection.wording import display_place
 from durable.inspection.workers import Workers
 from durable.inspection.workflow_names import each_once
 from durable.models import Cause, Failure, Run
-from durable.models.fields import load_summary, unpack
+from durable.models.rows import load_summary, unpack
 from durable.models.run import RunQuerySet
 
 CAP: Final = 1_000  # runs that each count reads

@@ -11,7 +11,7 @@ from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations.state import StateApps
 
-import durable.models.fields
+import durable.models.rows
 
 
 def refuse_tables_of_before(_apps: StateApps, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -44,15 +44,13 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    durable.models.fields.NameField(
-                        max_length=200, primary_key=True, serialize=False, verbose_name="id"
-                    ),
+                    durable.models.rows.NameField(max_length=200, primary_key=True, serialize=False, verbose_name="id"),
                 ),
-                ("workflow", durable.models.fields.NameField(max_length=200)),
-                ("queue", durable.models.fields.NameField(max_length=200)),
+                ("workflow", durable.models.rows.NameField(max_length=200)),
+                ("queue", durable.models.rows.NameField(max_length=200)),
                 (
                     "state",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[
                             ("pending", "pending"),
                             ("running", "running"),
@@ -67,22 +65,22 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("input", durable.models.fields.SafeTextField()),
-                ("output", durable.models.fields.SafeTextField(blank=True, null=True)),
-                ("error", durable.models.fields.ErrorField(blank=True, null=True)),
-                ("origins", durable.models.fields.JSONTextField(blank=True, default=list)),
+                ("input", durable.models.rows.SafeTextField()),
+                ("output", durable.models.rows.SafeTextField(blank=True, null=True)),
+                ("error", durable.models.rows.ErrorField(blank=True, null=True)),
+                ("origins", durable.models.rows.JSONTextField(blank=True, default=list)),
                 ("wake_at", models.DateTimeField(blank=True, null=True)),
-                ("waiting_for", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("summary", durable.models.fields.SummaryField(blank=True, default="")),
+                ("waiting_for", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("summary", durable.models.rows.SummaryField(blank=True, default="")),
                 ("fence", models.BigIntegerField(default=0)),
                 ("lease_expires_at", models.DateTimeField(blank=True, null=True)),
-                ("worker", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("worker", durable.models.rows.SafeTextField(blank=True, default="")),
                 ("crashes", models.IntegerField(default=0)),
                 ("change_seq", models.BigIntegerField(default=0)),
                 ("message_count", models.BigIntegerField(default=0)),
                 (
                     "pending_request",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         blank=True,
                         choices=[
                             ("", ""),
@@ -94,14 +92,14 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("request_reason", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("state_after_rollback", durable.models.fields.NameField(blank=True, default="", max_length=16)),
+                ("request_reason", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("state_after_rollback", durable.models.rows.NameField(blank=True, default="", max_length=16)),
                 ("diverged_at", models.DateTimeField(blank=True, null=True)),
-                ("generations", durable.models.fields.JSONTextField(blank=True, default=dict)),
+                ("generations", durable.models.rows.JSONTextField(blank=True, default=dict)),
                 ("created_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(blank=True, null=True)),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
-                ("seed", durable.models.fields.NameField(blank=True, db_default="", default="", max_length=200)),
+                ("seed", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200)),
                 ("began_at", models.DateTimeField(blank=True, null=True)),
                 ("head_start", models.IntegerField(blank=True, null=True)),
                 ("start_tag", models.DateTimeField(blank=True, null=True)),
@@ -138,16 +136,16 @@ class Migration(migrations.Migration):
             name="Cause",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("fingerprint", durable.models.fields.NameField(max_length=16, unique=True)),
-                ("place", durable.models.fields.NameField(blank=True, max_length=1024)),
-                ("error_type", durable.models.fields.NameField(max_length=200)),
-                ("pattern", durable.models.fields.SafeTextField(blank=True)),
+                ("fingerprint", durable.models.rows.NameField(max_length=16, unique=True)),
+                ("place", durable.models.rows.NameField(blank=True, max_length=1024)),
+                ("error_type", durable.models.rows.NameField(max_length=200)),
+                ("pattern", durable.models.rows.SafeTextField(blank=True)),
                 ("first_seen_at", models.DateTimeField()),
                 ("muted_at", models.DateTimeField(blank=True, null=True)),
-                ("muted_by", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("note", durable.models.fields.SafeTextField(blank=True, db_default="", default="")),
+                ("muted_by", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("note", durable.models.rows.SafeTextField(blank=True, db_default="", default="")),
                 ("noted_at", models.DateTimeField(blank=True, null=True)),
-                ("noted_by", durable.models.fields.SafeTextField(blank=True, db_default="", default="")),
+                ("noted_by", durable.models.rows.SafeTextField(blank=True, db_default="", default="")),
             ],
             options={
                 "abstract": False,
@@ -156,19 +154,19 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ChildGroup",
             fields=[
-                ("id", durable.models.fields.NameField(max_length=200, primary_key=True, serialize=False)),
-                ("location", durable.models.fields.NameField(max_length=1024)),
+                ("id", durable.models.rows.NameField(max_length=200, primary_key=True, serialize=False)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
                 ("generation", models.IntegerField(default=0)),
                 ("size", models.IntegerField()),
                 ("position", models.BigIntegerField()),
                 ("at_once", models.IntegerField(blank=True, null=True)),
                 (
                     "on_failure",
-                    durable.models.fields.NameField(choices=[("stop", "stop"), ("finish", "finish")], max_length=8),
+                    durable.models.rows.NameField(choices=[("stop", "stop"), ("finish", "finish")], max_length=8),
                 ),
                 (
                     "when_parent_ends",
-                    durable.models.fields.NameField(choices=[("cancel", "cancel"), ("leave", "leave")], max_length=8),
+                    durable.models.rows.NameField(choices=[("cancel", "cancel"), ("leave", "leave")], max_length=8),
                 ),
                 ("is_over", models.BooleanField(default=False)),
                 ("is_dropped", models.BooleanField(default=False)),
@@ -188,10 +186,10 @@ class Migration(migrations.Migration):
             name="Entry",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("location", durable.models.fields.NameField(max_length=1024)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
                 (
                     "kind",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[
                             ("step", "step"),
                             ("loop", "loop"),
@@ -212,9 +210,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("ordinal", models.BigIntegerField()),
-                ("output", durable.models.fields.SafeTextField(blank=True, null=True)),
-                ("arguments", durable.models.fields.SafeTextField(blank=True, null=True)),
-                ("data", durable.models.fields.JSONTextField(blank=True, default=dict)),
+                ("output", durable.models.rows.SafeTextField(blank=True, null=True)),
+                ("arguments", durable.models.rows.SafeTextField(blank=True, null=True)),
+                ("data", durable.models.rows.JSONTextField(blank=True, default=dict)),
                 (
                     "run",
                     models.ForeignKey(
@@ -232,7 +230,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Limit",
             fields=[
-                ("name", durable.models.fields.NameField(max_length=200, primary_key=True, serialize=False)),
+                ("name", durable.models.rows.NameField(max_length=200, primary_key=True, serialize=False)),
                 ("at_once", models.IntegerField()),
                 ("override", models.IntegerField(blank=True, null=True)),
             ],
@@ -244,8 +242,8 @@ class Migration(migrations.Migration):
             name="MovedName",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("old", durable.models.fields.NameField(max_length=500)),
-                ("new", durable.models.fields.NameField(max_length=500)),
+                ("old", durable.models.rows.NameField(max_length=500)),
+                ("new", durable.models.rows.NameField(max_length=500)),
                 ("recorded_at", models.DateTimeField()),
             ],
             options={
@@ -255,13 +253,13 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RateLimit",
             fields=[
-                ("name", durable.models.fields.NameField(max_length=200, primary_key=True, serialize=False)),
-                ("rate", durable.models.fields.NameField(max_length=200)),
+                ("name", durable.models.rows.NameField(max_length=200, primary_key=True, serialize=False)),
+                ("rate", durable.models.rows.NameField(max_length=200)),
                 ("spacing", models.BigIntegerField()),
                 ("burst", models.IntegerField(default=1)),
                 (
                     "override_rate",
-                    durable.models.fields.NameField(blank=True, db_default="", default="", max_length=200),
+                    durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200),
                 ),
                 ("override_spacing", models.BigIntegerField(db_default=0, default=0)),
                 ("override_burst", models.IntegerField(db_default=0, default=0)),
@@ -274,9 +272,9 @@ class Migration(migrations.Migration):
             name="RenamedStep",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("workflow", durable.models.fields.NameField(max_length=200)),
-                ("old", durable.models.fields.NameField(max_length=1024)),
-                ("new", durable.models.fields.NameField(max_length=1024)),
+                ("workflow", durable.models.rows.NameField(max_length=200)),
+                ("old", durable.models.rows.NameField(max_length=1024)),
+                ("new", durable.models.rows.NameField(max_length=1024)),
                 ("recorded_at", models.DateTimeField()),
             ],
             options={
@@ -299,9 +297,9 @@ class Migration(migrations.Migration):
             name="AlertState",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("key", durable.models.fields.NameField(max_length=300, unique=True)),
-                ("kind", durable.models.fields.NameField(max_length=32)),
-                ("title", durable.models.fields.SafeTextField(blank=True)),
+                ("key", durable.models.rows.NameField(max_length=300, unique=True)),
+                ("kind", durable.models.rows.NameField(max_length=32)),
+                ("title", durable.models.rows.SafeTextField(blank=True)),
                 ("number", models.IntegerField(default=1)),
                 ("began_at", models.DateTimeField()),
                 ("ended_at", models.DateTimeField(blank=True, null=True)),
@@ -318,7 +316,7 @@ class Migration(migrations.Migration):
             name="Build",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", durable.models.fields.NameField(max_length=200, unique=True)),
+                ("name", durable.models.rows.NameField(max_length=200, unique=True)),
                 ("first_seen_at", models.DateTimeField()),
             ],
             options={
@@ -381,9 +379,9 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
-                ("priority", durable.models.fields.NameField(blank=True, max_length=200)),
+                ("priority", durable.models.rows.NameField(blank=True, max_length=200)),
                 ("head_start", models.IntegerField()),
-                ("share", durable.models.fields.NameField(blank=True, max_length=200)),
+                ("share", durable.models.rows.NameField(blank=True, max_length=200)),
                 ("weight", models.FloatField()),
             ],
             options={
@@ -394,12 +392,12 @@ class Migration(migrations.Migration):
             name="Attempt",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("location", durable.models.fields.NameField(max_length=1024)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
                 ("number", models.IntegerField()),
-                ("worker", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("worker", durable.models.rows.SafeTextField(blank=True, default="")),
                 ("started_at", models.DateTimeField()),
                 ("finished_at", models.DateTimeField()),
-                ("error", durable.models.fields.ErrorField()),
+                ("error", durable.models.rows.ErrorField()),
                 (
                     "run",
                     models.ForeignKey(
@@ -418,21 +416,19 @@ class Migration(migrations.Migration):
             name="Activity",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("location", durable.models.fields.NameField(max_length=1024)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
                 ("attempt", models.IntegerField()),
                 (
                     "kind",
-                    durable.models.fields.NameField(
-                        choices=[("step", "step"), ("rollback", "rollback")], max_length=16
-                    ),
+                    durable.models.rows.NameField(choices=[("step", "step"), ("rollback", "rollback")], max_length=16),
                 ),
                 ("fence", models.BigIntegerField()),
-                ("worker", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("worker", durable.models.rows.SafeTextField(blank=True, default="")),
                 ("began_at", models.DateTimeField()),
                 ("timeout", models.FloatField()),
                 ("stack_asked_at", models.DateTimeField(blank=True, null=True)),
                 ("stack_taken_at", models.DateTimeField(blank=True, null=True)),
-                ("stack", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("stack", durable.models.rows.SafeTextField(blank=True, default="")),
                 ("abandon_asked_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "run",
@@ -453,7 +449,7 @@ class Migration(migrations.Migration):
             name="CauseBuild",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("build", durable.models.fields.NameField(max_length=200)),
+                ("build", durable.models.rows.NameField(max_length=200)),
                 ("first_seen_at", models.DateTimeField()),
                 (
                     "cause",
@@ -533,7 +529,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "status",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[
                             ("pending", "pending"),
                             ("running", "running"),
@@ -546,14 +542,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("attempts", models.IntegerField(default=0)),
-                ("error", durable.models.fields.ErrorField(blank=True, null=True)),
+                ("error", durable.models.rows.ErrorField(blank=True, null=True)),
                 ("created_at", models.DateTimeField()),
                 ("last_attempt_at", models.DateTimeField(blank=True, null=True)),
                 ("next_attempt_at", models.DateTimeField(blank=True, null=True)),
                 ("completed_at", models.DateTimeField(blank=True, null=True)),
                 ("finished_ordinal", models.BigIntegerField(blank=True, null=True)),
                 ("rollback_completed_at", models.DateTimeField(blank=True, null=True)),
-                ("rollback_error", durable.models.fields.ErrorField(blank=True, null=True)),
+                ("rollback_error", durable.models.rows.ErrorField(blank=True, null=True)),
             ],
             options={
                 "verbose_name_plural": "entry metadata",
@@ -565,15 +561,15 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "kind",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("queue", "queue"), ("workflow", "workflow")], max_length=16
                     ),
                 ),
-                ("name", durable.models.fields.NameField(max_length=200)),
+                ("name", durable.models.rows.NameField(max_length=200)),
                 ("held_at", models.DateTimeField()),
-                ("held_by", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("reason", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("summary", durable.models.fields.SummaryField(blank=True, default="")),
+                ("held_by", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("reason", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("summary", durable.models.rows.SummaryField(blank=True, default="")),
             ],
             options={
                 "constraints": [
@@ -588,13 +584,13 @@ class Migration(migrations.Migration):
             name="IdempotencyKey",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("owner", durable.models.fields.NameField(max_length=200)),
-                ("key", durable.models.fields.NameField(max_length=255)),
-                ("fingerprint", durable.models.fields.NameField(max_length=64)),
-                ("claim", durable.models.fields.NameField(max_length=36)),
+                ("owner", durable.models.rows.NameField(max_length=200)),
+                ("key", durable.models.rows.NameField(max_length=255)),
+                ("fingerprint", durable.models.rows.NameField(max_length=64)),
+                ("claim", durable.models.rows.NameField(max_length=36)),
                 ("status", models.IntegerField(default=0)),
-                ("body", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("headers", durable.models.fields.JSONTextField(blank=True, default=dict)),
+                ("body", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("headers", durable.models.rows.JSONTextField(blank=True, default=dict)),
                 ("created_at", models.DateTimeField()),
             ],
             options={
@@ -605,8 +601,8 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="KeyedSend",
             fields=[
-                ("message_id", durable.models.fields.NameField(max_length=200, primary_key=True, serialize=False)),
-                ("input", durable.models.fields.SafeTextField(blank=True, null=True)),
+                ("message_id", durable.models.rows.NameField(max_length=200, primary_key=True, serialize=False)),
+                ("input", durable.models.rows.SafeTextField(blank=True, null=True)),
                 ("was_first", models.BooleanField(default=False)),
                 (
                     "run",
@@ -626,7 +622,7 @@ class Migration(migrations.Migration):
             name="Lane",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("queue", durable.models.fields.NameField(max_length=200)),
+                ("queue", durable.models.rows.NameField(max_length=200)),
                 ("head_start", models.IntegerField()),
             ],
             options={
@@ -637,8 +633,8 @@ class Migration(migrations.Migration):
             name="LimitKey",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("limit", durable.models.fields.NameField(max_length=200)),
-                ("key", durable.models.fields.NameField(blank=True, max_length=200)),
+                ("limit", durable.models.rows.NameField(max_length=200)),
+                ("key", durable.models.rows.NameField(blank=True, max_length=200)),
             ],
             options={
                 "constraints": [models.UniqueConstraint(fields=("limit", "key"), name="durable_limitkey_once")],
@@ -650,9 +646,9 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("at", models.DateTimeField()),
                 ("level", models.SmallIntegerField()),
-                ("logger", durable.models.fields.NameField(blank=True, max_length=200)),
-                ("location", durable.models.fields.NameField(blank=True, default="", max_length=1024)),
-                ("text", durable.models.fields.SafeTextField(blank=True)),
+                ("logger", durable.models.rows.NameField(blank=True, max_length=200)),
+                ("location", durable.models.rows.NameField(blank=True, default="", max_length=1024)),
+                ("text", durable.models.rows.SafeTextField(blank=True)),
                 (
                     "run",
                     models.ForeignKey(
@@ -672,29 +668,29 @@ class Migration(migrations.Migration):
             name="OperatorAction",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("actor_label", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("actor_label", durable.models.rows.SafeTextField(blank=True, default="")),
                 (
                     "source",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("admin", "admin"), ("api", "API"), ("cli", "command line"), ("code", "code")],
                         max_length=16,
                         verbose_name="source",
                     ),
                 ),
-                ("action", durable.models.fields.NameField(max_length=64)),
-                ("run_id", durable.models.fields.NameField(blank=True, default="", max_length=200, verbose_name="run")),
-                ("reason", durable.models.fields.SafeTextField(blank=True, default="", verbose_name="reason")),
-                ("before", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("after", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("outcome", durable.models.fields.NameField(max_length=64)),
+                ("action", durable.models.rows.NameField(max_length=64)),
+                ("run_id", durable.models.rows.NameField(blank=True, default="", max_length=200, verbose_name="run")),
+                ("reason", durable.models.rows.SafeTextField(blank=True, default="", verbose_name="reason")),
+                ("before", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("after", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("outcome", durable.models.rows.NameField(max_length=64)),
                 (
                     "detail",
-                    durable.models.fields.SafeTextField(blank=True, db_default="", default="", verbose_name="detail"),
+                    durable.models.rows.SafeTextField(blank=True, db_default="", default="", verbose_name="detail"),
                 ),
                 ("created_at", models.DateTimeField()),
                 (
                     "bulk_id",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         blank=True, db_default="", default="", max_length=200, verbose_name="bulk"
                     ),
                 ),
@@ -719,14 +715,14 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="QueueMessage",
             fields=[
-                ("id", durable.models.fields.NameField(max_length=200, primary_key=True, serialize=False)),
-                ("queue", durable.models.fields.QueueField(max_length=768)),
-                ("body", durable.models.fields.SafeTextField()),
+                ("id", durable.models.rows.NameField(max_length=200, primary_key=True, serialize=False)),
+                ("queue", durable.models.rows.QueueField(max_length=768)),
+                ("body", durable.models.rows.SafeTextField()),
                 ("sent_at", models.DateTimeField()),
                 ("order", models.BigIntegerField()),
                 (
                     "state",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[
                             ("pending", "pending"),
                             ("received", "received"),
@@ -737,9 +733,9 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("received_by", durable.models.fields.NameField(blank=True, default="", max_length=1024)),
-                ("response", durable.models.fields.SafeTextField(blank=True, null=True)),
-                ("idempotency_id", durable.models.fields.NameField(blank=True, max_length=400, null=True)),
+                ("received_by", durable.models.rows.NameField(blank=True, default="", max_length=1024)),
+                ("response", durable.models.rows.SafeTextField(blank=True, null=True)),
+                ("idempotency_id", durable.models.rows.NameField(blank=True, max_length=400, null=True)),
                 (
                     "run",
                     models.ForeignKey(
@@ -758,22 +754,22 @@ class Migration(migrations.Migration):
             name="RateKey",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("limit", durable.models.fields.NameField(max_length=200)),
-                ("key", durable.models.fields.NameField(blank=True, max_length=200)),
+                ("limit", durable.models.rows.NameField(max_length=200)),
+                ("key", durable.models.rows.NameField(blank=True, max_length=200)),
                 ("reserved", models.BigIntegerField(db_default=0, default=0)),
                 ("begun", models.BigIntegerField(db_default=0, default=0)),
                 ("put_off", models.BigIntegerField(db_default=0, default=0)),
                 ("closed_until", models.DateTimeField(blank=True, null=True)),
-                ("closed_by", durable.models.fields.NameField(blank=True, db_default="", default="", max_length=210)),
+                ("closed_by", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=210)),
                 ("closed_why", models.TextField(blank=True, db_default="", default="")),
                 ("recent", models.CharField(blank=True, db_default="", default="", max_length=200)),
                 ("refused", models.BigIntegerField(db_default=0, default=0)),
                 ("refused_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "refused_workflow",
-                    durable.models.fields.NameField(blank=True, db_default="", default="", max_length=200),
+                    durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200),
                 ),
-                ("refused_run", durable.models.fields.NameField(blank=True, db_default="", default="", max_length=200)),
+                ("refused_run", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200)),
             ],
             options={
                 "indexes": [
@@ -797,12 +793,12 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "kind",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("workflow", "workflow"), ("queue", "queue")], max_length=16
                     ),
                 ),
-                ("old", durable.models.fields.NameField(max_length=200)),
-                ("new", durable.models.fields.NameField(max_length=200)),
+                ("old", durable.models.rows.NameField(max_length=200)),
+                ("new", durable.models.rows.NameField(max_length=200)),
                 ("recorded_at", models.DateTimeField()),
             ],
             options={
@@ -816,9 +812,9 @@ class Migration(migrations.Migration):
             name="Reservation",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("location", durable.models.fields.NameField(blank=True, max_length=1024)),
-                ("limit", durable.models.fields.NameField(max_length=200)),
-                ("key", durable.models.fields.NameField(blank=True, max_length=200)),
+                ("location", durable.models.rows.NameField(blank=True, max_length=1024)),
+                ("limit", durable.models.rows.NameField(max_length=200)),
+                ("key", durable.models.rows.NameField(blank=True, max_length=200)),
                 ("units", models.IntegerField()),
                 ("at", models.DateTimeField()),
                 (
@@ -837,13 +833,13 @@ class Migration(migrations.Migration):
             name="Rollup",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("workflow", durable.models.fields.NameField(blank=True, default="", max_length=200)),
+                ("workflow", durable.models.rows.NameField(blank=True, default="", max_length=200)),
                 ("width", models.IntegerField()),
                 ("begins", models.DateTimeField()),
                 ("completed", models.IntegerField(default=0)),
                 ("failed", models.IntegerField(default=0)),
                 ("cancelled", models.IntegerField(default=0)),
-                ("durations", durable.models.fields.JSONTextField(default=dict)),
+                ("durations", durable.models.rows.JSONTextField(default=dict)),
             ],
             options={
                 "indexes": [models.Index(fields=["width", "begins"], name="durable_rollup_by_time")],
@@ -856,9 +852,9 @@ class Migration(migrations.Migration):
             name="RunTag",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", durable.models.fields.NameField(max_length=200)),
-                ("value", durable.models.fields.TagValueField(max_length=1000)),
-                ("start_value", durable.models.fields.TagValueField(blank=True, max_length=1000, null=True)),
+                ("name", durable.models.rows.NameField(max_length=200)),
+                ("value", durable.models.rows.TagValueField(max_length=1000)),
+                ("start_value", durable.models.rows.TagValueField(blank=True, max_length=1000, null=True)),
                 ("created_at", models.DateTimeField()),
                 (
                     "run",
@@ -876,10 +872,10 @@ class Migration(migrations.Migration):
             name="SavedView",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", durable.models.fields.NameField(max_length=80)),
-                ("query", durable.models.fields.SafeTextField(blank=True)),
-                ("owner_key", durable.models.fields.NameField(max_length=200)),
-                ("owner_label", durable.models.fields.SafeTextField(blank=True)),
+                ("name", durable.models.rows.NameField(max_length=80)),
+                ("query", durable.models.rows.SafeTextField(blank=True)),
+                ("owner_key", durable.models.rows.NameField(max_length=200)),
+                ("owner_label", durable.models.rows.SafeTextField(blank=True)),
                 ("is_shared", models.BooleanField(default=False)),
                 ("created_at", models.DateTimeField()),
             ],
@@ -896,17 +892,17 @@ class Migration(migrations.Migration):
             name="Schedule",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", durable.models.fields.NameField(max_length=200, unique=True)),
-                ("workflow", durable.models.fields.NameField(max_length=200)),
-                ("queue", durable.models.fields.NameField(blank=True, default="", max_length=200)),
-                ("input", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("rule", durable.models.fields.SafeTextField()),
-                ("zone", durable.models.fields.NameField(default="UTC", max_length=100)),
-                ("override_rule", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("override_zone", durable.models.fields.NameField(blank=True, default="", max_length=100)),
+                ("name", durable.models.rows.NameField(max_length=200, unique=True)),
+                ("workflow", durable.models.rows.NameField(max_length=200)),
+                ("queue", durable.models.rows.NameField(blank=True, default="", max_length=200)),
+                ("input", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("rule", durable.models.rows.SafeTextField()),
+                ("zone", durable.models.rows.NameField(default="UTC", max_length=100)),
+                ("override_rule", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("override_zone", durable.models.rows.NameField(blank=True, default="", max_length=100)),
                 (
                     "overlap",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("skip", "skip"), ("queue", "queue"), ("allow", "allow"), ("replace", "replace")],
                         default="skip",
                         max_length=16,
@@ -914,7 +910,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "catch_up",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("last", "last"), ("none", "none"), ("all", "all")], default="last", max_length=16
                     ),
                 ),
@@ -922,22 +918,22 @@ class Migration(migrations.Migration):
                 ("jitter", models.DurationField(blank=True, default=datetime.timedelta(0))),
                 (
                     "origin",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("code", "code"), ("admin", "admin")], default="admin", max_length=16
                     ),
                 ),
                 ("paused", models.BooleanField(default=False)),
                 ("paused_at", models.DateTimeField(blank=True, null=True)),
-                ("paused_by", durable.models.fields.SafeTextField(blank=True, default="")),
-                ("pause_reason", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("paused_by", durable.models.rows.SafeTextField(blank=True, default="")),
+                ("pause_reason", durable.models.rows.SafeTextField(blank=True, default="")),
                 ("gone_at", models.DateTimeField(blank=True, null=True)),
                 ("next_at", models.DateTimeField(blank=True, null=True)),
                 ("due_at", models.DateTimeField(blank=True, null=True)),
                 ("waiting_at", models.DateTimeField(blank=True, null=True)),
                 ("waiting_number", models.BigIntegerField(blank=True, null=True)),
                 ("last_at", models.DateTimeField(blank=True, null=True)),
-                ("last_run_id", durable.models.fields.NameField(blank=True, default="", max_length=200)),
-                ("open_runs", durable.models.fields.JSONTextField(blank=True, default=list)),
+                ("last_run_id", durable.models.rows.NameField(blank=True, default="", max_length=200)),
+                ("open_runs", durable.models.rows.JSONTextField(blank=True, default=list)),
                 ("tick_count", models.BigIntegerField(default=0)),
                 ("changes", models.BigIntegerField(default=0)),
                 ("created_at", models.DateTimeField(blank=True, null=True)),
@@ -971,8 +967,8 @@ class Migration(migrations.Migration):
             name="Share",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("queue", durable.models.fields.NameField(max_length=200)),
-                ("share", durable.models.fields.NameField(blank=True, max_length=200)),
+                ("queue", durable.models.rows.NameField(max_length=200)),
+                ("share", durable.models.rows.NameField(blank=True, max_length=200)),
                 ("tag", models.DateTimeField(blank=True, null=True)),
                 ("round", models.BigIntegerField(default=0)),
             ],
@@ -984,19 +980,19 @@ class Migration(migrations.Migration):
             name="Slot",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("location", durable.models.fields.NameField(blank=True, max_length=1024)),
-                ("limit", durable.models.fields.NameField(max_length=200)),
-                ("key", durable.models.fields.NameField(blank=True, max_length=200)),
+                ("location", durable.models.rows.NameField(blank=True, max_length=1024)),
+                ("limit", durable.models.rows.NameField(max_length=200)),
+                ("key", durable.models.rows.NameField(blank=True, max_length=200)),
                 (
                     "kind",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("running", "running"), ("open", "open"), ("step", "step")], max_length=8
                     ),
                 ),
                 ("is_held", models.BooleanField()),
                 ("place", models.BigIntegerField(default=0)),
                 ("since", models.DateTimeField()),
-                ("wants", durable.models.fields.JSONTextField(default=list)),
+                ("wants", durable.models.rows.JSONTextField(default=list)),
                 (
                     "run",
                     models.ForeignKey(
@@ -1013,9 +1009,9 @@ class Migration(migrations.Migration):
             name="SlotNote",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("limit", durable.models.fields.NameField(max_length=200)),
-                ("key", durable.models.fields.NameField(blank=True, max_length=200)),
-                ("run_id", durable.models.fields.NameField(max_length=200)),
+                ("limit", durable.models.rows.NameField(max_length=200)),
+                ("key", durable.models.rows.NameField(blank=True, max_length=200)),
+                ("run_id", durable.models.rows.NameField(max_length=200)),
             ],
             options={
                 "indexes": [models.Index(fields=["run_id"], name="durable_slotnote_of_run")],
@@ -1025,12 +1021,12 @@ class Migration(migrations.Migration):
             name="StepSave",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("location", durable.models.fields.NameField(max_length=1024)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
                 ("generation", models.IntegerField(default=0)),
                 ("fence", models.BigIntegerField()),
                 ("attempt", models.IntegerField()),
                 ("number", models.BigIntegerField()),
-                ("details", durable.models.fields.SafeTextField()),
+                ("details", durable.models.rows.SafeTextField()),
                 (
                     "run",
                     models.ForeignKey(
@@ -1049,10 +1045,10 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("number", models.BigIntegerField()),
                 ("moment", models.DateTimeField()),
-                ("kind", durable.models.fields.NameField(default="tick", max_length=16)),
+                ("kind", durable.models.rows.NameField(default="tick", max_length=16)),
                 (
                     "outcome",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[
                             ("started", "started"),
                             ("waiting", "waiting"),
@@ -1064,8 +1060,8 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("run_id", durable.models.fields.NameField(blank=True, default="", max_length=200)),
-                ("why", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("run_id", durable.models.rows.NameField(blank=True, default="", max_length=200)),
+                ("why", durable.models.rows.SafeTextField(blank=True, default="")),
                 ("decided_at", models.DateTimeField()),
                 (
                     "schedule",
@@ -1085,16 +1081,16 @@ class Migration(migrations.Migration):
             name="WorkerProcess",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("name", durable.models.fields.NameField(max_length=300, unique=True)),
-                ("host", durable.models.fields.SafeTextField(blank=True)),
+                ("name", durable.models.rows.NameField(max_length=300, unique=True)),
+                ("host", durable.models.rows.SafeTextField(blank=True)),
                 ("pid", models.BigIntegerField()),
-                ("queues", durable.models.fields.JSONTextField(default=list)),
+                ("queues", durable.models.rows.JSONTextField(default=list)),
                 ("serves_all", models.BooleanField(default=False)),
                 ("slots", models.IntegerField()),
-                ("build", durable.models.fields.NameField(blank=True, db_default="", default="", max_length=200)),
+                ("build", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200)),
                 (
                     "state",
-                    durable.models.fields.NameField(
+                    durable.models.rows.NameField(
                         choices=[("serving", "serving"), ("stopping", "stopping")], default="serving", max_length=16
                     ),
                 ),
@@ -1122,16 +1118,16 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
-                ("location", durable.models.fields.NameField(max_length=1024)),
+                ("location", durable.models.rows.NameField(max_length=1024)),
                 ("generation", models.IntegerField(default=0)),
                 (
                     "when_parent_ends",
-                    durable.models.fields.NameField(choices=[("cancel", "cancel"), ("leave", "leave")], max_length=8),
+                    durable.models.rows.NameField(choices=[("cancel", "cancel"), ("leave", "leave")], max_length=8),
                 ),
-                ("group", durable.models.fields.NameField(blank=True, max_length=1024, null=True)),
+                ("group", durable.models.rows.NameField(blank=True, max_length=1024, null=True)),
                 ("position", models.BigIntegerField()),
                 ("is_dropped", models.BooleanField(default=False)),
-                ("member_of", durable.models.fields.NameField(blank=True, max_length=200, null=True)),
+                ("member_of", durable.models.rows.NameField(blank=True, max_length=200, null=True)),
                 (
                     "parent",
                     models.ForeignKey(
@@ -1160,13 +1156,13 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
-                ("workflow", durable.models.fields.NameField(max_length=200)),
-                ("queue", durable.models.fields.NameField(max_length=200)),
-                ("worker", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("workflow", durable.models.rows.NameField(max_length=200)),
+                ("queue", durable.models.rows.NameField(max_length=200)),
+                ("worker", durable.models.rows.SafeTextField(blank=True, default="")),
                 ("failed_at", models.DateTimeField()),
                 ("run_created_at", models.DateTimeField()),
                 ("is_open", models.BooleanField(default=True)),
-                ("build", durable.models.fields.NameField(blank=True, db_default="", default="", max_length=200)),
+                ("build", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200)),
                 (
                     "cause",
                     models.ForeignKey(
@@ -1203,7 +1199,7 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
-                ("workflow", durable.models.fields.NameField(max_length=200)),
+                ("workflow", durable.models.rows.NameField(max_length=200)),
                 ("due_at", models.DateTimeField()),
             ],
             options={
@@ -1225,8 +1221,8 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("noted_at", models.DateTimeField(blank=True, null=True)),
-                ("counted_as", durable.models.fields.NameField(blank=True, default="", max_length=100)),
-                ("counts", durable.models.fields.SafeTextField(blank=True, default="")),
+                ("counted_as", durable.models.rows.NameField(blank=True, default="", max_length=100)),
+                ("counts", durable.models.rows.SafeTextField(blank=True, default="")),
             ],
             options={
                 "indexes": [
@@ -1252,13 +1248,13 @@ class Migration(migrations.Migration):
                         to="durable.run",
                     ),
                 ),
-                ("workflow", durable.models.fields.NameField(max_length=200)),
-                ("key", durable.models.fields.NameField(max_length=200)),
+                ("workflow", durable.models.rows.NameField(max_length=200)),
+                ("key", durable.models.rows.NameField(max_length=200)),
                 ("is_open", models.BooleanField(default=True, null=True)),
                 ("taken_at", models.DateTimeField()),
                 ("moves", models.IntegerField(default=0)),
                 ("moved_at", models.DateTimeField(blank=True, null=True)),
-                ("follows", durable.models.fields.NameField(blank=True, max_length=200, null=True)),
+                ("follows", durable.models.rows.NameField(blank=True, max_length=200, null=True)),
             ],
             options={
                 "indexes": [

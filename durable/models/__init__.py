@@ -4,32 +4,17 @@ The models own columns, constraints and indexes. They must not decide anything a
 only through `durable.operations`.
 """
 
-from durable.models.activities import Activity
-from durable.models.alerts import AlertState
-from durable.models.audit import OperatorAction
 from durable.models.causes import Cause, CauseBuild, Failure
-from durable.models.children import Cascade, Child, ChildReader
-from durable.models.groups import ChildGroup, GroupTally, Turn
-from durable.models.history import Attempt, Entry, EntryMetadata
-from durable.models.history_counts import HistoryCount
-from durable.models.holds import HeldStart, Hold
-from durable.models.idempotency import IdempotencyKey
-from durable.models.inbox import QueueMessage
-from durable.models.keys import KeyedSend, RunKey
-from durable.models.limits import RunLimit
-from durable.models.log_lines import LogLine
-from durable.models.moved_names import MovedName
-from durable.models.ranks import Lane, RunRank, Share
-from durable.models.rates import RateKey, RateLimit, Reservation
-from durable.models.renames import RenamedName, RenamedStep
-from durable.models.rollups import Rollup, RollupProgress
+from durable.models.children import Cascade, Child, ChildGroup, ChildReader, GroupTally, Turn
+from durable.models.history import Attempt, Entry, EntryMetadata, HistoryCount, StepSave
+from durable.models.inbox import IdempotencyKey, KeyedSend, QueueMessage, RunKey
+from durable.models.limits import Limit, LimitKey, RateKey, RateLimit, Reservation, Slot, SlotNote
+from durable.models.operators import AlertState, LogLine, OperatorAction, Rollup, RollupProgress, SavedView
+from durable.models.renames import MovedName, RenamedName, RenamedStep
 from durable.models.run import Run
-from durable.models.saved_views import SavedView
-from durable.models.saves import StepSave
 from durable.models.schedules import Schedule, Tick
-from durable.models.slots import Limit, LimitKey, Slot, SlotNote
-from durable.models.tags import RunTag
-from durable.models.workers import Build, WorkerProcess
+from durable.models.starts import HeldStart, Hold, Lane, RunLimit, RunRank, RunTag, Share
+from durable.models.workers import Activity, Build, WorkerProcess
 
 __all__ = [
     "Activity",

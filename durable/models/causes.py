@@ -16,8 +16,7 @@ from django.utils.crypto import salted_hmac
 
 from durable.core.records import Cause as CauseRecord
 from durable.core.records import FailureRecord
-from durable.models.fields import NameField, SafeTextField
-from durable.models.rows import Row
+from durable.models.rows import NameField, Row, SafeTextField
 from durable.models.run import Run
 
 _SALT: Final = "durable.causes"

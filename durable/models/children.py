@@ -1,6 +1,10 @@
-"""Children: runs that workflow code has started as its own, and parents whose children are still to be cancelled.
+"""Children: runs that workflow code has started as its own, the groups of a map, and parents whose children are still
+to be cancelled.
 
 Side tables: a run that is no child and has none has no row in them.
+
+Side tables: a run without a group, and a child of its own, have no row in them. What the parent decides and what the
+ends of children count are two rows, because they are written under different locks.
 """
 
 from __future__ import annotations
@@ -9,9 +13,8 @@ from django.db import models
 from django.db.models import Q
 
 from durable.core.ids import MAX_ID
-from durable.core.records import ChildRecord, WhenParentEnds
-from durable.models.fields import NameField, choices
-from durable.models.rows import Row
+from durable.core.records import ChildRecord, GroupSpec, OnFailure, WhenParentEnds
+from durable.models.rows import MomentField, NameField, Row, choices
 from durable.models.run import Run
 
 
@@ -96,6 +99,96 @@ class Cascade(Row):
         Run, on_delete=models.CASCADE, primary_key=True, related_name="cascade", db_constraint=False
     )
     began_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.run_id
+
+
+class ChildGroup(Row):
+    """The children of one operation of a run (`durable.core.records.GroupRecord`), as the parent has decided.
+
+    Written under the lock of the parent's row. `position` is that of the first child; the others follow. `is_over`: the
+    parent has read the results, or has taken the operation back (`is_dropped`): no child begins any more, except by
+    hand.
+    """
+
+    id = NameField[str, str](max_length=MAX_ID, primary_key=True)
+    parent = models.ForeignKey(
+        Run, on_delete=models.CASCADE, related_name="child_groups", db_index=False, db_constraint=False
+    )
+    location = NameField[str, str](max_length=1024)
+    generation = models.IntegerField(default=0)
+    size = models.IntegerField()
+    position = models.BigIntegerField()
+    at_once = models.IntegerField(null=True, blank=True)
+    on_failure = NameField[str, str](max_length=8, choices=choices(OnFailure))
+    when_parent_ends = NameField[str, str](max_length=8, choices=choices(WhenParentEnds))
+    is_over = models.BooleanField(default=False)
+    is_dropped = models.BooleanField(default=False)
+
+    class Meta:
+        indexes = [models.Index(fields=["parent", "position"], name="durable_group_of_parent")]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(on_failure__in=[each.value for each in OnFailure]),
+                name="durable_group_on_failure_is_known",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def spec(self) -> GroupSpec:
+        """The parent's decision when it made the group."""
+        return GroupSpec(**{name: getattr(self, name) for name in GroupSpec.__slots__})
+
+
+class GroupTally(Row):
+    """The numbers of a group's children, by what they do. Written under its own lock, by the end of each child.
+
+    `created` are those that have been made so far; each of them is in exactly one of the other counts. `waiting` are
+    those that have a `Turn`, `running` the others that have not ended. `is_stopped`: a child has failed and the others
+    are not to go on. No turn has a position before `turns_from`, so that none looks through the index of those that are
+    deleted.
+    """
+
+    group = models.OneToOneField(
+        ChildGroup, on_delete=models.CASCADE, primary_key=True, related_name="tally", db_constraint=False
+    )
+    created = models.IntegerField(default=0)
+    waiting = models.IntegerField(default=0)
+    running = models.IntegerField(default=0)
+    completed = models.IntegerField(default=0)
+    failed = models.IntegerField(default=0)
+    cancelled = models.IntegerField(default=0)
+    is_stopped = models.BooleanField(default=False)
+    turns_from = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "group tallies"
+
+    def __str__(self) -> str:
+        return self.group_id
+
+
+class Turn(Row):
+    """A child that waits for its turn in its group: as many as may run at once do. The row goes with the wait.
+
+    `due_at` is the moment before which it does not begin anyway.
+    """
+
+    run = models.OneToOneField(
+        Run, on_delete=models.CASCADE, primary_key=True, related_name="turn", db_constraint=False
+    )
+    group = models.ForeignKey(
+        ChildGroup, on_delete=models.CASCADE, related_name="turns", db_index=False, db_constraint=False
+    )
+    position = models.BigIntegerField()
+    due_at = MomentField()
+
+    class Meta:
+        indexes = [models.Index(fields=["group", "position"], name="durable_turn_in_order")]
 
     def __str__(self) -> str:
         return self.run_id

@@ -1,18 +1,94 @@
-"""The history of a run: its entries, their metadata and the failed attempts of its steps."""
+"""The history of a run: its entries, their metadata, the failed attempts of its steps, and the saves of steps that run.
+
+Counts of long histories have a side table.
+
+A run's entries are scattered among those of all other runs, and so is their metadata. Where a long history is joined
+with its metadata, PostgreSQL takes one scan of the whole table for cheaper than ten thousand look-ups, and the scan
+takes longer as the table grows. The statistics may be older than most of the table's rows. Other databases get Django's
+own clauses.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import BooleanField, F, Func, Q, Subquery
+from django.db.models.sql.datastructures import Join
 
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryKind, EntryStatus
-from durable.models.fields import ErrorField, JSONTextField, MomentField, NameField, SafeTextField, choices
-from durable.models.metadata_lookup import KeyIn, join_by_lookup
-from durable.models.rows import Row
+from durable.models.rows import ErrorField, JSONTextField, MomentField, NameField, Row, SafeTextField, choices
 from durable.models.run import Run
+
+_Rows = TypeVar("_Rows", bound="models.QuerySet[Any]")
+
+
+def join_by_lookup(rows: _Rows, joined: type[models.Model]) -> _Rows:
+    """Return `rows` with a look-up for each row in place of every join with the table of `joined`."""
+    joins = rows.query.alias_map
+    for alias, join in joins.items():
+        if isinstance(join, Join) and join.table_name == joined._meta.db_table:
+            joins[alias] = _LookUp.of(join)
+    return rows
+
+
+class _LookUp(Join):
+    """A join that is a look-up for each row on PostgreSQL.
+
+    `OFFSET 0` keeps the planner from turning it into another join.
+    """
+
+    @classmethod
+    def of(cls, join: Join) -> Self:
+        """Return a look-up that replaces this join."""
+        fields = (join.table_name, join.parent_alias, join.table_alias, join.join_type, join.join_field, join.nullable)
+        return cls(*fields, filtered_relation=join.filtered_relation)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """The identity of the replaced join, so that Django reuses this one for it."""
+        return (Join, *super().identity[1:])
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Return the join's clause; Django's own for other databases."""
+        if connection.vendor != "postgresql":
+            return super().as_sql(compiler, connection)
+        quote = connection.ops.quote_name
+        # Django 6.1 quotes aliases as well. Its compiler has the second name for one release of Django more, and warns.
+        quote_alias = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias
+        field: Any = self.join_field
+        [(key, reference)] = field.get_joining_fields()
+        sql = (
+            f"CROSS JOIN LATERAL (SELECT * FROM {quote(self.table_name)} "  # noqa: S608 - names alone
+            f"WHERE {quote(reference.column)} = {quote_alias(self.parent_alias)}.{quote(key.column)} OFFSET 0) "
+            f"AS {quote_alias(self.table_alias)}"
+        )
+        return sql, []
+
+
+class _Keys(Subquery):
+    """A subquery that Django does not replace with NULL if it is known to have no rows.
+
+    Then no row meets the condition.
+    """
+
+    empty_result_set_value = NotImplemented
+
+
+class KeyIn(Func):
+    """A condition that a column has one of the keys; on PostgreSQL as an array, whose keys are looked up."""
+
+    output_field = BooleanField()
+    template = "%(expressions)s"
+    arg_joiner = " IN "
+
+    def __init__(self, column: str, keys: models.QuerySet[Any, Any], **extra: Any) -> None:
+        super().__init__(F(column), _Keys(keys), **extra)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Return `column = ANY(ARRAY(SELECT ...))`."""
+        return self.as_sql(compiler, connection, template="%(expressions)s)", arg_joiner=" = ANY(ARRAY", **context)
 
 
 class EntryQuerySet(models.QuerySet["Entry"]):
@@ -130,3 +206,48 @@ class Attempt(Row):
 
     def __str__(self) -> str:
         return f"{self.location} #{self.number}"
+
+
+class HistoryCount(Row):
+    """The counts of one long history, so that no page has to count it (`durable.inspection.stored_counts`).
+
+    `noted_at` is when a worker last ended a pass of the run, None once its history is counted. `counts`, JSON text,
+    holds while the run has the state, the fence, the `change_seq` and the `created_at` that are in `counted_as`.
+    """
+
+    run = models.OneToOneField(
+        Run, on_delete=models.CASCADE, primary_key=True, related_name="history_count", db_constraint=False
+    )
+    noted_at = models.DateTimeField(null=True, blank=True)
+    counted_as = NameField[str, str](max_length=100, default="", blank=True)
+    counts = SafeTextField[str, str](default="", blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["noted_at"], condition=Q(noted_at__isnull=False), name="durable_historycount_noted")
+        ]
+
+    def __str__(self) -> str:
+        return self.run_id
+
+
+class StepSave(Row):
+    """The newest save of the attempts of one step (`durable.core.records.SavedDetails`); `details` is codec text.
+
+    The commit of the completed step deletes it.
+    """
+
+    # no constraint in the database: a worker writes without locking the run, and a row of a deleted run is left over
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="saves", db_index=False, db_constraint=False)
+    location = NameField[str, str](max_length=1024)
+    generation = models.IntegerField(default=0)
+    fence = models.BigIntegerField()
+    attempt = models.IntegerField()
+    number = models.BigIntegerField()
+    details = SafeTextField[str, str]()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "location"], name="durable_stepsave_once_per_location")]
+
+    def __str__(self) -> str:
+        return f"{self.run_id}: {self.location}"

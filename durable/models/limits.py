@@ -1,28 +1,222 @@
-"""The limits of runs: a side table, with a row for each run that was started with a deadline or a work limit."""
+"""Limits: their slots, who holds one and who waits in line, and their rates.
+
+Side tables: a run of a workflow without limits, whose steps have none, has no row in them.
+
+Side tables: a run whose workflow and steps have no rate has no row in them.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 
-from durable.core.limits import RunLimits
-from durable.models.fields import MomentField
-from durable.models.rows import Row
+from durable.core.ids import MAX_ID
+from durable.core.rates import LimitClosing, Rate, RefusedStart
+from durable.core.slot_records import SlotKind, SlotRow
+from durable.models.rows import JSONTextField, MomentField, NameField, Row, choices
 from durable.models.run import Run
 
 
-class RunLimit(Row):
-    """The limits of one run (`durable.core.limits.RunLimits`); lengths of time are in seconds."""
+class Limit(Row):
+    """A limit: at most `at_once` slots are held for each of its keys.
 
-    run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="limit")
-    deadline = MomentField(null=True, blank=True)
-    length = models.FloatField(null=True, blank=True)
-    work_limit = models.FloatField(null=True, blank=True)
-    worked = models.FloatField(default=0.0)
+    Code and settings define it, and the first run that wants a slot inserts it. `override` is what an operator has set
+    instead, NULL for nothing.
+    """
+
+    name = NameField[str, str](max_length=MAX_ID, primary_key=True)
+    at_once = models.IntegerField()
+    override = models.IntegerField(null=True, blank=True)
 
     def __str__(self) -> str:
-        return self.run_id
+        return self.name
 
     @property
-    def record(self) -> RunLimits:
-        """The limits as the engine has them."""
-        return RunLimits(deadline=self.deadline, length=self.length, work_limit=self.work_limit, worked=self.worked)
+    def number(self) -> int:
+        """The number of slots of each key that may be held."""
+        return self.at_once if self.override is None else self.override
+
+
+class LimitKey(Row):
+    """A key of a limit. A transaction that takes, gives up or hands on a slot of the key has this row locked."""
+
+    limit = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["limit", "key"], name="durable_limitkey_once")]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.key}"
+
+
+class Slot(Row):
+    """A slot that a run holds or waits for, for the operation at `location`, "" for the workflow itself.
+
+    The row goes with the commit that ends the run, parks it, or records the step. Waiting rows of a key are a line in
+    the order of `place`; a row that is held has place 0. `wants` are all slots that an operation in a line takes
+    together, as (limit, key, kind).
+    """
+
+    # no constraint in the database: the run's row is locked by every statement that inserts one
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="slots", db_constraint=False, db_index=False)
+    location = NameField[str, str](max_length=1024, blank=True)
+    limit = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID, blank=True)
+    kind = NameField[str, str](max_length=8, choices=choices(SlotKind))
+    is_held = models.BooleanField()
+    place = models.BigIntegerField(default=0)
+    since = models.DateTimeField()
+    wants = JSONTextField(default=list)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["run", "location"], name="durable_slot_of_run"),
+            models.Index(fields=["limit", "key", "is_held", "place"], name="durable_slot_in_line"),
+            # what is held, and what waits, for longest
+            models.Index(fields=["limit", "is_held", "since"], name="durable_slot_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.key} {self.run_id}"
+
+    @property
+    def record(self) -> SlotRow:
+        """The slot as the engine has it."""
+        return SlotRow(
+            run_id=self.run_id,
+            location=self.location,
+            limit=self.limit,
+            key=self.key,
+            kind=SlotKind(self.kind),
+            is_held=self.is_held,
+            since=self.since,
+        )
+
+
+class SlotNote(Row):
+    """Work for the sweep, if the process that noted it cannot do it: look at the line of a key, and wake the run.
+
+    The end of a run notes the keys of which it has given up slots. A grant notes a run whose row another transaction
+    has locked. So does a verb that moves the moment of a run's attempt (`durable.store.tables.rates`).
+    """
+
+    limit = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID, blank=True)
+    run_id = NameField[str, str](max_length=MAX_ID)
+
+    class Meta:
+        indexes = [models.Index(fields=["run_id"], name="durable_slotnote_of_run")]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.key}"
+
+
+class RateLimit(Row):
+    """A limit's rate: a unit every `spacing` nanoseconds, for each of its keys, and `burst` at once after a pause.
+
+    Code and settings define it, and the first attempt that wants units inserts it. The columns of the override are what
+    an operator has set instead, "" and 0 for nothing.
+    """
+
+    name = NameField[str, str](max_length=MAX_ID, primary_key=True)
+    rate = NameField[str, str](max_length=MAX_ID)
+    spacing = models.BigIntegerField()
+    burst = models.IntegerField(default=1)
+    override_rate = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
+    override_spacing = models.BigIntegerField(default=0, db_default=0)
+    override_burst = models.IntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def code_says(self) -> Rate:
+        """The rate of code or settings."""
+        return Rate(self.rate, self.spacing, self.burst)
+
+    @property
+    def override(self) -> Rate | None:
+        """The rate that an operator has set; None without one."""
+        if not self.override_spacing:
+            return None
+        return Rate(self.override_rate, self.override_spacing, self.override_burst)
+
+    @property
+    def now(self) -> Rate:
+        """The rate that holds."""
+        return self.override or self.code_says
+
+
+class RateKey(Row):
+    """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
+
+    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`).
+    Nothing begins before `closed_until`; the row of the key "" closes all keys. `refused` counts the starts that found
+    no room; the other columns about them are of the last one. `recent` has the units of the last minute
+    (`durable.core.rate_counts`).
+    """
+
+    limit = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID, blank=True)
+    reserved = models.BigIntegerField(default=0, db_default=0)
+    begun = models.BigIntegerField(default=0, db_default=0)
+    put_off = models.BigIntegerField(default=0, db_default=0)
+    closed_until = MomentField(null=True, blank=True)
+    closed_by = NameField[str, str](max_length=MAX_ID + 10, blank=True, default="", db_default="")
+    closed_why = models.TextField(blank=True, default="", db_default="")
+    recent = models.CharField(max_length=200, blank=True, default="", db_default="")
+    refused = models.BigIntegerField(default=0, db_default=0)
+    refused_at = models.DateTimeField(null=True, blank=True)
+    refused_workflow = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
+    refused_run = NameField[str, str](max_length=MAX_ID, blank=True, default="", db_default="")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["limit", "key"], name="durable_ratekey_once")]
+        indexes = [
+            models.Index(
+                fields=["refused_run"], name="durable_ratekey_refused", condition=models.Q(refused_at__isnull=False)
+            ),
+            models.Index(
+                fields=["limit"], name="durable_ratekey_closed", condition=models.Q(closed_until__isnull=False)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.key}"
+
+    def closing(self, now: datetime) -> LimitClosing | None:
+        """Return the closing that holds now, None for none."""
+        if self.closed_until is None or self.closed_until <= now:
+            return None
+        return LimitClosing(until=self.closed_until, by=self.closed_by, reason=self.closed_why)
+
+    @property
+    def last_refused(self) -> RefusedStart | None:
+        """The last start that the key has refused, None for none."""
+        if self.refused_at is None:
+            return None
+        return RefusedStart(at=self.refused_at, workflow=self.refused_workflow, run_id=self.refused_run)
+
+
+class Reservation(Row):
+    """The moment of an attempt that waits for it: of the step at `location`, "" for a pass of the workflow.
+
+    The row goes when the attempt begins, and with the end of the run.
+    """
+
+    # no constraint in the database: a row without its run is one that no query asks for
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    location = NameField[str, str](max_length=1024, blank=True)
+    limit = NameField[str, str](max_length=MAX_ID)
+    key = NameField[str, str](max_length=MAX_ID, blank=True)
+    units = models.IntegerField()
+    at = MomentField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "location"], name="durable_reservation_once")]
+        indexes = [models.Index(fields=["limit", "key", "at"], name="durable_reservation_in_order")]
+
+    def __str__(self) -> str:
+        return f"{self.limit}/{self.key} {self.run_id}"

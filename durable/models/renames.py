@@ -1,6 +1,9 @@
-"""Renames: what migrations have said of names that are recorded (`durable.core.renames`).
+"""Renames and moves: what migrations have said of names and import paths that are recorded.
 
 A side table with a row for each rename. Worker processes read it when they start, and no run refers to it.
+
+A side table with a row for each move. A process reads it when a recorded name leads to nothing, and no run refers to
+it.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ from django.db import models
 from django.db.models import CharField, Value
 
 from durable.core.aliases import Alias, AliasKind
+from durable.core.moved_names import Move
 from durable.core.renames import Rename, put_in_force, put_queues_in_force
-from durable.models.fields import NameField, choices
-from durable.models.rows import Row
+from durable.models.rows import NameField, Row, choices
 
 
 class RenamedStep(Row):
@@ -91,3 +94,26 @@ def learn_queues(alias: str) -> None:
     """Read the renames of queues into this process; one statement."""
     rows = RenamedName.objects.using(alias).filter(kind=AliasKind.QUEUE).order_by("id").values_list("old", "new")
     put_queues_in_force(Alias(AliasKind.QUEUE, *each) for each in rows)
+
+
+class MovedName(Row):
+    """A class or function that has two names, "module:qualname": `old` and `new`.
+
+    The rows count in the order of their ids. None is deleted while there are runs, because their records have both
+    names.
+    """
+
+    old = NameField[str, str](max_length=500)
+    new = NameField[str, str](max_length=500)
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.old} is {self.new}"
+
+
+def recorded_moves(alias: str) -> list[Move]:
+    """Return the moves that the database has, the oldest first."""
+    return [Move(*each) for each in MovedName.objects.using(alias).order_by("id").values_list("old", "new")]

@@ -1,11 +1,33 @@
-"""The base of durable's models: columns that were left out are read from the database that the row was read from."""
+"""The base of durable's models, their fields, and reads of rows with large columns.
+
+Fields hold any Python text, errors and JSON in ordinary text columns.
+
+PostgreSQL text cannot hold NUL, no database driver takes lone surrogates, and both occur in what users name and raise.
+These fields escape them when writing and restore them when reading; other text is stored unchanged. They must not use
+the database's own JSON types, which lose NUL, order and number forms.
+
+Read rows with large columns in batches of a bounded size: first the lengths of the columns, then some rows at a
+time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import json
+import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, Func, IntegerField, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Coalesce
+
+from durable.core.clock import EARLIEST, LATEST
+from durable.core.errors import ErrorInfo
+from durable.core.location import escape, unescape
+from durable.core.summary import Summary
 
 
 class Row(models.Model):
@@ -28,3 +50,267 @@ class Row(models.Model):
         if from_queryset is None:
             using = using or self._state.db
         super().refresh_from_db(using, fields, from_queryset)
+
+
+_Set = TypeVar("_Set", contravariant=True)
+_Get = TypeVar("_Get", covariant=True)
+
+if TYPE_CHECKING:
+
+    class _CharField(models.CharField[_Set, _Get]): ...
+
+    class _TextField(models.TextField[_Set, _Get]): ...
+
+    class _DateTimeField(models.DateTimeField[_Set, _Get]): ...
+
+else:  # Django's own fields are generic only in their stubs
+
+    class _CharField(models.CharField):
+        def __class_getitem__(cls, _types):
+            return cls
+
+    class _TextField(models.TextField):
+        def __class_getitem__(cls, _types):
+            return cls
+
+    class _DateTimeField(models.DateTimeField):
+        def __class_getitem__(cls, _types):
+            return cls
+
+
+_MARK = "\x1a"  # the control character "substitute" introduces a character that cannot be stored as itself
+_UNSAFE = re.compile("[\x00\x1a\ud800-\udfff]")
+_PACKED = re.compile("\x1a([0-9a-f]{4})")
+
+
+def choices(words: type[StrEnum]) -> list[tuple[str, str]]:
+    """Return the members of `words` as a field's choices."""
+    return [(word.value, word.value.replace("_", " ")) for word in words]
+
+
+def pack(text: str) -> str:
+    """Return `text` in a form that every database can hold; usually unchanged."""
+    if text.isascii() and "\x00" not in text and _MARK not in text:  # the common case
+        return str(text)
+    return _UNSAFE.sub(_packed, text)
+
+
+def _packed(match: re.Match[str]) -> str:
+    return f"{_MARK}{ord(match.group()):04x}"
+
+
+def unpack(text: str) -> str:
+    """Return the text that was given to `pack`."""
+    if _MARK not in text:
+        return text
+    return _PACKED.sub(lambda match: chr(int(match.group(1), 16)), text)
+
+
+def dump_json(value: Any) -> str:
+    """Return JSON-native data as ASCII JSON text."""
+    if value == {}:  # the usual case
+        return "{}"
+    return json.dumps(value, separators=(",", ":"))
+
+
+def load_json(text: str) -> Any:
+    """Return the data that was given to `dump_json`."""
+    if text == "{}":  # the two usual cases
+        return {}
+    return [] if text == "[]" else json.loads(text)
+
+
+def dump_error(error: ErrorInfo | None) -> str | None:
+    """Return an error as ASCII JSON text."""
+    if error is None:
+        return None
+    return json.dumps({"type": error.type, "message": error.message, "traceback": error.traceback})
+
+
+def load_error(text: str | None) -> ErrorInfo | None:
+    """Return the error that was given to `dump_error`."""
+    return None if text is None else ErrorInfo(**json.loads(text))
+
+
+def dump_summary(summary: str) -> str:
+    """Return the stored form of a summary; a text without data stands for itself."""
+    return pack(summary.stored if isinstance(summary, Summary) else summary)
+
+
+def load_summary(text: str) -> str:
+    """Return the summary that was given to `dump_summary`."""
+    return Summary.load(unpack(text)) if text else ""
+
+
+class MomentField(_DateTimeField[_Set, _Get]):
+    """A time that somebody has chosen. One that Python cannot read is read as LATEST or EARLIEST.
+
+    SQL can write such times, and a list with one unreadable row would show none. Times of the clock are ordinary
+    fields: lists are sorted by them, and are read along their indexes only as they are.
+    """
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Return the expression that reads the column `sql`. A subquery is read as it is: it would be asked thrice."""
+        vendor = compiler.connection.vendor
+        if vendor not in _UNREADABLE or "SELECT" in sql:
+            return sql, params
+        clauses = _UNREADABLE[vendor]
+        cases = " ".join(f"WHEN {sql}{condition} THEN {value}" for condition, value in clauses)
+        return f"CASE {cases} ELSE {sql} END", (*params, *params * len(clauses))
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs  # the same column
+
+
+#: By database: the condition of times that Python cannot read, and what is read instead. NULL meets none.
+_UNREADABLE: Final = {
+    "postgresql": [
+        (f" > '{LATEST}'", f"timestamptz '{LATEST}'"),
+        (f" < '{EARLIEST}'", f"timestamptz '{EARLIEST}'"),
+    ],
+    "sqlite": [
+        (" NOT GLOB '[0-9][0-9][0-9][0-9]-*'", f"'{LATEST.replace(tzinfo=None)}'"),
+        (f" > '{LATEST.replace(tzinfo=None)}'", f"'{LATEST.replace(tzinfo=None)}'"),
+    ],
+}
+
+
+class SafeTextField(_TextField[_Set, _Get]):
+    """Text of any length and content."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return pack(value) if isinstance(value, str) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else unpack(value)
+
+
+class SummaryField(SafeTextField[_Set, _Get]):
+    """A `durable.core.summary.Summary`: the attribute is its sentence, and the column has its data as JSON text."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return dump_summary(value) if isinstance(value, str) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else load_summary(value)
+
+    def value_to_string(self, obj: models.Model) -> str:
+        summary: Any = self.value_from_object(obj)
+        return dump_summary(summary)
+
+    def to_python(self, value: Any) -> Any:
+        return load_summary(value) if isinstance(value, str) else value
+
+
+class NameField(_CharField[_Set, _Get]):
+    """A short text of any content, compared character by character: case and accents count, in every database.
+
+    PostgreSQL sorts it by code point, so that prefix searches use the ordinary index; the type's long name keeps Django
+    from adding a second index for that. MySQL's index keys end at 3,072 bytes, hence the shorter columns there.
+    """
+
+    _COLLATIONS = {"postgresql": "C", "mysql": "utf8mb4_bin"}
+    _MYSQL_MAX_LENGTH = 560
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
+        if connection.vendor == "postgresql":
+            return f"character varying({self.max_length})"
+        if connection.vendor == "mysql" and self.max_length:
+            return f"varchar({min(self.max_length, self._MYSQL_MAX_LENGTH)})"
+        return super().db_type(connection)
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        return {**super().db_parameters(connection), "collation": self._COLLATIONS.get(connection.vendor)}
+
+    def get_prep_value(self, value: Any) -> Any:
+        return pack(value) if isinstance(value, str) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else unpack(value)
+
+
+class TagValueField(NameField[_Set, _Get]):
+    """The value of a tag: an index has it beside two names and a time, so that MySQL's column is shorter still."""
+
+    _MYSQL_MAX_LENGTH = 360
+
+
+class QueueField(NameField[_Set, _Get]):
+    """The name of a message queue, stored in the same form as in a run's `waiting_for`."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return escape(value) if isinstance(value, str) and value else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> str | None:
+        return None if value is None else unescape(value)
+
+
+class JSONTextField(_TextField[_Set, _Get]):
+    """The engine's own JSON-native data, as ASCII JSON text."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return dump_json(value)
+
+    def from_db_value(self, value: str, *_: Any) -> Any:
+        return load_json(value)
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return dump_json(self.value_from_object(obj))
+
+    def to_python(self, value: Any) -> Any:
+        return load_json(value) if isinstance(value, str) else value
+
+
+class ErrorField(_TextField[_Set, _Get]):
+    """An `ErrorInfo` or None, as ASCII JSON text."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        return dump_error(value) if value is None or isinstance(value, ErrorInfo) else super().get_prep_value(value)
+
+    def from_db_value(self, value: str | None, *_: Any) -> ErrorInfo | None:
+        return load_error(value)
+
+    def value_to_string(self, obj: models.Model) -> str:
+        error: Any = self.value_from_object(obj)
+        return dump_error(error) or ""
+
+    def to_python(self, value: Any) -> Any:
+        return load_error(value or None) if not isinstance(value, ErrorInfo) else value
+
+
+BATCH_BYTES: Final = 4 * 1024 * 1024
+_MOST: Final = 1_000  # rows of one batch
+
+
+class ByteLength(Func):
+    """The length of a text column: in bytes on PostgreSQL, without unpacking the column; elsewhere in characters."""
+
+    function = "LENGTH"
+    output_field = IntegerField()
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Return `octet_length(column)`."""
+        return self.as_sql(compiler, connection, function="OCTET_LENGTH", **context)
+
+
+def weight(*columns: str) -> Combinable:
+    """Return an expression: the total length of the columns of a row, 0 for NULL."""
+    total: Combinable = Value(0)
+    for each in columns:
+        total = total + Coalesce(ByteLength(F(each)), 0)
+    return total
+
+
+def in_batches(weighed: Iterable[tuple[Any, int]], most_bytes: int = BATCH_BYTES) -> Iterator[list[Any]]:
+    """Yield the keys in their order, in batches whose rows have at most `most_bytes` together, or of one larger row."""
+    batch: list[Any] = []
+    total = 0
+    for key, weight in weighed:
+        if batch and (total + weight > most_bytes or len(batch) >= _MOST):
+            yield batch
+            batch, total = [], 0
+        batch.append(key)
+        total += weight
+    if batch:
+        yield batch

@@ -22,16 +22,16 @@ from durable.core.fences import FIRST
 from durable.core.records import ENDED, Request, RunState
 from durable.core.tags import TagValue
 from durable.core.transitions import TRANSITIONS
-from durable.models.fields import (
+from durable.models.rows import (
     ErrorField,
     JSONTextField,
     MomentField,
     NameField,
+    Row,
     SafeTextField,
     SummaryField,
     choices,
 )
-from durable.models.rows import Row
 from durable.tag_hashes import sought
 
 #: The columns of `tagged` runs that have a copy of their key by creation: the index of tags has these.

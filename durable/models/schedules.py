@@ -14,8 +14,7 @@ from django.db import models
 from django.db.models import Q
 
 from durable.core.duration import Duration
-from durable.models.fields import JSONTextField, NameField, SafeTextField
-from durable.models.rows import Row
+from durable.models.rows import JSONTextField, NameField, Row, SafeTextField
 from durable.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, RuleLike, Rules, read_rules
 
 

@@ -20,7 +20,7 @@ from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request
 from durable.core.summary import Summary, SummaryKind
 from durable.core.tag_entries import check_data
 from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, Run
-from durable.models.fields import NameField
+from durable.models.rows import NameField
 from durable.operations.audit import Outcome
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step

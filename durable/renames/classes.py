@@ -59,7 +59,7 @@ class _Moved(Operation):
         if alias != conf.DATABASE:
             return
         from durable.models import MovedName, Run
-        from durable.models.moved_names import recorded_moves
+        from durable.models.renames import recorded_moves
         from durable.renames.checking import RenameRefused
         from durable.renames.classes_pending import moves_of
         from durable.renames.project import all_migrations

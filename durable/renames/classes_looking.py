@@ -43,7 +43,7 @@ def look_for_moves() -> None:
 
 
 def _read() -> None:
-    from durable.models.moved_names import recorded_moves
+    from durable.models.renames import recorded_moves
 
     try:
         put_in_force(recorded_moves(conf.DATABASE))

@@ -14,7 +14,7 @@ def expected_moves(alias: str, pending: Iterable[Migration]) -> list[Move]:
     """Return the moves that the database has, and those of `pending` migrations, in their order."""
     # imported here, because a process of the replay check imports this module before it sets Django up
     from durable.models import MovedName
-    from durable.models.moved_names import recorded_moves
+    from durable.models.renames import recorded_moves
 
     has_table = MovedName._meta.db_table in connections[alias].introspection.table_names()
     return [*(recorded_moves(alias) if has_table else []), *moves_of(pending)]

@@ -10,7 +10,7 @@ from durable.core.places import Place, of_arguments, of_branch
 from durable.core.records import EntryKind
 from durable.core.summary import Summary, SummaryKind
 from durable.models import Entry
-from durable.models.fields import dump_summary
+from durable.models.rows import dump_summary
 from durable.renames.places import Renaming
 
 #: Codec text of the first place, as text of the second.

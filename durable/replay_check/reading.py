@@ -21,7 +21,7 @@ from durable.core.location import general_location
 from durable.core.records import ENDED, RunState
 from durable.inspection.loose_scans import workflows_of_runs
 from durable.models import Entry, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.replay_check.read_only import snapshot
 
 _PAGE: Final = 500  # runs whose paths are read at a time

@@ -25,7 +25,7 @@ from django.db import connections, transaction
 from durable.conf import conf
 from durable.core.records import RunState
 from durable.models import Rollup, RollupProgress, Run
-from durable.models.fields import unpack
+from durable.models.rows import unpack
 from durable.rollups.durations import CLASSES, SHORTEST, class_of
 
 MINUTE: Final = timedelta(minutes=1)

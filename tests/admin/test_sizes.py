@@ -14,7 +14,7 @@ from durable.inspection import history_tree, read_entry_detail, written
 from durable.inspection.export import MOST_BYTES
 from durable.inspection.size_limit import PAGE_BYTES, read_within
 from durable.models import Entry, QueueMessage, Run
-from durable.models.batches import BATCH_BYTES, in_batches
+from durable.models.rows import BATCH_BYTES, in_batches
 from tests.admin import flows
 from tests.admin.conftest import OPERATOR, MakeUser, Stage
 

@@ -12,7 +12,7 @@ from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
 from durable.core import moved_names
-from durable.models.moved_names import recorded_moves
+from durable.models.renames import recorded_moves
 
 PACKAGE = "moving_shop"
 

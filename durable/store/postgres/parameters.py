@@ -25,7 +25,7 @@ from durable.core.records import (
     Witness,
 )
 from durable.core.witnesses import columns_of
-from durable.models.fields import pack
+from durable.models.rows import pack
 from durable.store.postgres import sql_functions
 from durable.store.postgres.libpq import text
 from durable.store.rules import row_rules

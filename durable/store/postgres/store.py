@@ -37,7 +37,7 @@ from durable.core.records import (
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.models import Run, SlotNote
-from durable.models.fields import pack, unpack
+from durable.models.rows import pack, unpack
 from durable.store import sessions
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
 from durable.store.database import DatabaseStore

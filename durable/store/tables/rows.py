@@ -43,7 +43,7 @@ from durable.models import (
     StepSave,
 )
 from durable.models.causes import names_of
-from durable.models.fields import (
+from durable.models.rows import (
     ErrorField,
     JSONTextField,
     MomentField,

@@ -39,9 +39,8 @@ from django.db.models.lookups import Contains, LessThanOrEqual
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState
 from durable.core.regions import Region, simplified
 from durable.models import Child, Entry, EntryMetadata, QueueMessage
-from durable.models.batches import ByteLength, in_batches
-from durable.models.fields import dump_json, load_json
 from durable.models.history import EntryQuerySet
+from durable.models.rows import ByteLength, dump_json, in_batches, load_json
 from durable.store.surveys import BARE_KINDS, Listed, Mark, Survey, bare_data
 from durable.store.tables.rows import ENTRY, MESSAGE
 

@@ -1,0 +1,176 @@
+"""What a start says of a run, in side tables: its rank, its time limits and its tags; and holds.
+
+A run without any of these has no row.
+
+Side tables: a queue whose runs have neither priorities nor shares has no row in them.
+
+Side tables: the claim of a queue and the start of a run look a hold up in the statement that they send anyway.
+
+A row has the time of its run, because only an index that begins with the tag and goes on with the order of lists gives
+the newest runs without sorting all of the tag: an array with a GIN index has no order. `RunQuerySet.tagged` sorts by
+the columns of the row. A join on the time too would let the run's own columns do the same; but PostgreSQL then expects
+one row of the join, and reads both tables whole (20,000 runs, half of them with the tag).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import models
+from django.db.models import Q
+
+from durable.core.ids import MAX_ID
+from durable.core.limits import RunLimits
+from durable.core.ranks import Ranking, ShareTag
+from durable.core.records import Hold as HoldRecord
+from durable.core.records import HoldKind
+from durable.models.rows import MomentField, NameField, Row, SafeTextField, SummaryField, TagValueField, choices
+from durable.models.run import Run
+
+
+class RunRank(Row):
+    """The rank that the start of a run has given (`durable.core.ranks.Ranking`)."""
+
+    # no constraint in the database: the row is inserted in the transaction that has inserted the run
+    run = models.OneToOneField(
+        Run, on_delete=models.CASCADE, primary_key=True, related_name="ranking", db_constraint=False
+    )
+    priority = NameField[str, str](max_length=MAX_ID, blank=True)
+    head_start = models.IntegerField()
+    share = NameField[str, str](max_length=MAX_ID, blank=True)
+    weight = models.FloatField()
+
+    def __str__(self) -> str:
+        return self.run_id
+
+    @property
+    def record(self) -> Ranking:
+        """The ranking as the engine has it."""
+        return Ranking(priority=self.priority, head_start=self.head_start, share=self.share, weight=self.weight)
+
+
+class Lane(Row):
+    """A head start that runs of a queue have had. A claim looks at the first due runs of each."""
+
+    queue = NameField[str, str](max_length=MAX_ID)
+    head_start = models.IntegerField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["queue", "head_start"], name="durable_lane_once")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.head_start}"
+
+
+class Share(Row):
+    """The position of a share of a queue (`durable.core.ranks.ShareTag`); the share "" is the queue itself."""
+
+    queue = NameField[str, str](max_length=MAX_ID)
+    share = NameField[str, str](max_length=MAX_ID, blank=True)
+    tag = MomentField(null=True, blank=True)
+    round = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["queue", "share"], name="durable_share_once")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.share}"
+
+    @property
+    def record(self) -> ShareTag:
+        """The tag as the engine has it."""
+        return ShareTag(self.tag, self.round)
+
+
+class RunLimit(Row):
+    """The limits of one run (`durable.core.limits.RunLimits`); lengths of time are in seconds."""
+
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="limit")
+    deadline = MomentField(null=True, blank=True)
+    length = models.FloatField(null=True, blank=True)
+    work_limit = models.FloatField(null=True, blank=True)
+    worked = models.FloatField(default=0.0)
+
+    def __str__(self) -> str:
+        return self.run_id
+
+    @property
+    def record(self) -> RunLimits:
+        """The limits as the engine has them."""
+        return RunLimits(deadline=self.deadline, length=self.length, work_limit=self.work_limit, worked=self.worked)
+
+
+class Hold(Row):
+    """A paused queue, or a workflow whose new starts are held (`durable.core.records.Hold`).
+
+    A start of a held workflow locks the row until it commits, so that a release misses no run. `summary` is what such a
+    run gets as its own.
+    """
+
+    kind = NameField[str, str](max_length=16, choices=choices(HoldKind))
+    name = NameField[str, str](max_length=200)
+    held_at = models.DateTimeField()
+    held_by = SafeTextField[str, str](default="", blank=True)
+    reason = SafeTextField[str, str](default="", blank=True)
+    summary = SummaryField[str, str](default="", blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "name"], name="durable_hold_once"),
+            models.CheckConstraint(
+                condition=Q(kind__in=[each.value for each in HoldKind]), name="durable_hold_kind_is_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    @property
+    def record(self) -> HoldRecord:
+        """The hold as the engine has it."""
+        return HoldRecord(
+            kind=HoldKind(self.kind),
+            name=self.name,
+            held_at=self.held_at,
+            held_by=self.held_by,
+            reason=self.reason,
+        )
+
+
+class HeldStart(Row):
+    """A run that was started while its workflow was held, and paused for it. `due_at` is when it was to begin."""
+
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="held_start")
+    workflow = NameField[str, str](max_length=200)
+    due_at = MomentField()
+
+    class Meta:
+        indexes = [models.Index(fields=["workflow", "run"], name="durable_heldstart_by_workflow")]
+
+    def __str__(self) -> str:
+        return self.run_id
+
+
+_PACKED: Final = 1_000  # characters: of 200, each of which may be written with five
+
+
+class RunTag(Row):
+    """A tag of a run: the text of its value (`durable.core.tags.tag_text`), or its HMAC (`durable.tag_hashes`).
+
+    `created_at` is that of the run, so that the newest runs of a tag are one range of the index. `start_value` is what
+    the start of the run has given, None if the run has tagged itself.
+    """
+
+    # no constraint in the database: the row is inserted in the transaction that has inserted the run
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="tags", db_index=False, db_constraint=False)
+    name = NameField[str, str](max_length=MAX_ID)
+    value = TagValueField[str, str](max_length=_PACKED)
+    start_value = TagValueField[str | None, str | None](max_length=_PACKED, null=True, blank=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "name"], name="durable_runtag_once_per_name")]
+        indexes = [models.Index(fields=["name", "value", "created_at", "run"], name="durable_runtag_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
