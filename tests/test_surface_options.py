@@ -9,8 +9,6 @@ import pytest
 
 from durable import Workflow
 from durable.admin.start_form import StartForm
-from durable.admin.verbs import BULK, VERBS
-from durable.api.serializers.actions import CancelForm, WakeForm
 from durable.api.serializers.actions import StartForm as RestStartForm
 from durable.api.serializers.bulks import BulkForm
 from durable.cli.subcommands import SUBCOMMANDS
@@ -39,13 +37,6 @@ def test_the_options_of_a_bulk_are_those_of_its_verbs() -> None:
 def test_each_surface_has_each_option_of_a_bulk(verb: str, option: str) -> None:
     assert option in dests(verb)
     assert option in BulkForm().fields
-    assert option in {"cancel": CancelForm, "wake": WakeForm}[verb]().fields
-    assert option in [each.name for each in VERBS[verb].options]
-
-
-def test_the_admin_has_no_option_that_a_bulk_lacks() -> None:
-    for verb in BULK:
-        assert [each.name for each in VERBS[verb].options] == list(bulk.BULK_OPTIONS.get(verb, ()))
 
 
 def test_the_options_of_a_start_are_those_of_using() -> None:

@@ -17,7 +17,6 @@ from durable import runtime
 from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm
-from durable.admin.verbs import VERBS, Option, Verb
 from durable.core.bulk_runs import BULK
 from durable.core.errors import (
     DurableError,
@@ -41,6 +40,8 @@ from durable.models import Run
 from durable.operations.audit import OperationDeniedError, acting_as, needed_by, revision
 from durable.operations.audited import UnseenRunError, audited
 from durable.operations.bulk_starts import starts_of_run
+from durable.operations.run_verbs import RUN_VERBS, RunVerb
+from durable.operations.verb import Flag
 
 
 class Refusal(Exception):  # not an error: the page shows this text instead of "done"
@@ -131,9 +132,9 @@ def log_denied(request: HttpRequest, action: str, permission: str, run_id: str) 
 
 def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpResponse:
     """Show the confirmation page, or apply the verb."""
-    verb = VERBS.get(name)
+    verb = RUN_VERBS.get(name)
     if verb is None:
-        raise Http404(no_verb(name, VERBS))
+        raise Http404(no_verb(name, RUN_VERBS))
     admit(request, name, unquote(key))
     run = pages.find(request, key)
     form = ActForm(request.POST if request.method == "POST" else None)
@@ -174,14 +175,14 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
     return admin.page(request, "act", context, status=status)
 
 
-def _options(verb: Verb, run: Run) -> list[Option]:
+def _options(verb: RunVerb, run: Run) -> list[Flag]:
     """Return the options that can have an effect on the run as it is now; at most one statement."""
     without = set()
     if run.started_at is None:
         without.add("rollback")
-    if any(each.name == "interrupt" for each in verb.options) and not activities_of_runs([run], pages.now())[run.id]:
+    if any(each.name == "interrupt" for each in verb.flags) and not activities_of_runs([run], pages.now())[run.id]:
         without.add("interrupt")
-    return [each for each in verb.options if each.name not in without]
+    return [each for each in verb.flags if each.name not in without]
 
 
 def _command(name: str, run_id: str, location: str, ticked: Mapping[str, bool]) -> str:
@@ -206,10 +207,13 @@ def asking_context(admin: AdminPages, request: HttpRequest, run: Run) -> dict[st
 
 
 def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], options: dict[str, Any]) -> str:
-    verb = VERBS[name]
+    verb = RUN_VERBS[name]
     expected = given["expected"] or None
     with (
         refusals(),
         acting_as(access.actor_of(request), reason=given["reason"], expected=expected, sees=sight.seen_by(request)),
     ):
-        return verb.perform(run.id, given["token"], **options)
+        if verb.makes_run:
+            return str(verb.call(run.id, as_id=given["token"], **options).id)
+        verb.call(run.id, **options)
+        return run.id

@@ -20,7 +20,6 @@ from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm
 from durable.admin.forms import BulkForm
-from durable.admin.verbs import BULK, VERBS, Verb
 from durable.conf import conf
 from durable.core.bulk_runs import BULK as BULK_RUN
 from durable.core.ids import new_id
@@ -38,6 +37,7 @@ from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
 from durable.operations.bulk_starts import starts_of_bulk
+from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
@@ -57,8 +57,8 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     name = given.get("verb", "")
     ids = given.getlist("id")[:_MOST_IDS]
     is_confirmed = request.method == "POST" and "confirmed" in given
-    _deny(request, name if name in BULK else BULK[0], ids)
-    if name not in BULK:
+    _deny(request, name if name in BULK_ACTIONS else BULK_ACTIONS[0], ids)
+    if name not in BULK_ACTIONS:
         return _again(admin, request, _("Choose what to do with the runs first."))
     if sight.is_limited() and any(each in given for each in ("all", "bulk", "children_of")):
         why = _("Nothing was done: users of this project see some runs only, so choose the runs themselves.")
@@ -70,7 +70,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     wanted = _wanted(given) if "all" in given else None
     if "all" in given and wanted is None:
         return _again(admin, request, _("Nothing was done: the filter has a mistake. Correct it, and choose again."))
-    verb = VERBS[name]
+    verb = RUN_VERBS[name]
     if verb.is_grave and wanted is not None and wanted.is_empty:
         why = _(
             "Nothing was done: %(verb)s cannot be taken back, and the list has no filter: choose a workflow or a state "
@@ -117,7 +117,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "form": form,
         "problem": problem,
         "ticked": ticked,
-        "options": verb.options,
+        "options": verb.flags,
         "is_typed": is_typed,
         "eligibility": eligibility,
         "eligible": number_of(eligibility),
@@ -165,7 +165,7 @@ def _first(form: BulkForm, careful: dict[str, str]) -> int:
 def _do(
     admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, options: dict[str, bool]
 ) -> HttpResponse:
-    verb, given = VERBS[name], form.cleaned_data
+    verb, given = RUN_VERBS[name], form.cleaned_data
     sees = sight.seen_by(request)
     with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"], sees=sees):
         report = bulk.apply(
@@ -260,7 +260,7 @@ def _whole_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _title(verb: Verb, wanted: RunCriteria | None, causes: Sequence[CauseOfBulk]) -> str:
+def _title(verb: RunVerb, wanted: RunCriteria | None, causes: Sequence[CauseOfBulk]) -> str:
     if wanted is None:
         return _("%(verb)s: runs") % {"verb": verb.title}
     named = [each for each in causes if each.fingerprint and each.fingerprint == wanted.cause]
@@ -272,7 +272,7 @@ def _title(verb: Verb, wanted: RunCriteria | None, causes: Sequence[CauseOfBulk]
 
 def _deny(request: HttpRequest, name: str, ids: list[str]) -> None:
     """Raise PermissionDenied if the user lacks a permission; the denial is one row of the log, however many runs."""
-    for permission in (VERBS[name].permission, "view_run"):
+    for permission in (RUN_VERBS[name].permission, "view_run"):
         if not access.may(request, permission):
             if request.method == "POST":
                 run_id = ids[0] if len(ids) == 1 else ""

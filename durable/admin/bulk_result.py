@@ -13,7 +13,6 @@ from django.utils.translation import gettext as _
 from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
-from durable.admin.verbs import VERBS
 from durable.core.records import ENDED
 from durable.inspection import explain, possible_verbs
 from durable.inspection.bulks import BulkSummary, failed_again, refusals
@@ -23,6 +22,7 @@ from durable.inspection.shell_command import command
 from durable.inspection.wording import verb_title
 from durable.models.run import RunQuerySet
 from durable.operations.audit import PERMISSIONS
+from durable.operations.run_verbs import RUN_VERBS
 
 _SHOWN: Final = 20  # runs that have failed again
 _DECISIONS: Final = ("go_on", "stop_here")
@@ -53,7 +53,7 @@ def _found(request: HttpRequest, key: str) -> BulkSummary:
 
 def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dict[str, Any]:
     now = pages.now()
-    title = str(VERBS[found.verb].title) if found.verb in VERBS else verb_title(found.verb)
+    title = str(RUN_VERBS[found.verb].title) if found.verb in RUN_VERBS else verb_title(found.verb)
     within = sight.within(request)
     again = failed_again(found.id, found.verb, within).defer("input", "output").order_by("pk")
     runs = list(again[:_SHOWN]) if found.again else []
@@ -92,7 +92,7 @@ def _decisions(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> l
     """Return the titles and the addresses of what can be done with a bulk that its canary has stopped."""
     if found.run is None or found.stopped is None or not access.may(request, PERMISSIONS["go_on"]):
         return []
-    return [(str(VERBS[name].title), admin.url("act", found.run.id, name)) for name in _DECISIONS]
+    return [(str(RUN_VERBS[name].title), admin.url("act", found.run.id, name)) for name in _DECISIONS]
 
 
 def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str, bool]]:
@@ -104,7 +104,9 @@ def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[
         for name in possible_verbs(found.run)
         if name in ("pause", "resume", "cancel") and access.may(request, PERMISSIONS[name])
     ]
-    return [(str(VERBS[name].title), admin.url("act", found.run.id, name), VERBS[name].is_grave) for name in names]
+    return [
+        (str(RUN_VERBS[name].title), admin.url("act", found.run.id, name), RUN_VERBS[name].is_grave) for name in names
+    ]
 
 
 def _log_url(admin: AdminPages, request: HttpRequest, bulk_id: str) -> str:

@@ -15,7 +15,6 @@ from django.utils.translation import ngettext
 from durable.admin import access, list_columns, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of, with_offsets
-from durable.admin.verbs import BULK, VERBS, Verb
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import Hold, RunState
@@ -45,6 +44,7 @@ from durable.models import Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
 from durable.operations.eligibility import allowed_states
+from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 _SUGGESTED = 200  # names that are in the page; with JavaScript all names are found
 
@@ -195,13 +195,13 @@ def _around(
     }
 
 
-def _verbs(request: HttpRequest, wanted: RunCriteria) -> list[Verb]:
+def _verbs(request: HttpRequest, wanted: RunCriteria) -> list[RunVerb]:
     """Return the verbs that the user may apply, and that a state of the filter allows."""
     if not sight.is_offered("bulk"):
         return []
     states = {RunState.FAILED.value} if wanted.cause or wanted.place else wanted.states
-    fitting = [name for name in BULK if not states or allowed_states(name) & states]
-    return [VERBS[name] for name in fitting if access.may(request, VERBS[name].permission)]
+    fitting = [name for name in BULK_ACTIONS if not states or allowed_states(name) & states]
+    return [RUN_VERBS[name] for name in fitting if access.may(request, RUN_VERBS[name].permission)]
 
 
 def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:

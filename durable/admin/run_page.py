@@ -19,7 +19,6 @@ from durable.admin.family_view import family_of
 from durable.admin.run_parts import Shown, part_of, parts_of
 from durable.admin.streamed_response import streamed
 from durable.admin.url_keys import as_id
-from durable.admin.verbs import VERBS
 from durable.conf import conf
 from durable.core.bulk_runs import BULK
 from durable.core.records import ENDED, RunState
@@ -50,6 +49,7 @@ from durable.inspection.wording import display_location
 from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS
+from durable.operations.run_verbs import RUN_VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +196,13 @@ def _buttons(
         buttons.append(
             Button(
                 name=verb,
-                title=_("Send a message") if is_send else str(VERBS[verb].title),
+                title=_("Send a message") if is_send else str(RUN_VERBS[verb].title),
                 url=admin.url("send", run.id) if is_send else admin.url("act", run.id, verb),
                 command=command(
                     verb.replace("_", "-"), run.id, *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else [])
                 ),
-                is_grave=not is_send and VERBS[verb].is_grave,
-                is_first=not buttons and verb in remedies and (is_send or not VERBS[verb].is_grave),
+                is_grave=not is_send and RUN_VERBS[verb].is_grave,
+                is_first=not buttons and verb in remedies and (is_send or not RUN_VERBS[verb].is_grave),
             )
         )
     return buttons

@@ -18,8 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from durable.admin import access, action_page, pages
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
-from durable.admin.forms import MAX_BODY, ActForm, json_editor, read_arguments
-from durable.admin.verb_forms import checked, option_field
+from durable.admin.forms import MAX_BODY, ActForm, checked, json_editor, option_field, read_arguments
 from durable.conf import conf
 from durable.core import registry
 from durable.core.duration import parse_duration

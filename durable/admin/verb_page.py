@@ -18,16 +18,16 @@ from django.utils.translation import gettext_lazy as _
 from durable.admin import action_page, limits_page, pages, rates_page, schedule_verbs_page, schedules_page
 from durable.admin.action_page import Refusal
 from durable.admin.base import AdminPages
-from durable.admin.forms import ActForm
+from durable.admin.forms import ActForm, form_of, name_of
 from durable.admin.url_keys import as_id
-from durable.admin.verb_forms import form_of, name_of
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
 from durable.inspection.rates import own_closing_of
 from durable.inspection.shell_command import command
 from durable.operations import catalogue, holds, limits, rates
-from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW, Subject, Verb
+from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 from durable.operations.schedules import verbs as schedules
+from durable.operations.verb import Subject, Verb
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from durable.api.verb_views import endpoints
-from durable.api.views.actions import (
-    AbandonView,
-    CancelView,
-    GiveOutputView,
-    GoOnView,
-    PauseView,
-    PlanView,
-    RecoverView,
-    ReplayView,
-    RestartView,
-    ResumeView,
-    StackView,
-    StopHereView,
-    WakeView,
-)
+from durable.api.verb_views import endpoints, run_endpoints
+from durable.api.views.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
 from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulkPlanView, BulksView, BulkView
@@ -68,20 +54,13 @@ urlpatterns = [
     path("runs/<str:run_id>/messages/<str:message_id>/delete", DeleteMessageView.as_view(), name="delete-message"),
     path("runs/<str:run_id>/messages/<str:message_id>/move", MoveMessageView.as_view(), name="move-message"),
     path("runs/<str:run_id>/ask", AskView.as_view(), name="ask"),
-    path("runs/<str:run_id>/wake", WakeView.as_view(), name="wake"),
-    path("runs/<str:run_id>/pause", PauseView.as_view(), name="pause"),
-    path("runs/<str:run_id>/resume", ResumeView.as_view(), name="resume"),
-    path("runs/<str:run_id>/cancel", CancelView.as_view(), name="cancel"),
-    path("runs/<str:run_id>/abandon", AbandonView.as_view(), name="abandon"),
+    *run_endpoints(),
     path("runs/<str:run_id>/stack", StackView.as_view(), name="stack"),
-    path("runs/<str:run_id>/recover", RecoverView.as_view(), name="recover"),
     path("runs/<str:run_id>/restart", RestartView.as_view(), name="restart"),
     path("runs/<str:run_id>/replay", ReplayView.as_view(), name="replay"),
     path("runs/<str:run_id>/give-output", GiveOutputView.as_view(), name="give-output"),
     path("runs/<str:run_id>/replay-plan", PlanView.as_view(), name="replay-plan"),
     path("runs/<str:run_id>/comparison", ComparisonView.as_view(), name="comparison"),
-    path("runs/<str:run_id>/go-on", GoOnView.as_view(), name="go-on"),
-    path("runs/<str:run_id>/stop-here", StopHereView.as_view(), name="stop-here"),
     path("bulk-plan", BulkPlanView.as_view(), name="bulk-plan"),
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),

@@ -1,6 +1,6 @@
-"""The endpoints of the verbs on what has a name: each checks the permission, calls its verb once, and answers.
+"""The endpoints of the verbs of `durable.operations.catalogue` and `run_verbs`.
 
-The verbs are those of `durable.operations.catalogue`.
+Each checks the permission, calls its verb once, and answers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from durable.api.access import actor_of, admit, is_limited
 from durable.api.idempotent import Done, answered
 from durable.api.problems import ProblemError
 from durable.api.schema import described
+from durable.api.serializers.actions import ActionForm, StepForm
 from durable.api.serializers.fields import Form
 from durable.api.serializers.holds import HoldSerializer, ReleaseSerializer
 from durable.api.serializers.limits import LimitSerializer
 from durable.api.serializers.options import VerbForm, form_of
 from durable.api.serializers.rates import RateSerializer
+from durable.api.serializers.runs import RunReferenceSerializer
 from durable.api.serializers.schedules import (
     BackfillForm,
     BackfillSerializer,
@@ -32,14 +34,17 @@ from durable.api.serializers.schedules import (
     ScheduleSerializer,
     TickSerializer,
 )
+from durable.api.views.actions import ActionView
 from durable.api.views.base import View
 from durable.api.views.limits import found_limit
 from durable.api.views.rates import found_rate
 from durable.api.views.schedules import ScheduleBase, found_schedule, missing
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
-from durable.operations.catalogue import LIMIT, RATE, SCHEDULE, Subject, Verb
+from durable.operations.catalogue import LIMIT, RATE, SCHEDULE
+from durable.operations.run_verbs import RUN_VERBS, RunVerb
 from durable.operations.schedules import verbs as schedules
+from durable.operations.verb import Subject, Verb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,9 @@ _ANSWERS: Final[Mapping[str | Subject, Answer]] = {
 }
 #: The names and the descriptions of the forms in the document. A verb without options has that of its subject.
 _FORMS: Final = {
+    "wake": ("WakeForm", "The options of wake."),
+    "cancel": ("CancelForm", "The options of cancel."),
+    "go_on": ("GoOnForm", "The options of going on with a bulk."),
     "run_schedule": ("RunScheduleForm", "A tick for the present time."),
     "override_schedule": ("OverrideForm", "The operator's rule."),
     "set_limit": ("SetLimitForm", "The number of slots, and the reason."),
@@ -110,6 +118,16 @@ _SPECIAL: Final[Mapping[str, Special]] = {
     "backfill_schedule": Special(form=BackfillForm, call=_backfilled),
     "edit_schedule": Special(form=EditScheduleForm, call=_edited),
     "delete_schedule": Special(form=ScheduleForm, call=_deleted),
+}
+
+
+#: The names of operations in the document that are not those of the actions.
+_OPERATIONS: Final = {
+    "hold_starts": "hold_workflow",
+    "release_starts": "release_workflow",
+    "abandon": "abandon_attempt",
+    "go_on": "go_on_with_bulk",
+    "stop_here": "stop_bulk_here",
 }
 
 
@@ -165,6 +183,27 @@ def endpoints(*subjects: Subject) -> Iterator[URLPattern]:
             yield path(f"{verb.on.path}/<path:name>/{verb.word}", _view_of(verb).as_view(), name=verb.command)
 
 
+def run_endpoints() -> Iterator[URLPattern]:
+    """Yield the addresses of the verbs on runs that are not made by hand."""
+    for verb in RUN_VERBS.values():
+        if verb.over_rest:
+            yield path(f"{verb.on.path}/<str:run_id>/{verb.word}", _view_of_run(verb).as_view(), name=verb.word)
+
+
+def _view_of_run(verb: RunVerb) -> type[ActionView]:
+    takes: type[Form] = StepForm if verb.takes_location else ActionForm
+    if verb.action in _FORMS:
+        takes = form_of(*_FORMS[verb.action], ActionForm, *verb.options)
+
+    def post(self: ActionView, request: Request, run_id: str) -> HttpResponse:
+        return self.perform(request, run_id)
+
+    post.__doc__ = verb.over_rest.format(needs=verb.needs)
+    operation = _OPERATIONS.get(verb.action, f"{verb.action}_run")
+    described_post = described(operation_id=operation, request=takes, responses=RunReferenceSerializer)(post)
+    return type("RunVerbView", (ActionView,), {"action": verb.action, "takes": takes, "post": described_post})
+
+
 def _view_of(verb: Verb) -> type[VerbView]:
     is_schedule = verb.on is SCHEDULE
     base, form = (ScheduleVerbView, ScheduleForm) if is_schedule else (VerbView, HoldForm)
@@ -177,7 +216,7 @@ def _view_of(verb: Verb) -> type[VerbView]:
         return self.perform(request, name)
 
     post.__doc__ = verb.over_rest.format(needs=verb.needs)
-    operation = {"hold_starts": "hold_workflow", "release_starts": "release_workflow"}.get(verb.action, verb.action)
+    operation = _OPERATIONS.get(verb.action, verb.action)
     described_post = described(operation_id=operation, request=takes, responses=answer.shape)(post)
     call = staticmethod(verb.call if special is None else special.call)
     members = {"verb": verb, "takes": takes, "answer": answer, "call": call, "post": described_post}

@@ -19,7 +19,7 @@ from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 from durable.inspection.run_tags import read_tag
-from durable.operations.catalogue import Flag, Number, Option, Until
+from durable.operations.verb import Flag, Number, Option, Until
 
 _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"

@@ -26,7 +26,8 @@ from durable.inspection.humanize import moment, plural
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
-from durable.operations.catalogue import LIMIT, RATE, Option, Subject, Until, Verb
+from durable.operations.catalogue import LIMIT, RATE
+from durable.operations.verb import Option, Subject, Until, Verb
 
 _BY_HAND: Final = {"edit_schedule": EDIT, "backfill_schedule": BACKFILL}
 
@@ -46,17 +47,17 @@ def _configure(verb: Verb, parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar=verb.on.metavar, help=f"the name of the {what}")
     for each in verb.asked:
         add_option(parser, each)
-    if verb.confirm:
+    if verb.asks:
         parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     add_acting(parser)
 
 
 def _run(verb: Verb, options: Namespace, output: Output) -> int:
     now = timezone.now()
-    if verb.confirm and not options.yes:
+    if verb.asks and not options.yes:
         if not is_at_terminal():
             raise CommandError(f"say --yes: {verb.loses}", returncode=Exit.USAGE)
-        if not confirmed(output, verb.confirm.format(name=options.name)):
+        if not confirmed(output, verb.asks.format(name=options.name)):
             raise CommandError("nothing was done", returncode=Exit.REFUSED)
     try:
         given = {each.name: _value(each, getattr(options, each.name), now) for each in verb.options}

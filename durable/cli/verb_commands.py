@@ -6,15 +6,15 @@ Each run is decided separately: a refusal for one run does not stop the others.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from durable import operations, runtime
+from durable import runtime
 from durable.cli.actor import shell_actor
 from durable.cli.arguments import (
     JSON_HELP,
@@ -23,6 +23,7 @@ from durable.cli.arguments import (
     add_confirming,
     add_format,
     add_ids,
+    add_option,
     confirmed,
     given_ids,
     is_at_terminal,
@@ -43,30 +44,32 @@ from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as, bulk_id
 from durable.operations.audited import REFUSALS, outcome_of
-from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.bulk_starts import BulkStarts, StartsCounter
 from durable.operations.replay import replay_failed
+from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
+from durable.operations.start import restart
 
 PAGE = 100  # runs whose states are read at a time
 _PLANNED = 200  # runs with children whose replays are planned beforehand
-_IN_BULK = {"replay-failed": "replay"}  # the names of verbs that a bulk has under another one
 
 
-def _configure(verb: str, add_options: Callable[[ArgumentParser], None], parser: ArgumentParser) -> None:
-    takes_causes = add_options in (add_cause, _recover_options, _restart_options)
-    add_ids(parser, may_be_none=takes_causes)
-    add_options(parser)
+def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
+    add_ids(parser, may_be_none=verb.action in _OPTIONS)
+    if verb.action in _OPTIONS:
+        _OPTIONS[verb.action](parser)
+    for each in verb.options:
+        add_option(parser, each)
     add_acting(parser)
     parser.add_argument(
         "--expect", type=int, metavar="N", help="do nothing unless N of the runs are in a state that allows it"
     )
-    if _IN_BULK.get(verb, verb) in bulk.BULK_VERBS:
+    if verb.action in BULK_ACTIONS:
         add_canary(parser)
     add_confirming(parser)
     add_format(parser)
 
 
-def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, options: Namespace, output: Output) -> int:
+def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
     ids = _chosen(options)
     if options.dry_run:
         return _preview(verb, ids, output)
@@ -74,11 +77,11 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
         ids = list(ids)
         possible = sum(_is_possible(verb, state) for _, state in _states(ids))
         if possible != options.expect:
-            output.complain(BulkCountError(verb, options.expect, f"{possible:,}"))
+            output.complain(BulkCountError(verb.command, options.expect, f"{possible:,}"))
             output.say("Nothing was done.")
             return Exit.REFUSED
     starts: BulkStarts | None = None
-    if verb == "replay-failed" and "-" not in options.ids:
+    if verb.action == "replay" and "-" not in options.ids:
         ids = list(ids)
         starts = _starts(ids)
         if starts.note:
@@ -89,9 +92,8 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
         if is_many and not confirmed(output, _question(verb, len(ids), starts)):
             output.say("Nothing was done.")
             return Exit.REFUSED
-    in_bulk = _IN_BULK.get(verb, verb)
-    if in_bulk in bulk.BULK_VERBS and is_slow(options):
-        return start_bulk(in_bulk, _selection(options, ids), options, output)
+    if verb.action in BULK_ACTIONS and is_slow(options):
+        return start_bulk(verb.action, _selection(options, ids), options, output)
     done = refused = 0
     with acting_as(shell_actor(options.user), reason=options.reason), ExitStack() as stack:
         is_streamed = "-" in options.ids
@@ -100,7 +102,7 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
         if is_streamed or len(first) > 1:  # the audit log has them together
             total = len(ids) if isinstance(ids, Sized) else None
             try:
-                stack.enter_context(bulk.grouped(in_bulk, total))
+                stack.enter_context(bulk.grouped(verb.action, total))
             except REFUSALS as error:
                 output.complain(error)
                 output.say("Nothing was done.")
@@ -108,7 +110,7 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
         for run_id in chain(first, rest):
             note = _note(verb, run_id, is_streamed=is_streamed)
             try:
-                became = call(run_id, options)
+                became = _performed(verb, run_id, options)
             except REFUSALS as error:
                 refused += 1
                 output.complain(error)
@@ -119,7 +121,7 @@ def _run(verb: str, call: Callable[[str, Namespace], str | None], past: str, opt
                 if note:
                     output.say(f"{note}.")
     if done + refused != 1 or not refused:
-        output.say(f"{done} {past}{f', {refused} refused' if refused else ''}")
+        output.say(f"{done} {verb.past}{f', {refused} refused' if refused else ''}")
     return Exit.REFUSED if refused else Exit.OK
 
 
@@ -171,12 +173,12 @@ def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", becam
         output.id(became or run_id)
 
 
-def _question(verb: str, number: int, starts: BulkStarts | None) -> str:
+def _question(verb: RunVerb, number: int, starts: BulkStarts | None) -> str:
     again = ""
     if starts is not None and starts.children:
         least = "at least " if starts.is_partial else ""
         again = f", and start {least}{_children(starts.children)} again"
-    return f"{verb.capitalize()} {plural(number, 'run')}{again}?"
+    return f"{verb.command.capitalize()} {plural(number, 'run')}{again}?"
 
 
 def _children(number: int) -> str:
@@ -187,28 +189,28 @@ def _starts(ids: Iterable[str]) -> BulkStarts:
     """Return how many children are started again if the failed ones of these runs are replayed."""
     counter, number = StartsCounter(_PLANNED), 0
     for page in _pages(ids):
-        failed = [run_id for run_id, state in page if _is_possible("replay-failed", state)]
+        failed = [run_id for run_id, state in page if _is_possible(RUN_VERBS["replay"], state)]
         number += len(failed)
         counter.add(failed)
     return counter.counted(number)
 
 
-def _note(verb: str, run_id: str, *, is_streamed: bool = False) -> str:
+def _note(verb: RunVerb, run_id: str, *, is_streamed: bool = False) -> str:
     """Return what the verb means for the children of the run, as it is before the verb."""
-    if verb == "replay-failed":  # of a list of runs it was said before
+    if verb.action == "replay":  # of a list of runs it was said before
         return _starts([run_id]).note if is_streamed else ""
-    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb in ("pause", "cancel") else None
-    return "" if run is None else verb_note(run, verb)
+    run = Run.objects.using(conf.DATABASE).filter(pk=run_id).first() if verb.action in ("pause", "cancel") else None
+    return "" if run is None else verb_note(run, verb.action)
 
 
-def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
+def _preview(verb: RunVerb, ids: Iterable[str], output: Output) -> int:
     """Print for which of the runs the verb is allowed in their current state."""
     count = 0
     counter = StartsCounter(_PLANNED)
     for page in _pages(ids):
         possible = [run_id for run_id, state in page if _is_possible(verb, state)]
         count += len(possible)
-        starts = counter.add(possible) if verb == "replay-failed" else {}
+        starts = counter.add(possible) if verb.action == "replay" else {}
         for run_id, state in page:
             _preview_one(verb, run_id, state, starts.get(run_id), output)
     output.say(f"{count} would be done, nothing was")
@@ -217,13 +219,13 @@ def _preview(verb: str, ids: Iterable[str], output: Output) -> int:
     return Exit.OK
 
 
-def _preview_one(verb: str, run_id: str, state: str | None, starts: int | None, output: Output) -> None:
+def _preview_one(verb: RunVerb, run_id: str, state: str | None, starts: int | None, output: Output) -> None:
     """Print it for one run. `starts` is how many children it starts again, None if that is not known."""
     is_possible = _is_possible(verb, state)
-    undone = undone_steps(run_id) if verb == "recover" and is_possible else None
+    undone = undone_steps(run_id) if verb.action == "recover" and is_possible else None
     if output.format == "json":
         data = {"id": run_id, "state": state, "allowed": is_possible} | _undone_data(undone)
-        output.json(data | ({"starts": starts} if verb == "replay-failed" and is_possible else {}))
+        output.json(data | ({"starts": starts} if verb.action == "replay" and is_possible else {}))
     elif output.format == "ids" and is_possible:
         output.id(run_id)
     elif output.format == "table":
@@ -234,10 +236,9 @@ def _preview_one(verb: str, run_id: str, state: str | None, starts: int | None, 
         output.line(f"{run_id}: {'yes' if is_possible else 'no'}, {what}{again}")
 
 
-def _is_possible(verb: str, state: str | None) -> bool:
+def _is_possible(verb: RunVerb, state: str | None) -> bool:
     """Return whether a run in this state (None: there is no such run) allows the verb."""
-    in_bulk = _IN_BULK.get(verb, verb)
-    return state is not None and (in_bulk not in bulk.BULK_VERBS or state in bulk.allowed_states(in_bulk))
+    return state is not None and (verb.action not in BULK_ACTIONS or state in bulk.allowed_states(verb.action))
 
 
 def _undone_data(undone: Undone | None) -> dict[str, Any]:
@@ -254,35 +255,6 @@ def _pages(ids: Iterable[str]) -> Iterator[list[tuple[str, str | None]]]:
     while page := list(islice(iterator, PAGE)):
         states = runtime.current().store.states(page)
         yield [(run_id, states.get(run_id)) for run_id in page]
-
-
-def _nothing(_parser: ArgumentParser) -> None:
-    """Add no options."""
-
-
-def _cancel_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--rollback",
-        action="store_true",
-        help="undo what was done: compensate before it ends, and children that were started with rollback=True with it",
-    )
-    parser.add_argument(
-        "--interrupt", action="store_true", help="abandon the attempts of steps that run, instead of waiting for them"
-    )
-
-
-def _abandon_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--location", default="", help="the attempt at this location only (default: all that run)")
-
-
-def _wake_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--end-sleeps", action="store_true", help="end its sleeps too")
-
-
-def _go_on_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--canary", action="store_true", help="try the next runs alone first, as many as before; stop if they fail"
-    )
 
 
 def _recover_options(parser: ArgumentParser) -> None:
@@ -308,86 +280,26 @@ def _restart_options(parser: ArgumentParser) -> None:
     )
 
 
-def _verb(
-    name: str,
-    help: str,
-    call: Callable[[str, Namespace], str | None],
-    *,
-    past: str,
-    alias: str = "",
-    options: Callable[[ArgumentParser], None] = _nothing,
-) -> Subcommand:
-    return Subcommand(
-        name=name,
-        help=help,
-        configure=partial(_configure, name, options),
-        run=partial(_run, name, call, past),
-        alias=alias,
-    )
+_OPTIONS: Final[Mapping[str, Callable[[ArgumentParser], None]]] = {
+    "recover": _recover_options,
+    "restart": _restart_options,
+    "replay": add_cause,
+}
 
 
-VERBS = (
-    _verb(
-        "recover",
-        "Continue failed runs: what made them fail is tried again. `retry` is an alias.",
-        lambda run_id, _: operations.recover(run_id),
-        past="recovered",
-        alias="retry",
-        options=_recover_options,
-    ),
-    _verb(
-        "cancel",
-        "End runs for good: parked ones at once, running ones at their next operation.",
-        lambda run_id, options: operations.cancel(run_id, rollback=options.rollback, interrupt=options.interrupt),
-        past="cancelled, or asked to",
-        options=_cancel_options,
-    ),
-    _verb(
-        "abandon",
-        "Abandon the attempts of steps that run now: their workers interrupt them as their timeouts would.",
-        lambda run_id, options: operations.abandon(run_id, location=options.location),
-        past="asked to be abandoned",
-        options=_abandon_options,
-    ),
-    _verb(
-        "wake",
-        "Give runs a pass now, and try steps in backoff at once.",
-        lambda run_id, options: operations.wake(run_id, end_sleeps=options.end_sleeps),
-        past="woken",
-        options=_wake_options,
-    ),
-    _verb(
-        "pause",
-        "Stop runs until they are resumed.",
-        lambda run_id, _: operations.pause(run_id),
-        past="paused, or asked to",
-    ),
-    _verb("resume", "Let paused runs go on.", lambda run_id, _: operations.resume(run_id), past="resumed"),
-    _verb(
-        "restart",
-        "Start new runs of the same workflows with the same input; prints their ids.",
-        lambda run_id, options: operations.restart(run_id, changes=dict(options.set)).id,
-        past="restarted",
-        options=_restart_options,
-    ),
-    _verb(
-        "replay-failed",
-        "Replay failed runs from where they failed, as new runs; prints their ids.",
-        lambda run_id, _: bulk.replay_as_part(run_id) if bulk_id() else replay_failed(run_id).id,
-        past="replayed",
-        options=add_cause,
-    ),
-    _verb(
-        "go-on",
-        "Continue bulks that their canary has stopped, with the rest of their runs.",
-        lambda run_id, options: go_on(run_id, canary=options.canary),
-        past="continued",
-        options=_go_on_options,
-    ),
-    _verb(
-        "stop-here",
-        "End bulks that their canary has stopped; the rest of their runs are left alone.",
-        lambda run_id, _: stop_here(run_id),
-        past="ended",
-    ),
-)
+def _performed(verb: RunVerb, run_id: str, options: Namespace) -> str | None:
+    """Perform the verb; return the id of the new run, None if there is none."""
+    if verb.action == "restart":
+        return restart(run_id, changes=dict(options.set)).id
+    if verb.action == "replay":
+        return bulk.replay_as_part(run_id) if bulk_id() else replay_failed(run_id).id
+    verb.call(run_id, **{each.name: getattr(options, each.name) for each in verb.options})
+    return None
+
+
+def _subcommand(verb: RunVerb) -> Subcommand:
+    configure, run = partial(_configure, verb), partial(_run, verb)
+    return Subcommand(name=verb.command, help=verb.help, configure=configure, run=run, alias=verb.alias)
+
+
+VERBS = tuple(_subcommand(each) for each in RUN_VERBS.values() if each.past)

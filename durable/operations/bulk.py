@@ -39,8 +39,8 @@ from durable.operations.eligibility import (
     check_expected,
     count,
 )
-from durable.operations.lifecycle import cancel, pause, recover, resume, wake
 from durable.operations.replay import replay_failed
+from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS
 from durable.operations.start import StartRequest, announce_started, put
 
 __all__ = [
@@ -78,19 +78,13 @@ def replay_as_part(run_id: str) -> str:
 
 
 _VERBS: Final[Mapping[str, Callable[..., str | None]]] = {
-    "cancel": cancel,
-    "pause": pause,
-    "recover": recover,
-    "replay": replay_as_part,
-    "resume": resume,
-    "wake": wake,
+    each: replay_as_part if each == "replay" else RUN_VERBS[each].call for each in sorted(BULK_ACTIONS)
 }
 BULK_VERBS: Final = tuple(_VERBS)
 
-#: The options of each verb that has any. All are flags. Every surface reads them here; REST shows what they do.
+#: The options of each verb that has any, and what they do. All are flags.
 BULK_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "cancel": {"rollback": "Compensate first.", "interrupt": "Abandon the attempts of steps that run."},
-    "wake": {"end_sleeps": "End its sleeps, and not only its backoffs."},
+    each: {option.name: option.does for option in RUN_VERBS[each].options} for each in _VERBS if RUN_VERBS[each].options
 }
 
 

@@ -130,9 +130,9 @@ def form_token() -> str:
 @register.simple_tag
 def verb_words(name: str) -> str:
     """What a verb does, in sentences."""
-    from durable.admin.verbs import VERBS
+    from durable.operations.run_verbs import RUN_VERBS
 
-    return str(VERBS[name].does)
+    return str(RUN_VERBS[name].does)
 
 
 @register.simple_tag

@@ -36,25 +36,6 @@ def test_cancel_asks_then_does_it_and_leaves_a_trace(stage: Stage, operator: Cli
     assert traces("run") == [("ada", "cancel", "done", "not wanted")]
 
 
-@pytest.mark.parametrize(
-    ("verb", "permission"),
-    [("cancel", "operate_run"), ("wake", "operate_run"), ("pause", "operate_run"), ("restart", "start_run")],
-)
-def test_each_verb_needs_its_permission_and_a_denial_is_logged(
-    stage: Stage, log_in: LogIn, verb: str, permission: str
-) -> None:
-    stage.start(flows.approve, id="run")
-    others = [name for name in OPERATOR if name != permission]
-    client = log_in(*others)
-    assert f"durable.{permission}" in text_of(client.get(url("act", "run", verb)), 403)
-    assert traces("run") == []
-    refused = client.post(url("act", "run", verb), {"token": "x", "reason": "let me"})
-    assert f"durable.{permission}" in text_of(refused, 403)
-    assert traces("run") == [("ada", verb, "denied", "let me")]
-    assert get_run("run").state == "sleeping"
-    assert Run.objects.count() == 1
-
-
 def test_sending_and_replaying_need_their_permissions_too(stage: Stage, log_in: LogIn) -> None:
     stage.start(flows.approve, id="run")
     client = log_in("view_run", "view_payload", "start_run")

@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.db import OperationalError
 
-from durable import get_run, operations, runtime
+from durable import get_run, runtime
 from durable.cli import actor
 from durable.conf import conf
 from durable.inspection.bulks import find_bulk
@@ -113,18 +113,6 @@ class TestVerbs:
         assert stage.settle("one").state == "sleeping"
         shell("wake", "one", "--end-sleeps")
         assert stage.settle("one").state == "completed"
-
-    def test_cancel_can_compensate(self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        given: list[Any] = []
-        monkeypatch.setattr(operations, "cancel", lambda run_id, **options: given.append((run_id, options)))
-        shell("cancel", "one", "--rollback")
-        shell("cancel", "two")
-        shell("cancel", "three", "--interrupt")
-        assert given == [
-            ("one", {"rollback": True, "interrupt": False}),
-            ("two", {"rollback": False, "interrupt": False}),
-            ("three", {"rollback": False, "interrupt": True}),
-        ]
 
     def test_restart_prints_the_new_runs(self, shell: Shell, stage: Stage) -> None:
         stage.start(echo, 5, id="one")

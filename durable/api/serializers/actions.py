@@ -10,9 +10,10 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Moment, Number, Text, Value
+from durable.api.serializers.options import VerbForm, option_field
 from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
-from durable.operations.bulk import BULK_OPTIONS
+from durable.operations.run_verbs import LOCATION
 
 _LONGEST_TEXT = 200  # characters of a delay as text
 _LONGEST_DELAY = 100 * 365 * 86_400  # seconds; a longer delay comes near the limit of Python's dates
@@ -60,10 +61,9 @@ def _is_time(text: str) -> bool:
         return True
 
 
-class ActionForm(Form):
+class ActionForm(VerbForm):
     """The reason, and the expected revision of the run."""
 
-    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
     revision = Text(
         required=False,
         max_length=200,
@@ -71,35 +71,10 @@ class ActionForm(Form):
     )
 
 
-def _option(verb: str, name: str) -> Flag:
-    return Flag(required=False, default=False, help_text=BULK_OPTIONS[verb][name])
-
-
-class WakeForm(ActionForm):
-    """The options of wake."""
-
-    end_sleeps = _option("wake", "end_sleeps")
-
-
-class CancelForm(ActionForm):
-    """The options of cancel."""
-
-    rollback = _option("cancel", "rollback")
-    interrupt = _option("cancel", "interrupt")
-
-
-class GoOnForm(ActionForm):
-    """The options of going on with a bulk."""
-
-    canary = Flag(required=False, default=False, help_text="Try the next runs alone first, as many as before.")
-
-
 class StepForm(ActionForm):
     """The step that the action is about."""
 
-    location = Text(
-        required=False, default="", allow_blank=True, max_length=1024, help_text="Of the step; empty for all that run."
-    )
+    location = option_field(LOCATION)
 
 
 class RestartForm(ActionForm):

@@ -10,8 +10,8 @@ from rest_framework.exceptions import ValidationError
 
 from durable.api.serializers.fields import Flag, Form, Moment, Text
 from durable.core.ids import MAX_REASON
-from durable.operations import catalogue
-from durable.operations.catalogue import Option
+from durable.operations import verb
+from durable.operations.verb import Option
 
 
 class VerbForm(Form):
@@ -35,13 +35,13 @@ def option_field(option: Option, *, is_required: bool | None = None) -> serializ
     if not (option.is_required if is_required is None else is_required):
         has_default = not option.is_required and option.default is not None
         said |= {"required": False, **({"default": option.default} if has_default else {})}
-    if isinstance(option, catalogue.Number):
+    if isinstance(option, verb.Number):
         return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
-    if isinstance(option, catalogue.Until):
+    if isinstance(option, verb.Until):
         return Moment(**said)
-    if isinstance(option, catalogue.Flag):
+    if isinstance(option, verb.Flag):
         return Flag(**said)
-    assert isinstance(option, catalogue.Text)
+    assert isinstance(option, verb.Text)
     if option.check is not None:
         said["validators"] = [partial(checked, option.check)]
     return Text(max_length=option.longest, **said, **({"allow_blank": True} if option.default == "" else {}))

@@ -17,13 +17,10 @@ from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.actions import (
     ActionForm,
-    CancelForm,
     EditForm,
     GiveOutputForm,
-    GoOnForm,
     ReplayForm,
     StepForm,
-    WakeForm,
 )
 from durable.api.serializers.activities import StackQuery, StackSerializer
 from durable.api.serializers.fields import Form
@@ -36,7 +33,7 @@ from durable.core.registry import UnknownWorkflowError
 from durable.inspection import read_stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
-from durable.operations.bulk_decisions import go_on, stop_here
+from durable.operations.run_verbs import RUN_VERBS
 
 
 class ActionView(View):
@@ -48,7 +45,9 @@ class ActionView(View):
 
     def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
         """Call the verb; return the resulting run, if that may be another one."""
-        raise NotImplementedError
+        verb = RUN_VERBS[self.action]
+        verb.call(run_id, **{each.name: given[each.name] for each in verb.options})
+        return None
 
     def perform(self, request: Request, run_id: str) -> HttpResponse:
         """Check the permission, validate, act once, answer."""
@@ -65,96 +64,6 @@ class ActionView(View):
         actor, seen = actor_of(request), given.get("revision")
         with acting_as(actor, reason=given["reason"], expected=seen, sees=seen_by(request)):
             return answered(request, done)
-
-
-class WakeView(ActionView):
-    """Wake a run."""
-
-    action = "wake"
-    takes = WakeForm
-
-    @described(operation_id="wake_run", request=WakeForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Make the run due now and try steps in backoff at once; with `end_sleeps`, end its sleeps too.
-
-        Needs `durable.operate_run`.
-        """
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Wake."""
-        operations.wake(run_id, end_sleeps=given["end_sleeps"])
-
-
-class PauseView(ActionView):
-    """Pause a run."""
-
-    action = "pause"
-
-    @described(operation_id="pause_run", request=ActionForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Pause the run until it is resumed: a parked run at once, a running one at its next operation.
-
-        Needs `durable.operate_run`.
-        """
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Pause."""
-        operations.pause(run_id)
-
-
-class ResumeView(ActionView):
-    """Resume a run."""
-
-    action = "resume"
-
-    @described(operation_id="resume_run", request=ActionForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Continue a paused run. Needs `durable.operate_run`."""
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Resume."""
-        operations.resume(run_id)
-
-
-class CancelView(ActionView):
-    """Cancel a run."""
-
-    action = "cancel"
-    takes = CancelForm
-
-    @described(operation_id="cancel_run", request=CancelForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """End the run for good: a parked run at once, a running one at its next operation.
-
-        Needs `durable.operate_run`.
-        """
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Cancel."""
-        operations.cancel(run_id, reason=given["reason"], rollback=given["rollback"], interrupt=given["interrupt"])
-
-
-class AbandonView(ActionView):
-    """Abandon an attempt."""
-
-    action = "abandon"
-    takes = StepForm
-
-    @described(operation_id="abandon_attempt", request=StepForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Abandon the attempts of steps that run: the worker interrupts them as their timeouts would.
-
-        They have failed then, and the steps' own policies decide about the next attempts. Needs `durable.operate_run`.
-        """
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Abandon."""
-        operations.abandon(run_id, location=given["location"])
 
 
 class StackView(ActionView):
@@ -184,59 +93,6 @@ class StackView(ActionView):
         Needs `durable.view_payload`.
         """
         return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Ask."""
-        operations.take_stack(run_id, location=given["location"])
-
-
-class RecoverView(ActionView):
-    """Recover a run."""
-
-    action = "recover"
-
-    @described(operation_id="recover_run", request=ActionForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Continue a failed run: what made it fail is tried again. Needs `durable.operate_run`."""
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Recover."""
-        operations.recover(run_id)
-
-
-class GoOnView(ActionView):
-    """Continue a bulk."""
-
-    action = "go_on"
-    takes = GoOnForm
-
-    @described(operation_id="go_on_with_bulk", request=GoOnForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """Continue a bulk that its canary has stopped with the rest of the runs, or with another canary.
-
-        Needs `durable.operate_run`, and the permission of the bulk's verb.
-        """
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Go on."""
-        go_on(run_id, canary=given["canary"])
-
-
-class StopHereView(ActionView):
-    """End a bulk."""
-
-    action = "stop_here"
-
-    @described(operation_id="stop_bulk_here", request=ActionForm, responses=RunReferenceSerializer)
-    def post(self, request: Request, run_id: str) -> HttpResponse:
-        """End a bulk that its canary has stopped: the rest of the runs are left alone. Needs `durable.operate_run`."""
-        return self.perform(request, run_id)
-
-    def act(self, run_id: str, given: dict[str, Any]) -> None:
-        """Stop."""
-        stop_here(run_id)
 
 
 class RestartView(ActionView):

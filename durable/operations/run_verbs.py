@@ -1,0 +1,303 @@
+"""The verbs on runs, each declared once.
+
+The pages of the admin, the endpoints of REST, the subcommands and bulks read them here. Made by hand are a replay from
+a place with its plan, a restart with changes, and messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.translation import gettext_lazy as _
+
+from durable.core.errors import RunNotFoundError
+from durable.core.location import MAX_LOCATION
+from durable.operations.audit import PERMISSIONS
+from durable.operations.bulk_decisions import go_on, stop_here
+from durable.operations.lifecycle import abandon, cancel, pause, recover, resume, take_stack, wake
+from durable.operations.replay import replay_failed
+from durable.operations.start import restart
+from durable.operations.verb import Flag, Subject, Text, Verb
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+RUN: Final = Subject(name="run", path="runs", metavar="ID", unknown=RunNotFoundError)
+
+LOCATION: Final = Text(
+    name="location",
+    longest=MAX_LOCATION,
+    does="Of the step; empty for all that run.",
+    on_shell="the attempt at this location only (default: all that run)",
+    default="",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunVerb(Verb):
+    """A verb on a run. `past` is what the command line says behind the number of runs, "" without a subcommand.
+
+    With `makes_run`, `call` takes the id of the new run as `as_id`, so that a page that is posted twice has one effect,
+    and returns the new run.
+    """
+
+    on: Subject = RUN
+    past: str = ""
+    alias: str = ""
+    makes_run: bool = False
+    confirm_title: StrPromise | None = None
+    confirm_many_title: StrPromise | None = None
+
+    @property
+    def confirm(self) -> StrPromise:
+        """The text of the button that applies the verb to one run: unlike the title never the word for going back."""
+        return self.confirm_title or self.title
+
+    @property
+    def confirm_many(self) -> StrPromise:
+        """The same for many runs."""
+        return self.confirm_many_title or self.title
+
+    @property
+    def flags(self) -> list[Flag]:
+        """The options that are yes or no."""
+        return [each for each in self.options if isinstance(each, Flag)]
+
+    @property
+    def takes_location(self) -> bool:
+        """Whether it may be about one step of the run."""
+        return LOCATION in self.options
+
+    def ticked(self, given: Mapping[str, Any]) -> dict[str, bool]:
+        """Return the flags that are ticked in a sent form, as `call` takes them."""
+        return {each.name: True for each in self.flags if given.get(each.name)}
+
+    @property
+    def permission(self) -> str:
+        """The permission, of the app durable, that the verb needs."""
+        return PERMISSIONS[self.action]
+
+
+#: In the order in which the command line has them.
+_ALL: Final = (
+    RunVerb(
+        action="recover",
+        word="recover",
+        command="recover",
+        alias="retry",
+        call=recover,
+        title=_("Recover"),
+        does=_(
+            "What made the run fail is tried again, with all its attempts, and the run goes on from there. What had "
+            "succeeded is not done again; what was compensated is."
+        ),
+        done=_("It goes on: what failed is tried again."),
+        over_rest="Continue a failed run: what made it fail is tried again. {needs}",
+        help="Continue failed runs: what made them fail is tried again. `retry` is an alias.",
+        past="recovered",
+    ),
+    RunVerb(
+        action="cancel",
+        word="cancel",
+        command="cancel",
+        call=cancel,
+        is_grave=True,
+        title=_("Cancel"),
+        confirm_title=_("Cancel the run"),
+        confirm_many_title=_("Cancel the runs"),
+        does=_("The run ends for good: at once if it waits, at its next operation if a worker has it."),
+        done=_("It is cancelled, or will be at its next operation."),
+        over_rest="End the run for good: a parked run at once, a running one at its next operation.\n\n{needs}",
+        help="End runs for good: parked ones at once, running ones at their next operation.",
+        past="cancelled, or asked to",
+        options=(
+            Flag(
+                name="rollback",
+                label=_("Compensate first"),
+                help=_(
+                    "The rollback handlers of its completed steps run, the newest first, before it ends. Children that "
+                    "were started with rollback=True are compensated at their places; other completed children stay."
+                ),
+                does="Compensate first.",
+                on_shell=(
+                    "undo what was done: compensate before it ends, and children that were started with rollback=True "
+                    "with it"
+                ),
+                default=False,
+            ),
+            Flag(
+                name="interrupt",
+                label=_("Interrupt the running step"),
+                help=_(
+                    "The attempts of steps that run now are abandoned, as at their timeouts. Otherwise the run ends when "
+                    "they have ended."
+                ),
+                does="Abandon the attempts of steps that run.",
+                on_shell="abandon the attempts of steps that run, instead of waiting for them",
+                default=False,
+            ),
+        ),
+    ),
+    RunVerb(
+        action="abandon",
+        word="abandon",
+        command="abandon",
+        call=abandon,
+        is_grave=True,
+        title=_("Abandon the attempt"),
+        does=_(
+            "The worker interrupts the step as its timeout would. The attempt has failed then, and the step's own policy "
+            "decides whether and when it is tried again. What the step has done elsewhere is not undone. A call that cannot be "
+            "interrupted goes on: after ten seconds the run is taken from the worker, and the next attempt may run beside it."
+        ),
+        done=_("The worker was asked to end the attempt: look again in a few seconds."),
+        over_rest=(
+            "Abandon the attempts of steps that run: the worker interrupts them as their timeouts would.\n\n"
+            "They have failed then, and the steps' own policies decide about the next attempts. {needs}"
+        ),
+        help="Abandon the attempts of steps that run now: their workers interrupt them as their timeouts would.",
+        past="asked to be abandoned",
+        options=(LOCATION,),
+    ),
+    RunVerb(
+        action="take_stack",
+        word="stack",
+        command="stack",
+        call=take_stack,
+        title=_("Ask for the stack"),
+        does=_(
+            "The worker answers with the stack of the step: the files, lines and functions in which it is at that moment. "
+            "The run goes on as it was."
+        ),
+        done=_("The worker was asked: it answers within a few seconds."),
+        help="Ask the workers of runs for the stacks of their steps.",
+        options=(LOCATION,),
+    ),
+    RunVerb(
+        action="wake",
+        word="wake",
+        command="wake",
+        call=wake,
+        title=_("Wake now"),
+        does=_(
+            "The run gets a pass now, and steps that wait for their next try are tried at once. Sleeps and deadlines "
+            "keep their time, unless you end the sleeps."
+        ),
+        done=_("It gets a pass now."),
+        over_rest=(
+            "Make the run due now and try steps in backoff at once; with `end_sleeps`, end its sleeps too.\n\n{needs}"
+        ),
+        help="Give runs a pass now, and try steps in backoff at once.",
+        past="woken",
+        options=(
+            Flag(
+                name="end_sleeps",
+                label=_("End its sleeps too"),
+                help=_("Sleeps that are under way count as slept; the code goes on as if they had passed."),
+                does="End its sleeps, and not only its backoffs.",
+                on_shell="end its sleeps too",
+                default=False,
+            ),
+        ),
+    ),
+    RunVerb(
+        action="pause",
+        word="pause",
+        command="pause",
+        call=pause,
+        title=_("Pause"),
+        does=_(
+            "The run stops until it is resumed: at once if it waits, at its next operation if a worker has it. "
+            "Deadlines go on running."
+        ),
+        done=_("It is paused, or will be at its next operation."),
+        over_rest=(
+            "Pause the run until it is resumed: a parked run at once, a running one at its next operation.\n\n{needs}"
+        ),
+        help="Stop runs until they are resumed.",
+        past="paused, or asked to",
+    ),
+    RunVerb(
+        action="resume",
+        word="resume",
+        command="resume",
+        call=resume,
+        title=_("Resume"),
+        does=_("The run goes on where it was paused."),
+        done=_("It goes on."),
+        over_rest="Continue a paused run. {needs}",
+        help="Let paused runs go on.",
+        past="resumed",
+    ),
+    RunVerb(
+        action="restart",
+        word="restart",
+        command="restart",
+        call=restart,
+        makes_run=True,
+        title=_("Start again"),
+        does=_(
+            "A new run of the same workflow begins with the same input, from the very start. This run stays as it is."
+        ),
+        done=_("A new run with the same input has begun; this is it."),
+        help="Start new runs of the same workflows with the same input; prints their ids.",
+        past="restarted",
+    ),
+    RunVerb(
+        action="replay",
+        word="replay",
+        command="replay-failed",
+        call=replay_failed,
+        makes_run=True,
+        title=_("Replay"),
+        does=_(
+            "A new run begins with the records of the failed one up to where it failed, and goes on from there. The "
+            "failed run stays as it is."
+        ),
+        done=_("A new run goes on from where this one failed; this is it."),
+        help="Replay failed runs from where they failed, as new runs; prints their ids.",
+        past="replayed",
+    ),
+    RunVerb(
+        action="go_on",
+        word="go-on",
+        command="go-on",
+        call=go_on,
+        title=_("Go on with the rest"),
+        does=_("The bulk applies its verb to the rest of its runs, and does not wait for them."),
+        done=_("It goes on with the rest."),
+        over_rest=(
+            "Continue a bulk that its canary has stopped with the rest of the runs, or with another canary.\n\n"
+            "Needs `durable.operate_run`, and the permission of the bulk's verb."
+        ),
+        help="Continue bulks that their canary has stopped, with the rest of their runs.",
+        past="continued",
+        options=(
+            Flag(
+                name="canary",
+                label=_("Try the next ones first"),
+                help=_("As many as before are tried alone. The bulk stops again if they fail too."),
+                does="Try the next runs alone first, as many as before.",
+                on_shell="try the next runs alone first, as many as before; stop if they fail",
+                default=False,
+            ),
+        ),
+    ),
+    RunVerb(
+        action="stop_here",
+        word="stop-here",
+        command="stop-here",
+        call=stop_here,
+        title=_("Stop here"),
+        does=_("The bulk ends. What it did stays done, and the rest of its runs are left alone."),
+        done=_("It has stopped; the rest of its runs are left alone."),
+        over_rest="End a bulk that its canary has stopped: the rest of the runs are left alone. {needs}",
+        help="End bulks that their canary has stopped; the rest of their runs are left alone.",
+        past="ended",
+    ),
+)
+RUN_VERBS: Final = {each.action: each for each in _ALL}
+#: The verbs that can be applied to many runs at once, as pages offer them.
+BULK_ACTIONS: Final = ("recover", "replay", "wake", "pause", "resume", "cancel")
