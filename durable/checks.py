@@ -429,7 +429,7 @@ def check_cachalot(**_: object) -> list[CheckMessage]:
     from cachalot.settings import cachalot_settings
     from cachalot.utils import is_cachable
 
-    from durable.inspection.pending_migrations import how_to_let_reads_through
+    from durable.inspection.database import how_to_let_reads_through
 
     if not cachalot_settings.CACHALOT_ENABLED or conf.DATABASE not in cachalot_settings.CACHALOT_DATABASES:
         return []

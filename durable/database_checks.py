@@ -33,7 +33,7 @@ NETWORK_ADVICE: Final = (
 @register(Tags.database)
 def check_server_isolation(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that sessions begin with READ COMMITTED: statements outside transactions use the server's default."""
-    from durable.inspection.pending_migrations import how_to_set_isolation, wrong_isolation
+    from durable.inspection.database import how_to_set_isolation, wrong_isolation
 
     level = wrong_isolation() if conf.DATABASE in (databases or ()) else None
     if level is None:
@@ -45,7 +45,7 @@ def check_server_isolation(databases: Sequence[str] | None = None, **_: object) 
 @register(Tags.database)
 def check_server_version(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that PostgreSQL is one of the versions that durable is tried with."""
-    from durable.inspection.pending_migrations import OLDEST_POSTGRES, too_old_server
+    from durable.inspection.database import OLDEST_POSTGRES, too_old_server
 
     version = too_old_server() if conf.DATABASE in (databases or ()) else None
     if version is None:
@@ -60,7 +60,7 @@ def check_server_version(databases: Sequence[str] | None = None, **_: object) ->
 @register(Tags.database)
 def check_cached_tables(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that no query cache answers in the place of durable's tables."""
-    from durable.inspection.pending_migrations import cached_tables, how_to_let_reads_through
+    from durable.inspection.database import cached_tables, how_to_let_reads_through
 
     try:
         found = cached_tables() if conf.DATABASE in (databases or ()) else []
@@ -75,7 +75,7 @@ def check_cached_tables(databases: Sequence[str] | None = None, **_: object) -> 
 @register(Tags.database)
 def check_routines(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
     """Check that the database's functions and triggers are those of the migrations."""
-    from durable.inspection.pending_migrations import how_to_migrate, wrong_routines
+    from durable.inspection.database import how_to_migrate, wrong_routines
 
     wrong = wrong_routines() if conf.DATABASE in (databases or ()) else []
     if not wrong:

@@ -124,7 +124,7 @@ def test_a_worker_loads_of_the_read_side_what_it_says_alone() -> None:
         "import sys; sys.argv = ['manage.py', 'durable_worker']; import django; django.setup();"
         "from durable.management.commands.durable_worker import Command;"
         "import durable.cli.console, durable.worker.health, durable.worker.process, durable.worker.supervisor;"
-        "import durable.inspection.pending_migrations;"
+        "import durable.inspection.database;"
         "Command().check(tags=Command.requires_system_checks);"
         "names = [each for each in sys.modules if each.startswith('durable.inspection.')];"
         "print(*sorted(each.removeprefix('durable.inspection.') for each in names))"

@@ -32,10 +32,9 @@ from durable.core.errors import (
 )
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection import activities_of_runs, explain_fully, possible_verbs
-from durable.inspection.children_notes import verb_note
+from durable.inspection.family import verb_note
 from durable.inspection.progress import open_keys_of_long
-from durable.inspection.refusals import told
-from durable.inspection.shell_command import command
+from durable.inspection.wording import command, told
 from durable.models import Run
 from durable.operations.audit import OperationDeniedError, acting_as, needed_by, revision
 from durable.operations.audited import UnseenRunError, audited

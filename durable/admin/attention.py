@@ -18,8 +18,8 @@ from durable.admin import charts
 from durable.admin.url_keys import as_key, url_maker
 from durable.conf import conf
 from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
+from durable.inspection.explain_states import misfits_of_failed, replay_check
 from durable.inspection.humanize import thousands
-from durable.inspection.misfits import misfits_of_failed, replay_check
 from durable.inspection.wording import cause_in_words
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, revision

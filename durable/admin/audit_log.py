@@ -38,9 +38,8 @@ from durable.inspection import StatementTimeoutError, reading
 from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.bulks import bulks_among
 from durable.inspection.humanize import printable, shortened, thousands
-from durable.inspection.refusals import told
-from durable.inspection.visibility import on_visible
-from durable.inspection.wording import outcome_in_words, source_in_words, verb_in_words, verb_title
+from durable.inspection.pagination import on_visible
+from durable.inspection.wording import outcome_in_words, source_in_words, told, verb_in_words, verb_title
 from durable.models import OperatorAction
 from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 

@@ -24,15 +24,13 @@ from durable.conf import conf
 from durable.core.bulk_runs import BULK as BULK_RUN
 from durable.core.ids import new_id
 from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
-from durable.inspection.bulk_causes import CauseOfBulk, causes_among
 from durable.inspection.bulks import FailedAgain, find_bulk
-from durable.inspection.failed_places import failed_places
+from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
 from durable.inspection.family import FailedChildren
+from durable.inspection.forks import failed_places
 from durable.inspection.humanize import thousands
-from durable.inspection.repetitions import count_repeated
 from durable.inspection.runs import settle_roots
-from durable.inspection.shell_command import command
-from durable.inspection.wording import cause_in_words, state_in_words
+from durable.inspection.wording import cause_in_words, command, state_in_words
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as

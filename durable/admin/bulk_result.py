@@ -15,11 +15,9 @@ from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.core.records import ENDED
 from durable.inspection import explain, possible_verbs
-from durable.inspection.bulks import BulkSummary, failed_again, refusals
-from durable.inspection.failed_places import failed_places
-from durable.inspection.order_words import order_words
-from durable.inspection.shell_command import command
-from durable.inspection.wording import verb_title
+from durable.inspection.bulks import BulkSummary, failed_again, order_words, refusals
+from durable.inspection.forks import failed_places
+from durable.inspection.wording import command, verb_title
 from durable.models.run import RunQuerySet
 from durable.operations.audit import PERMISSIONS
 from durable.operations.run_verbs import RUN_VERBS

@@ -27,10 +27,10 @@ from durable.inspection import (
     spread_of,
 )
 from durable.inspection.causes import BARS, WIDTH
-from durable.inspection.failed_places import failed_places
 from durable.inspection.family import has_children
-from durable.inspection.holds import held_workflows
-from durable.inspection.shell_command import command
+from durable.inspection.forks import failed_places
+from durable.inspection.queues import held_workflows
+from durable.inspection.wording import command
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, note, unmute
 

@@ -10,8 +10,7 @@ from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_key
 from durable.inspection import pretty
 from durable.inspection.comparison import compare_runs
-from durable.inspection.shell_command import command
-from durable.inspection.wording import display_location
+from durable.inspection.wording import command, display_location
 from durable.models import Run
 
 _CUT = 1_000  # characters of an output

@@ -17,7 +17,7 @@ from durable.admin.forms import EditInputForm
 from durable.core.ids import new_id
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection import reading
-from durable.inspection.editable_input import EditableInput, recorded_input, shown_arguments
+from durable.inspection.payloads import EditableInput, recorded_input, shown_arguments
 from durable.models import Run
 from durable.operations.audit import acting_as
 from durable.operations.edited_input import arguments_of

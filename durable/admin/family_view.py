@@ -10,9 +10,8 @@ from urllib.parse import urlencode
 from durable.admin.attention import children_url
 from durable.admin.base import AdminPages
 from durable.core.records import RunState
-from durable.inspection.family import FamilyCounts, GroupCounts, is_child, list_children, list_parents
+from durable.inspection.family import FamilyCounts, GroupCounts, is_child, list_children, list_parents, recovered_later
 from durable.inspection.humanize import thousands
-from durable.inspection.later_recoveries import recovered_later
 from durable.models import Run
 from durable.models.run import RunQuerySet
 

@@ -21,10 +21,9 @@ from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
 from durable.core.records import RunState
 from durable.inspection import RunCriteria
-from durable.inspection.refusals import told
-from durable.inspection.run_tags import split_tags
+from durable.inspection.run_facts import split_tags
 from durable.inspection.runs import hides_alerts
-from durable.inspection.wording import cause_in_words, state_in_words
+from durable.inspection.wording import cause_in_words, state_in_words, told
 from durable.models import Cause
 
 SINCE: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}

@@ -19,7 +19,7 @@ from durable.core.duration import later, parse_duration
 from durable.core.errors import MessageNotAcceptedError
 from durable.core.ids import MAX_ID, MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
-from durable.inspection.refusals import told
+from durable.inspection.wording import told
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
 from durable.operations.verb import Flag, Number, Option, Text, Until, Verb

@@ -16,8 +16,7 @@ from durable.admin.base import AdminPages
 from durable.admin.rates_page import rate_rows
 from durable.admin.url_keys import as_id
 from durable.inspection.humanize import span
-from durable.inspection.rates import list_rates
-from durable.inspection.slots import LimitKeySummary, LimitSummary, list_limits, slots_of
+from durable.inspection.limits import LimitKeySummary, LimitSummary, list_limits, list_rates, slots_of
 from durable.models import Slot
 
 _MOST: Final = 999_999

@@ -34,12 +34,12 @@ from durable.inspection import (
     parse_search,
     paused_of,
 )
-from durable.inspection.failed_places import failed_places
+from durable.inspection.actions import list_views
+from durable.inspection.forks import failed_places
 from durable.inspection.humanize import thousands
-from durable.inspection.refusals import told
-from durable.inspection.run_tags import Tag, names_of_tags, tags_of
+from durable.inspection.run_facts import Tag, names_of_tags, tags_of
 from durable.inspection.runs import WINDOW, settle_roots
-from durable.inspection.saved_views import list_views
+from durable.inspection.wording import told
 from durable.models import Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients

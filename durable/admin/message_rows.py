@@ -11,7 +11,7 @@ from durable.admin.payload_view import PayloadView, payload_title, view_of
 from durable.core.location import unescape
 from durable.core.places import of_message
 from durable.inspection import inbox, newest_messages, payload
-from durable.inspection.size_limit import TooLarge, read_within
+from durable.inspection.payloads import TooLarge, read_within
 from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 

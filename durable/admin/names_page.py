@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 
 from durable.admin.base import AdminPages
 from durable.inspection import find_names
-from durable.inspection.names import KINDS
+from durable.inspection.workflows import KINDS
 
 _MOST_TEXT = 200  # characters
 

@@ -23,7 +23,7 @@ from durable.inspection import (
     worker_overview,
 )
 from durable.inspection.causes import MOST, further_causes
-from durable.inspection.counts import CAP, count_everyone
+from durable.inspection.workflows import STATE_CAP, count_everyone
 
 CAUSES: Final = 10  # that the overview and the admin's index show in full
 FEWER: Final = 5  # that the index shows in full if there are further ones, so that these are on the first screen too
@@ -91,7 +91,7 @@ def context(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "failed": states["failed"],
         "states": [(state, count, f"?{urlencode({'state': state, **everyone})}") for state, count in states.items()],
         "has_children": has_children,
-        "count_cap": CAP,
+        "count_cap": STATE_CAP,
         "may": {each: access.may(request, each) for each in ("view_payload", "operate_run")},
         "charts": ended_charts(now, site=site, everyone=everyone),
         "workers": workers,

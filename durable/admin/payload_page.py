@@ -29,8 +29,7 @@ from durable.core.location import unescape
 from durable.core.places import Place, of_message
 from durable.inspection import Count, payload, read_entry_detail
 from durable.inspection.humanize import printable
-from durable.inspection.payload_text import PART, PayloadText
-from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
+from durable.inspection.payloads import PAGE_BYTES, PART, PayloadText, TooLarge, read_within
 from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 

@@ -13,8 +13,7 @@ from django.utils.translation import pgettext_lazy
 
 from durable.admin.base import AdminPages
 from durable.inspection.humanize import byte_size, thousands
-from durable.inspection.payload_text import Fold, PayloadText, folded
-from durable.inspection.size_limit import TooLarge
+from durable.inspection.payloads import Fold, PayloadText, TooLarge, folded
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise

@@ -19,7 +19,7 @@ from durable.inspection import QueueSummary, explain, list_queues, worker_overvi
 from durable.inspection.explanation import LATE
 from durable.inspection.humanize import span
 from durable.inspection.queues import WINDOW
-from durable.inspection.shell_command import worker_command
+from durable.inspection.wording import worker_command
 from durable.models import Run
 
 OLDEST = 10  # due runs on the page of a queue

@@ -17,7 +17,7 @@ from durable.admin.base import AdminPages
 from durable.core.rate_counts import SECONDS
 from durable.core.rates import LimitClosing
 from durable.inspection.humanize import thousands
-from durable.inspection.rates import RateKeySummary, RateSummary, list_rates, reservations_of
+from durable.inspection.limits import RateKeySummary, RateSummary, list_rates, reservations_of
 from durable.models import Reservation
 
 

@@ -21,9 +21,7 @@ from durable.core.ids import new_id
 from durable.core.records import EntryKind
 from durable.inspection import reading
 from durable.inspection.humanize import thousands
-from durable.inspection.refusals import told
-from durable.inspection.shell_command import command
-from durable.inspection.wording import display_location
+from durable.inspection.wording import command, display_location, told
 from durable.models import Entry, Run
 from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan

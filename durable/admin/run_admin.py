@@ -45,8 +45,8 @@ from durable.admin import (
 )
 from durable.admin.base import AdminPages
 from durable.admin.zone import viewers_zone
-from durable.inspection.refusals import told
-from durable.inspection.time_limit import StatementTimeoutError, reading
+from durable.inspection.database import StatementTimeoutError, reading
+from durable.inspection.wording import told
 from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW

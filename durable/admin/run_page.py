@@ -33,19 +33,23 @@ from durable.inspection import (
     progress_of,
     written,
 )
-from durable.inspection.causes import cause_of
-from durable.inspection.failed_branches import first_failed_branch
+from durable.inspection.bulks import order_words
+from durable.inspection.causes import cause_of, runs_that_repeat
 from durable.inspection.family import FamilyCounts, count_children
-from durable.inspection.keys import key_note, key_of
-from durable.inspection.limits import limits_of, work_words
-from durable.inspection.order_words import order_words
-from durable.inspection.ranks import rank_of, rank_words, share_words
-from durable.inspection.repetitions import runs_that_repeat
+from durable.inspection.forks import first_failed_branch
+from durable.inspection.run_facts import (
+    key_note,
+    key_of,
+    limits_of,
+    rank_of,
+    rank_words,
+    share_words,
+    tags_of,
+    work_words,
+)
 from durable.inspection.run_logs import newest_line
-from durable.inspection.run_tags import tags_of
 from durable.inspection.schedules import tick_of
-from durable.inspection.shell_command import command
-from durable.inspection.wording import display_location
+from durable.inspection.wording import command, display_location
 from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS

@@ -40,8 +40,8 @@ from durable.inspection import (
 from durable.inspection.actions import detail_without_runs
 from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
+from durable.inspection.payloads import TooLarge, read_within
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
-from durable.inspection.size_limit import TooLarge, read_within
 from durable.inspection.undone import handler_attempts
 from durable.models import Attempt, Entry, LogLine, OperatorAction, Run
 from durable.models.run import RunQuerySet

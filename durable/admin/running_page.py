@@ -11,10 +11,8 @@ from django.utils.translation import gettext as _
 from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.inspection import ActivityPage, InvalidCursorError, activities_of, list_activities, pretty, read_stack
-from durable.inspection.refusals import told
-from durable.inspection.saves import saved_by
-from durable.inspection.shell_command import command
-from durable.inspection.wording import display_location
+from durable.inspection.activities import saved_by
+from durable.inspection.wording import command, display_location, told
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:

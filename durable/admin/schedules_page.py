@@ -18,7 +18,7 @@ from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.inspection.payloads import payload, pretty
 from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
-from durable.inspection.shell_command import command
+from durable.inspection.wording import command
 from durable.models import Schedule, Tick
 from durable.operations.audit import needed_by
 from durable.operations.catalogue import SCHEDULE, VERBS

@@ -22,8 +22,8 @@ from durable.core.location import unescape
 from durable.core.message_types import MessageTypes
 from durable.core.records import EntryKind
 from durable.inspection import awaited_queues
-from durable.inspection.former_messages import former_messages
-from durable.inspection.shell_command import command
+from durable.inspection.payloads import former_messages
+from durable.inspection.wording import command
 from durable.inspection.workflow_code import declared_messages
 from durable.models import Entry, QueueMessage, Run
 from durable.operations.audit import acting_as

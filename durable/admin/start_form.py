@@ -17,7 +17,7 @@ from durable.core.duration import parse_duration
 from durable.core.ids import check_key, new_id
 from durable.core.priorities import check_share, check_weight, head_start
 from durable.core.rates import rate_wanted
-from durable.inspection.run_tags import checked_tags, read_tag
+from durable.inspection.run_facts import checked_tags, read_tag
 from durable.notifier import redis_clients
 from durable.operations.start_options import START_OPTIONS
 

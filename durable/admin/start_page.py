@@ -20,9 +20,9 @@ from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
 from durable.inspection import find_hold
-from durable.inspection.shell_command import command
+from durable.inspection.wording import command
 from durable.inspection.workflow_code import WorkflowCode, code_of
-from durable.inspection.workflow_names import workflow_of
+from durable.inspection.workflows import workflow_of
 from durable.notifier import redis_clients
 from durable.operations.audit import acting_as
 

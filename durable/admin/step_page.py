@@ -20,8 +20,7 @@ from durable.inspection import (
     redacted_error,
     redacted_traceback,
 )
-from durable.inspection.shell_command import command
-from durable.inspection.wording import display_location, kind_in_words
+from durable.inspection.wording import command, display_location, kind_in_words
 from durable.models import Entry, Run
 from durable.operations.audit import PERMISSIONS
 

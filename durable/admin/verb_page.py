@@ -22,8 +22,8 @@ from durable.admin.forms import ActForm, form_of, name_of
 from durable.admin.url_keys import as_id
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
-from durable.inspection.rates import own_closing_of
-from durable.inspection.shell_command import command
+from durable.inspection.limits import own_closing_of
+from durable.inspection.wording import command
 from durable.operations import catalogue, holds, limits, rates
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 from durable.operations.schedules import verbs as schedules

@@ -11,7 +11,7 @@ from durable.admin import access, action_page, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of
 from durable.inspection import reading
-from durable.inspection.saved_views import list_views
+from durable.inspection.actions import list_views
 from durable.operations.saved_views import delete_view, save_view
 
 

@@ -20,7 +20,6 @@ from durable.definitions import Workflow
 from durable.inspection import find_hold, worker_overview
 from durable.inspection.humanize import decimal, span
 from durable.inspection.workflow_code import code_of, source_of
-from durable.inspection.workflow_names import workflow_of
 from durable.inspection.workflows import (
     CAP,
     OPEN,
@@ -28,6 +27,7 @@ from durable.inspection.workflows import (
     builds_in_flight,
     list_workflows,
     workflow_causes,
+    workflow_of,
     workflow_stats,
 )
 

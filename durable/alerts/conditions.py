@@ -18,7 +18,7 @@ from durable.core.causes import ROLLBACK, place_of
 from durable.inspection import RunningStep, hung_steps, list_causes, worker_overview
 from durable.inspection.humanize import plural
 from durable.inspection.schedules import count_ticks, late_schedules
-from durable.inspection.shell_command import worker_command
+from durable.inspection.wording import worker_command
 from durable.models import Cause, Failure
 
 #: An alert is sent for a cause that has made a run fail within this time, and not for older failures.

@@ -37,8 +37,8 @@ from durable.core.errors import (
     StaleRunError,
     StartRefusedError,
 )
+from durable.inspection.database import StatementTimeoutError, is_statement_timeout
 from durable.inspection.pagination import InvalidCursorError
-from durable.inspection.time_limit import StatementTimeoutError, is_statement_timeout
 from durable.operations.idempotency import KeyReusedError
 
 CONTENT_TYPE: Final = "application/problem+json"

@@ -9,7 +9,7 @@ from durable.api.serializers.runs import error_of
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind
 from durable.inspection import payload
-from durable.inspection.entry_facts import entry_facts, whole_data
+from durable.inspection.entry_detail import entry_facts, whole_data
 from durable.models import Attempt, Entry, QueueMessage, Run
 
 

@@ -18,7 +18,7 @@ from durable.cli.output import FORMATS, Output
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
-from durable.inspection.run_tags import read_tag
+from durable.inspection.run_facts import read_tag
 from durable.operations.verb import Flag, Number, Option, Until
 
 _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most

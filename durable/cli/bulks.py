@@ -14,9 +14,8 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import explain, reading
-from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, refusals
-from durable.inspection.order_words import order_words
-from durable.inspection.shell_command import command
+from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
+from durable.inspection.wording import command
 from durable.operations import bulk
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS

@@ -32,11 +32,10 @@ from durable.inspection import (
     wrong_isolation,
     wrong_routines,
 )
-from durable.inspection.capped_counts import Count
+from durable.inspection.counting import Count
 from durable.inspection.humanize import plural, relative, span
-from durable.inspection.rates import unused_rates
+from durable.inspection.limits import unused_limits, unused_rates
 from durable.inspection.schedules import count_ticks, gone_schedules
-from durable.inspection.slot_troubles import unused_limits
 from durable.notifier import sweep_heartbeat
 from durable.operations.schedules.sync import differences
 

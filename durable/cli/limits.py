@@ -13,7 +13,7 @@ from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import reading
 from durable.inspection.humanize import span
-from durable.inspection.slots import LimitSummary, list_limits
+from durable.inspection.limits import LimitSummary, list_limits
 
 
 def _configure(parser: ArgumentParser) -> None:

@@ -26,7 +26,7 @@ from durable.core.priorities import check_share, check_weight, ranking_of
 from durable.core.tags import check_tags
 from durable.declared_limits import check_defined
 from durable.inspection import jsonable, payload, redacted, redacted_error
-from durable.inspection.run_tags import checked_tags
+from durable.inspection.run_facts import checked_tags
 from durable.operations import StartRequest
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS

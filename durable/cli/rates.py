@@ -13,7 +13,7 @@ from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import reading
 from durable.inspection.humanize import moment
-from durable.inspection.rates import RateKeySummary, RateSummary, list_rates
+from durable.inspection.limits import RateKeySummary, RateSummary, list_rates
 
 
 def _configure(parser: ArgumentParser) -> None:

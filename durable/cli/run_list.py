@@ -33,9 +33,9 @@ from durable.inspection import (
     redacted_error,
     state_word,
 )
-from durable.inspection.failed_places import failed_places
+from durable.inspection.forks import failed_places
 from durable.inspection.humanize import relative
-from durable.inspection.run_tags import checked_tags
+from durable.inspection.run_facts import checked_tags
 from durable.inspection.runs import hides_alerts, settle_roots
 from durable.models import Run
 

@@ -46,13 +46,13 @@ from durable.inspection import (
     work_words,
     written,
 )
+from durable.inspection.activities import saved_by
 from durable.inspection.family import count_children, family_data, list_parents
 from durable.inspection.humanize import plural, span, until
-from durable.inspection.rates import refusal_of
-from durable.inspection.run_tags import tags_data, tags_of
-from durable.inspection.saves import saved_by
+from durable.inspection.limits import refusal_of
+from durable.inspection.run_facts import tags_data, tags_of
 from durable.inspection.schedules import tick_data, tick_of
-from durable.inspection.shell_command import command
+from durable.inspection.wording import command
 from durable.models import Run
 
 # -- show

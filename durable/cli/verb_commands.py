@@ -36,8 +36,7 @@ from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
 from durable.core.errors import BulkCountError
 from durable.inspection import Filtered, RunCriteria
-from durable.inspection.children_notes import verb_note
-from durable.inspection.family import FailedChildren
+from durable.inspection.family import FailedChildren, verb_note
 from durable.inspection.humanize import plural
 from durable.inspection.undone import Undone, undone_steps
 from durable.models import Run

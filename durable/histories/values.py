@@ -29,7 +29,7 @@ from durable.core.records import EntryRecord, Message, RunRecord
 from durable.core.tag_entries import with_new_values
 from durable.core.tags import MAX_VALUE
 from durable.inspection import redacted
-from durable.inspection.plain_data import to_plain
+from durable.inspection.payloads import to_plain
 
 #: What reads values that were decrypted or redacted.
 PLAIN: Final = JsonCodec(max_bytes=sys.maxsize)

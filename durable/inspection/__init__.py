@@ -5,7 +5,7 @@ count has a stated cap, and no query reads more as the tables grow. `payloads` a
 surfaces check who may see them. A surface that limits which runs a user sees passes a queryset as `within`.
 
 The public names are those of `public_names`, which is loaded at the first use of one: a worker needs a few words from
-here (`humanize`, `wording`, `pending_migrations`) and none of the rest, which is a tenth of its start.
+here (`humanize`, `wording`, `database`) and none of the rest, which is a tenth of its start.
 """
 
 from __future__ import annotations

@@ -1,22 +1,30 @@
-"""The audit log, searched: by run, bulk, person, verb, outcome, reason and time.
+"""Operators' verbs: the audit log, searched, marks on a run's axis of time, the verbs that a state allows, saved views.
 
 A search by run, bulk, user or time follows an index. Any other condition is looked for among a bounded number of rows,
 the newest ones before the end of the wanted time.
+
+For display, not for decisions: the verb itself decides again, under the run's lock.
+`durable.operations.audit.PERMISSIONS` has the permission that each verb needs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.db import router
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from durable.conf import conf
-from durable.inspection.visibility import on_visible
-from durable.models import OperatorAction
+from durable.core.bulk_runs import is_stopped
+from durable.core.records import ENDED, Request, RunState
+from durable.inspection.humanize import shortened
+from durable.inspection.pagination import on_visible
+from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
 
 WINDOW: Final = 100_000  # rows that are searched if no index serves a condition
@@ -121,3 +129,81 @@ def detail_without_runs(action: OperatorAction) -> str:
     if action.outcome not in _TELLING:
         return ""
     return action.detail.partition(_STARTED)[0].rstrip(", ")
+
+
+_INTERNAL = "durable."  # workflows of durable itself, such as a bulk operation
+_WITH_WORKER = (RunState.RUNNING, RunState.ROLLING_BACK)
+_ALIVE = (RunState.PENDING, RunState.SLEEPING, RunState.RUNNING)
+
+
+def possible_verbs(run: Run) -> tuple[str, ...]:
+    """Return the verbs that fit the run's current state, in the order in which an operator is likely to want them."""
+    is_asked_to_pause = run.pending_request == Request.PAUSE
+    is_asked_to_cancel = run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK)
+    is_internal = run.workflow.startswith(_INTERNAL)
+    is_stopped_bulk = is_stopped(run.workflow, run.state, run.waiting_for)
+    is_compensating = bool(run.state_after_rollback) or run.state == RunState.ROLLING_BACK
+    possible = {
+        "go_on": is_stopped_bulk,
+        "stop_here": is_stopped_bulk,
+        "recover": run.state == RunState.FAILED,
+        "resume": run.state == RunState.PAUSED or is_asked_to_pause,
+        "wake": run.state in (*_ALIVE, RunState.ROLLING_BACK),
+        "send": run.state not in ENDED and not is_internal,
+        "pause": run.state in (*_ALIVE, RunState.ROLLING_BACK) and not is_asked_to_pause,
+        "cancel": run.state in (*_ALIVE, RunState.PAUSED) and not is_compensating and not is_asked_to_cancel,
+        "abandon": run.state in _WITH_WORKER
+        and run.lease_expires_at is not None,  # the activities say whether a step runs
+        "replay": run.started_at is not None
+        and not is_internal,  # the plan says whether a replay from a certain step is possible
+        "restart": not is_internal,
+    }
+    return tuple(verb for verb, is_possible in possible.items() if is_possible)
+
+
+_MOST: Final = 50
+_AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the end of the run
+_DONE: Final = {
+    "recover": gettext_lazy("recovered by %(who)s"),
+    "wake": gettext_lazy("woken by %(who)s"),
+    "pause": gettext_lazy("paused by %(who)s"),
+    "resume": gettext_lazy("resumed by %(who)s"),
+    "cancel": gettext_lazy("cancelled by %(who)s"),
+    "replay": gettext_lazy("replayed by %(who)s"),
+    "send": gettext_lazy("sent a message by %(who)s"),
+    "worker_died": gettext_lazy("worker %(who)s died"),
+    "taken_over": gettext_lazy("taken over by %(who)s"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """An operator's verb on the run: "recovered by ada: the bank is back"."""
+
+    title: str
+    at: datetime
+
+
+def read_marks(run: Run, now: datetime) -> list[Mark]:
+    """Return what operators did to the run before its end, in order, at most 50; one statement."""
+    found = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id, outcome="done", action__in=list(_DONE))
+    before = (run.finished_at or now) + _AT_ONCE
+    chosen = found.filter(created_at__lte=before).order_by("created_at", "id")[:_MOST]
+    return [Mark(title=_title(each), at=each.created_at) for each in chosen]
+
+
+def _title(action: OperatorAction) -> str:
+    title = str(_DONE[action.action]) % {"who": action.actor_label or action.source}
+    if not action.reason:
+        return title
+    return _("%(title)s: %(reason)s") % {"title": title, "reason": shortened(action.reason)}
+
+
+MOST: Final = 100
+
+
+def list_views(owner_key: str, *, with_shared: bool = True) -> list[SavedView]:
+    """Return the user's own views and the shared ones by name, at most `MOST`. One statement along two indexes."""
+    wanted = Q(owner_key=owner_key) | Q(is_shared=True) if with_shared else Q(owner_key=owner_key)
+    found = SavedView.objects.using(conf.DATABASE).filter(wanted)
+    return list(found.order_by("name", "pk")[:MOST])

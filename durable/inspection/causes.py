@@ -1,27 +1,47 @@
-"""Failed runs by cause: the newest first, with their number, their workflows and when they failed.
+"""Failed runs by cause, with what findings and bulks need of each, and the runs that repeat a failed one.
 
 Reads the tables that are written when a run fails. A constant number of statements, each count and each sample with a
 cap. A pattern is text of an error's message, so it is redacted, and surfaces ask for `view_payload`.
+
+Reads the newest `NEWEST` failed runs and says so if there are more.
+
+A failed run stays failed when another run repeats it. To recover it too may do once more what that run has done.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
-from django.db.models import DateTimeField, F, Func, IntegerField, OuterRef, QuerySet, Subquery, TextField, Value
-from django.db.models.functions import Cast
+from django.db.models import Count as models_Count
+from django.db.models import (
+    DateTimeField,
+    Exists,
+    F,
+    Func,
+    IntegerField,
+    OuterRef,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+)
+from django.db.models.functions import Cast, Substr
+from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, pattern_of
 from durable.core.records import RunState
-from durable.inspection.capped_counts import Count, count_capped, tally
-from durable.inspection.of_each import Key, OfEach
+from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
+from durable.inspection.counting import Count, Key, OfEach, count_capped, tally
+from durable.inspection.humanize import printable, thousands
+from durable.inspection.pagination import visible_failures
 from durable.inspection.payloads import redacted
-from durable.inspection.visible_failures import visible_failures
 from durable.models import Build, Cause, CauseBuild, Failure, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
@@ -107,7 +127,7 @@ def list_causes(
     `muted` limits them to muted ones, or to the others. At most four statements.
 
     `within` limits the runs, for example to those that a user may see. Their failures are looked for in a window
-    (`durable.inspection.visible_failures`), and all numbers are of runs that are still failed. At most five statements.
+    (`durable.inspection.pagination`), and all numbers are of runs that are still failed. At most five statements.
     """
     if within is not None:
         return _within(within, now, muted, most)
@@ -379,3 +399,228 @@ def _redacted_pattern(cause: Any, run: Run | None) -> str:
     if run is None or run.error is None or cause.place.endswith(ROLLBACK):
         return HIDDEN_PATTERN
     return pattern_of(str(redacted(run.workflow, "error", run.error.message)))
+
+
+NEWEST: Final = 1_000  # failed runs that are read
+_BEGINNING = 400  # characters of an error's column, without its traceback: the type, and most messages
+# A JSON text, possibly incomplete: the column may be cut off within the text, even in the middle of an escape.
+_TEXT = r'"((?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*)'
+_TYPE = re.compile(rf'^\{{"type": {_TEXT}')
+_MESSAGE = re.compile(rf'"message": {_TEXT}')
+_WHOLE_MESSAGE = re.compile(rf'"message": {_TEXT}"')
+_TOO_LONG = "(a long message: see the run)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRun:
+    """The columns of a failed run that findings need.
+
+    `is_stuck`: the run stopped in the middle of its compensation. `is_mistake`: a mistake in its workflow's code
+    stopped it. `is_compensated`: its steps were undone. `is_repeated`: another run repeats it, where
+    that was asked.
+    """
+
+    id: str
+    workflow: str
+    location: str
+    error_type: str
+    message: str
+    is_stuck: bool
+    is_mistake: bool
+    is_compensated: bool
+    is_repeated: bool
+    created_at: datetime
+    finished_at: datetime
+    change_seq: int
+    pending_request: str
+    state_after_rollback: str
+
+    @property
+    def state(self) -> str:
+        """The run's state."""
+        return RunState.FAILED
+
+
+def failed_runs(within: RunQuerySet | None = None, *, with_repeated: bool = False) -> list[FailedRun]:
+    """Return the newest failed runs, at most `NEWEST`; one statement.
+
+    `with_repeated`: look for runs that repeat them.
+    """
+    repeats = Run.objects.using(conf.DATABASE).filter(replay_of=OuterRef("pk"))
+    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    found = runs.filter(state=RunState.FAILED.value).newest_first()
+    columns = (
+        *("id", "workflow", "origins", "state_after_rollback", "created_at", "finished_at"),
+        *("change_seq", "pending_request"),
+    )
+    read = {
+        "is_repeated": Exists(repeats) if with_repeated else Value(value=False),
+        "stored_summary": Substr("summary", 1, KIND_LENGTH),
+        "beginning": Substr("error", 1, _BEGINNING),
+    }
+    rows = found.annotate(**read).values_list(*columns, *read)[:NEWEST]
+    return [
+        FailedRun(
+            id=run_id,
+            workflow=workflow,
+            location=origins[0] if origins else "",
+            error_type=_read(_TYPE, beginning),
+            message=_message(workflow, beginning),
+            is_stuck=bool(ends_in) or kind_of_stored(summary) is SummaryKind.HANDLER_FAILED,
+            is_mistake=kind_of_stored(summary) is SummaryKind.STOPPED_BY_MISTAKE,
+            is_compensated=kind_of_stored(summary) is SummaryKind.COMPENSATED,
+            is_repeated=is_repeated,
+            created_at=created_at,
+            finished_at=finished_at,
+            change_seq=change_seq,
+            pending_request=request,
+            state_after_rollback=ends_in,
+        )
+        for run_id, workflow, origins, ends_in, created_at, finished_at, *seen, is_repeated, summary, beginning in rows
+        for change_seq, request in [seen]
+    ]
+
+
+def _message(workflow: str, beginning: str | None) -> str:
+    """Return the message, redacted.
+
+    The hook gets whole messages: a part may not contain the text that shows what to hide.
+    """
+    if conf.REDACT and beginning is not None and _WHOLE_MESSAGE.search(beginning) is None:
+        return _TOO_LONG
+    return str(redacted(workflow, "error", _read(_MESSAGE, beginning)))
+
+
+def _read(pattern: re.Pattern[str], beginning: object) -> str:
+    """Return one text of an error's column, or ""."""
+    match = pattern.search(beginning) if isinstance(beginning, str) else None
+    return "" if match is None else printable(json.loads(f'"{match.group(1)}"'))
+
+
+_MOST: Final = 10_000  # failed runs whose causes are counted
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseOfBulk:
+    """A cause, and the number of selected runs that are failed because of it.
+
+    The last one may be the rest: `fingerprint` is "" then, and `place` says so.
+    """
+
+    fingerprint: str
+    place: str
+    error_type: str
+    number: int
+
+
+@runtime_checkable
+class WithFailures(Protocol):
+    """A selection that can tell its failed runs."""
+
+    def failed(self) -> Sequence[tuple[QuerySet[Any], bool]]:
+        """Return the selected runs that are failed, as disjoint querysets, or their failures instead.
+
+        With each is said whether it is a window: more runs may be behind it.
+        """
+
+
+def causes_among(selection: Any, states: frozenset[str]) -> list[CauseOfBulk]:
+    """Return the causes of the selected runs if failed ones are among `states`, the most frequent first.
+
+    Counts up to `_MOST` runs. One statement for each index that the selection follows, and one for the causes.
+    """
+    if RunState.FAILED not in states or not isinstance(selection, WithFailures):
+        return []
+    numbers: Counter[int] = Counter()
+    found = [rows for rows, _ in selection.failed()]
+    for of_cause in tally([rows for rows in found if rows.model is Failure], "cause_id", _MOST):
+        numbers.update(of_cause)
+    for runs in (rows for rows in found if rows.model is Run):
+        failures = Failure.objects.using(conf.DATABASE).filter(is_open=True, run__in=runs.values("pk")[:_MOST])
+        numbers.update(dict(failures.order_by().values_list("cause").annotate(models_Count("pk"))))
+    named = numbers.most_common(_NAMED)
+    causes = Cause.objects.using(conf.DATABASE).in_bulk([key for key, _ in named])
+    rows = [
+        CauseOfBulk(
+            fingerprint=causes[key].fingerprint,
+            place=causes[key].place,
+            error_type=causes[key].error_type,
+            number=number,
+        )
+        for key, number in named
+        if key in causes
+    ]
+    rest = len(numbers) - len(named)
+    if rest:
+        others = numbers.total() - sum(number for _, number in named)
+        rows.append(
+            CauseOfBulk(
+                fingerprint="",
+                place=ngettext("%(number)d other cause", "%(number)d other causes", rest) % {"number": rest},
+                error_type="",
+                number=others,
+            )
+        )
+    return rows
+
+
+_MOST_SHOWN: Final = 3
+_EXAMINED: Final = 1_000  # failed runs of each index that a selection follows
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """How many runs of a selection have been repeated by others; with `is_partial`, at least so many."""
+
+    number: int
+    is_partial: bool
+
+    @property
+    def note(self) -> str:
+        """All of it in sentences."""
+        if self.is_partial:
+            text = ngettext(
+                "At least %(number)s of them was repeated by another run already: what is left of it would be done a second time.",
+                "At least %(number)s of them were repeated by other runs already: what is left of them would be done a second time.",
+                self.number,
+            )
+        else:
+            text = ngettext(
+                "%(number)s of them was repeated by another run already: what is left of it would be done a second time.",
+                "%(number)s of them were repeated by other runs already: what is left of them would be done a second time.",
+                self.number,
+            )
+        return text % {"number": thousands(self.number)}
+
+
+def runs_that_repeat(run: Run, within: RunQuerySet | None = None) -> Sequence[Run]:
+    """Return the newest runs that repeat a failed run; one statement, none for a run that has not failed."""
+    if run.state != RunState.FAILED:
+        return []
+    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    found = runs.filter(replay_of=run).only("id", "workflow", "state", "summary", "created_at").order_by()
+    return sorted(found[: _MOST_SHOWN * 10], key=lambda each: (each.created_at, each.id), reverse=True)[:_MOST_SHOWN]
+
+
+def count_repeated(selection: Any, states: frozenset[str], within: RunQuerySet | None = None) -> Repeated | None:
+    """Return how many failed runs of a selection were repeated, None for none, if failed ones are among `states`.
+
+    Looks at the first 1,000 failed runs along each index that the selection follows: one statement for each.
+    """
+    if RunState.FAILED not in states or not isinstance(selection, WithFailures):
+        return None
+    number, is_partial = 0, False
+    for rows, is_window in selection.failed():
+        ids = list(_ids(rows)[: _EXAMINED + 1])
+        runs = Run.objects.using(conf.DATABASE) if within is None else within
+        repeats = runs.filter(replay_of__in=ids[:_EXAMINED]).order_by()
+        number += repeats.values("replay_of").distinct().count() if ids else 0
+        is_partial |= is_window or len(ids) > _EXAMINED
+    return Repeated(number, is_partial) if number else None
+
+
+def _ids(rows: QuerySet[Any]) -> QuerySet[Any]:
+    if not rows.query.order_by:  # the order of the model would read all of them
+        rows = rows.order_by()
+    return rows.values_list("run_id" if rows.model is Failure else "pk", flat=True)

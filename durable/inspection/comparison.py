@@ -16,10 +16,9 @@ from django.db.models import Exists, OuterRef, QuerySet
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryStatus
-from durable.inspection.entry_facts import whole_data
-from durable.inspection.payloads import payload, redacted_error
-from durable.inspection.resting import remembered
-from durable.inspection.size_limit import TooLarge, read_within
+from durable.inspection.entry_detail import whole_data
+from durable.inspection.history_counts import remembered
+from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error
 from durable.models import Entry, Run
 
 PAGE: Final = 50  # places of one page

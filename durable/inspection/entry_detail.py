@@ -1,4 +1,7 @@
-"""One entry of a history in full: its arguments, its result, and each failed attempt."""
+"""One entry of a history in full, and the engine's own records of an operation beside the workflow's values.
+
+Must not hold a value of the workflow, or a tag's value or an error's text that was not redacted.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,71 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from durable.conf import conf
-from durable.core.entry_shapes import CANNOT_BE_SHOWN
+from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
-from durable.core.messages import REFUSED
+from durable.core.messages import MISFIT, NOT_ACCEPTED, REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.steps import UNCOUNTED
-from durable.inspection.entry_facts import whole_data
-from durable.inspection.fork_outcomes import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
-from durable.inspection.given_note import given_note
+from durable.core.tag_entries import PRUNED
+from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.humanize import moment
-from durable.inspection.payloads import payload, redacted, redacted_traceback
-from durable.inspection.size_limit import PAGE_BYTES, TooLarge, read_within
-from durable.inspection.tags import tags_note
-from durable.inspection.wait_note import wait_note
+from durable.inspection.notes import given_note, wait_note
+from durable.inspection.payloads import PAGE_BYTES, TooLarge, payload, read_within, redacted, redacted_traceback
+from durable.inspection.run_facts import shown_tags, tags_note
 from durable.inspection.wording import state_in_words
 from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
 from durable.store.tables.surveys import long_data
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
+
+#: The members of an entry's data that hold values of the workflow.
+_VALUES: Final = {
+    EntryKind.LOOP: ("state", "open", PRUNED),
+    EntryKind.MESSAGE: ("received",),
+    EntryKind.SEND: (NOT_ACCEPTED,),
+    EntryKind.JOIN: ("branches",),
+    EntryKind.RACE: ("branches", PRUNED),
+}
+
+
+def entry_facts(run: Run, entry: Entry) -> dict[str, Any]:
+    """Return what is recorded of the operation by name: a child's id, a map's counts, a sleep's deadline."""
+    data = whole_data(entry)
+    facts = _without(data, *_VALUES.get(EntryKind(entry.kind), ()))
+    if entry.kind == EntryKind.MESSAGE:
+        facts["received"] = [_received(each) for each in data.get("received", ())]
+    if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
+        branches = data.get("branches", {})
+        facts["branches"] = {name: _without(branch, "output", "error") for name, branch in branches.items()}
+    if entry.kind == EntryKind.TAG:
+        facts |= {part: shown_tags(run.workflow, data.get(part, {})) for part in ("tags", "before")}
+    if entry.kind == EntryKind.MAP and "first" in facts.get("failure", ()):
+        facts["failure"] = {**facts["failure"], "first": [_failed(run, each) for each in facts["failure"]["first"]]}
+    return facts
+
+
+def whole_data(entry: Entry) -> dict[str, Any]:
+    """Return the data of an entry that was read with all of it, and keep the entry's own to the shape that it has."""
+    entry.data = readable(entry.kind, entry.data)
+    return dict(entry.data)
+
+
+def _received(record: dict[str, Any]) -> dict[str, Any]:
+    shown = _without(record, "body", "completed", REFUSED, MISFIT)
+    return {**shown, **{name: True for name in (REFUSED, MISFIT) if name in record}}
+
+
+def _failed(run: Run, child: list[Any]) -> list[Any]:
+    """Return one of the first failed children of a map: its number, its id, and the type and the text of its error."""
+    number, child_id, kind, message = child[:4]
+    return [number, child_id, kind, str(redacted(run.workflow, "error", message))]
+
+
+def _without(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in names}
+
 
 MOST: Final = 100  # failed attempts and messages that are shown
 _TITLES: Final[Mapping[str, StrPromise]] = {

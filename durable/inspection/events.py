@@ -17,10 +17,9 @@ from django.utils.dateparse import parse_datetime
 
 from durable.conf import conf
 from durable.core.location import unescape
+from durable.inspection.history_counts import remembered, stored
 from durable.inspection.humanize import shortened
 from durable.inspection.payloads import redacted_error
-from durable.inspection.resting import remembered
-from durable.inspection.stored_counts import stored
 from durable.inspection.undone import handler_attempts, stuck_step
 from durable.models import Attempt, Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 
@@ -90,7 +89,7 @@ def list_events(
     """Return a page of the run's events behind the key `after`, the oldest or the newest first; six statements.
 
     One more for a run whose compensation has stopped. `entries` is their number, for a caller that has counted them:
-    what is read of a long history is remembered while its run rests (`durable.inspection.resting`).
+    what is read of a long history is remembered while its run rests (`durable.inspection.history_counts`).
     """
     found = [
         each
@@ -213,7 +212,7 @@ _OF_ENTRIES: Final[Mapping[int, tuple[str, str]]] = {
 
 
 def count_events(run: Run) -> dict[str, Any]:
-    """Return what entries have on the first pages of events as JSON, for `durable.inspection.stored_counts`.
+    """Return what entries have on the first pages of events as JSON, for `durable.inspection.history_counts`.
 
     Two statements.
     """

@@ -2,46 +2,192 @@
 
 Reads a run's row, and its open entries if the caller passes them; decides nothing. Serves lists (a row alone, no query)
 as well as a run's own page.
+
+Read for such runs only. A worker of a release before, and a process that no row tells of, is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from django.db.models import Q
+from django.db.models import Max, Q
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.mistakes import has_stopped
 from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
+from durable.core.renames import names_of_queue
 from durable.core.summary import Summary, SummaryKind
-from durable.inspection import explain_ends, explain_waits
+from durable.inspection import explanation
 from durable.inspection.activities import RunningStep, activities_of
-from durable.inspection.backlog import backlog_note
-from durable.inspection.children_left import children_left_note
-from durable.inspection.children_notes import failed_note, pause_note
-from durable.inspection.explain_maps import recovering_note
-from durable.inspection.explain_waits import awaited_queues
-from durable.inspection.explanation import LATE, Explanation, Facts, capitalized
-from durable.inspection.family import FamilyCounts
-from durable.inspection.fork_outcomes import innermost_failures
-from durable.inspection.holds import find_hold
+from durable.inspection.counting import Count
+from durable.inspection.explanation import LATE, Explanation, Facts, awaited_queues, capitalized, recovering_note
+from durable.inspection.family import FamilyCounts, children_left_note, failed_note, pause_note
+from durable.inspection.forks import innermost_failures
 from durable.inspection.humanize import relative, shortened, span, thousands, until
-from durable.inspection.limits import limits_note
-from durable.inspection.messages_left import messages_left_note
-from durable.inspection.misfits import WITHHELD, misfit_of, replay_check
-from durable.inspection.ranks import rank_note
+from durable.inspection.queues import find_hold, messages_left_note
+from durable.inspection.run_facts import limits_note, rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
-from durable.inspection.wording import display_location
-from durable.inspection.workers import death_note
-from durable.models import Entry, QueueMessage, Run
+from durable.inspection.wording import command, display_location
+from durable.inspection.workers import DEAD_AFTER, death_note
+from durable.models import Build, Entry, EntryMetadata, Failure, QueueMessage, Run, WorkerProcess
 from durable.models.run import RunQuerySet
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
+
+_MOST = 200  # workers that are looked at
+_NAMED = 3  # builds that a sentence names
+#: What is not offered before another build is there: it would meet the same code again.
+WITHHELD = ("recover",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """The builds of one run, "" for one that is not known.
+
+    `recorded` is the newest build when the history was recorded, `met` the one that does not fit it. `serving` are the
+    builds of the workers that take runs of its queue now. `is_alone`: these workers are known, and all of them run the
+    code that has met it.
+    """
+
+    recorded: str
+    met: str
+    serving: Sequence[str]
+    is_alone: bool
+
+    @property
+    def note(self) -> str:
+        """What an operator should know of the builds, as sentences without the last full stop; "" for nothing."""
+        said = []
+        if self.recorded and self.met and self.recorded != self.met:
+            words = _("Recorded with the build %(recorded)s; the build %(met)s does not fit it")
+            said.append(words % {"recorded": self.recorded, "met": self.met})
+        elif self.met:
+            said.append(_("The build %(met)s does not fit it") % {"met": self.met})
+        elif self.recorded:
+            said.append(_("Recorded with the build %(recorded)s") % {"recorded": self.recorded})
+        others = [each for each in self.serving if each != self.met]
+        if self.is_alone:
+            said.append(_("No worker of its queue has another build yet: deploy one first, then recover it"))
+        elif self.met and others:
+            said.append(_("Workers of its queue now have %(builds)s") % {"builds": ", ".join(others[:_NAMED])})
+        elif others:
+            said.append(_("Workers of its queue have %(builds)s") % {"builds": ", ".join(others[:_NAMED])})
+        return ". ".join(said)
+
+
+def replay_check(workflow: str) -> str:
+    """Return the command that tells whether recorded runs of the workflow fit the code at hand."""
+    return command("replay-check", workflow=workflow)
+
+
+def misfit_of(run: Run, now: datetime) -> Misfit:
+    """Return the builds of a run that has diverged, or that a mistake has stopped; four statements at most."""
+    living = _living(now)
+    if run.state == RunState.FAILED:
+        failure = Failure.objects.using(conf.DATABASE).filter(run=run).first()
+        met, since = ("", run.finished_at or now) if failure is None else (failure.build, failure.failed_at)
+    else:
+        builds = _builds(living, run.queue)
+        met, since = builds[0] if len(builds) == 1 else "", run.diverged_at or now
+    recorded = ""
+    if met or Build.objects.using(conf.DATABASE).exists():
+        entries = EntryMetadata.objects.using(conf.DATABASE).filter(entry__run=run)
+        newest = entries.aggregate(newest=Max("created_at"))["newest"] or run.started_at or run.created_at
+        named = Build.objects.using(conf.DATABASE).filter(first_seen_at__lte=newest).order_by("-first_seen_at")
+        recorded = named.values_list("name", flat=True).first() or ""
+    return Misfit(
+        recorded=recorded,
+        met=met,
+        serving=_builds(living, run.queue),
+        is_alone=run.state == RunState.FAILED and _is_alone(living, run.queue, met, since),
+    )
+
+
+def misfits_of_failed(ids: Iterable[str], now: datetime) -> set[str]:
+    """Return those of these failed runs that no worker with other code could take; two statements, none without ids."""
+    wanted = list(ids)
+    if not wanted:
+        return set()
+    living = _living(now)
+    failures = Failure.objects.using(conf.DATABASE).filter(run__in=wanted)
+    return {each.run_id for each in failures if _is_alone(living, each.queue, each.build, each.failed_at)}
+
+
+def _living(now: datetime) -> list[WorkerProcess]:
+    rows = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=now - DEAD_AFTER)
+    return list(rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-started_at")[:_MOST])
+
+
+def _serving(living: Iterable[WorkerProcess], queue: str) -> list[WorkerProcess]:
+    names = names_of_queue(queue)
+    return [each for each in living if each.serves_all or any(name in each.queues for name in names)]
+
+
+def _builds(living: Iterable[WorkerProcess], queue: str) -> list[str]:
+    """Return the named builds of the workers that serve the queue, the newest worker's first."""
+    return list(dict.fromkeys(each.build for each in _serving(living, queue) if each.build))
+
+
+def _is_alone(living: Iterable[WorkerProcess], queue: str, met: str, since: datetime) -> bool:
+    """Return whether the workers of the queue are known, and all have the code that met the run at `since`.
+
+    Where builds have no names, a worker that has begun since then may have other code.
+    """
+    serving = _serving(living, queue)
+    if met:
+        return bool(serving) and all(each.build == met for each in serving)
+    return bool(serving) and all(each.started_at <= since for each in serving)
+
+
+_CAP: Final = 1_000  # runs that are counted
+_WORKERS: Final = 200  # that are looked at, those with the newest signs
+
+
+def backlog_note(run: Run, now: datetime) -> str:
+    """Return how many runs are due before this one, and how many workers of its queue are busy, without a full stop.
+
+    "" for a run that no worker has to take now, and where nothing is before it. Three statements at most.
+    """
+    is_held = run.lease_expires_at is not None and run.lease_expires_at > now
+    if run.wake_at is None or run.wake_at > now or is_held or run.state == RunState.PAUSED:
+        return ""
+    before = _before(run, now) if run.head_start is None else None  # those with a rank have an order of their own
+    workers, busy = _workers(run.queue, now)
+    said = []
+    if before:
+        said.append(_("Due before it: %(number)s of its queue") % {"number": before})
+    if busy:
+        told = {"busy": thousands(busy), "workers": thousands(workers)}
+        said.append(_("%(busy)s of %(workers)s workers that serve its queue are busy") % told)
+    return ". ".join(said)
+
+
+def _before(run: Run, now: datetime) -> Count:
+    due = Run.objects.using(conf.DATABASE).filter(queue=run.queue, wake_at__isnull=False)
+    due = due.exclude(state=RunState.PAUSED.value).filter(wake_at__lte=run.wake_at)
+    due = due.exclude(wake_at=run.wake_at, id__gte=run.id)
+    free = due.filter(Q(lease_expires_at=None) | Q(lease_expires_at__lte=now)).order_by("queue", "wake_at", "id")
+    number = free.values("pk")[: _CAP + 1].count()
+    return Count(number=min(number, _CAP), is_capped=number > _CAP)
+
+
+def _workers(queue: str, now: datetime) -> tuple[int, int]:
+    """Return how many workers serve the queue, and how many of these execute as many runs as they can."""
+    rows = WorkerProcess.objects.using(conf.DATABASE).filter(last_seen_at__gte=now - DEAD_AFTER)
+    living = rows.exclude(state=WorkerProcess.State.STOPPING).order_by("-last_seen_at")[:_WORKERS]
+    slots = {each.name: each.slots for each in living if each.serves_all or queue in each.queues}
+    if not slots:
+        return 0, 0
+    held = Run.objects.using(conf.DATABASE).filter(lease_expires_at__gt=now, worker__in=list(slots))
+    numbers = Counter(held.order_by("lease_expires_at").values_list("worker", flat=True)[:_CAP])
+    return len(slots), sum(numbers[name] >= number for name, number in slots.items())
+
 
 MOST_OPEN: Final = 50  # open entries that an explanation reads
 _MOST_MESSAGES: Final = 1_000
@@ -73,7 +219,7 @@ def explain(
     entries; see `failed_places`.
     """
     facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused, within, place)
-    return explain_waits.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
+    return explanation.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 
 def explain_fully(
@@ -209,7 +355,7 @@ def _running(facts: Facts) -> Explanation:
     if facts.running:
         return _in_steps(facts)
     if run.crashes:
-        return explain_waits.to_run_alone(facts)
+        return explanation.to_run_alone(facts)
     step = facts.open(EntryStatus.RUNNING, EntryStatus.FAILED)
     if step is not None:
         began = step.metadata.last_attempt_at
@@ -284,16 +430,16 @@ def _paused(facts: Facts) -> Explanation:
 def _rolling_back(facts: Facts) -> Explanation:
     run, now = facts.run, facts.now
     if run.error is not None:
-        place, error = explain_ends.why_it_failed(facts)
+        place, error = explanation.why_it_failed(facts)
         why = _('Because it failed at "%(place)s": %(error)s') if place else _("Because %(error)s")
         why %= {"place": place, "error": error}
     else:
         why = _("Because it was cancelled")
-    late = explain_waits.late(facts)
+    late = explanation.late(facts)
     if late is not None:
         return late
     is_waiting = not facts.is_held and not facts.is_due
-    if is_waiting and (of_children := explain_waits.compensating_children(facts)) is not None:
+    if is_waiting and (of_children := explanation.compensating_children(facts)) is not None:
         return Explanation(headline=of_children, detail=shortened(why), remedies=("pause",))
     if run.wake_at is not None and run.wake_at > now:
         headline = _("Compensating; a rollback handler has failed, next try %(when)s")
@@ -305,12 +451,12 @@ def _rolling_back(facts: Facts) -> Explanation:
 
 
 _BY_STATE: Final[Mapping[RunState, Callable[[Facts], Explanation]]] = {
-    RunState.PENDING: explain_waits.pending,
+    RunState.PENDING: explanation.pending,
     RunState.RUNNING: _running,
-    RunState.SLEEPING: explain_waits.sleeping,
+    RunState.SLEEPING: explanation.sleeping,
     RunState.PAUSED: _paused,
     RunState.ROLLING_BACK: _rolling_back,
-    RunState.COMPLETED: explain_ends.completed,
-    RunState.FAILED: explain_ends.failed,
-    RunState.CANCELLED: explain_ends.cancelled,
+    RunState.COMPLETED: explanation.completed,
+    RunState.FAILED: explanation.failed,
+    RunState.CANCELLED: explanation.cancelled,
 }

@@ -1,23 +1,37 @@
-"""An explanation of a run, and the facts that it is made of."""
+"""The explanation of a run and the facts it is made of, for runs that have ended and for those that wait."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from durable.core.records import EntryKind, Hold
-from durable.core.summary import Summary, SummaryKind
+from durable.conf import conf
+from durable.core import location as locations
+from durable.core.bulk_runs import is_stopped
+from durable.core.location import awaited_children
+from durable.core.map_entries import UNDONE_FROM
+from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, RunState
+from durable.core.renames import names_of_queue
+from durable.core.slot_records import SlotKind, limit_label
+from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.activities import RunningStep
-from durable.inspection.humanize import relative, span
-from durable.inspection.payloads import redacted
+from durable.inspection.entry_detail import whole_data
+from durable.inspection.forks import innermost_error, with_step
+from durable.inspection.humanize import either, relative, shortened, span, thousands, until
+from durable.inspection.limits import Line, RateWait, line_of, rate_wait_of
+from durable.inspection.notes import recovered_note
+from durable.inspection.payloads import redacted, redacted_error
 from durable.inspection.undone import Undone
-from durable.inspection.wording import LOCAL
-from durable.models import Entry, Run
+from durable.inspection.wording import LOCAL, MOST, command, display_location, state_in_words, told_divergence
+from durable.models import ChildGroup, Entry, Run, Turn
+from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
+from durable.notifier import outages, redis_clients, silence
 
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
 
@@ -122,3 +136,627 @@ class Facts:
 def capitalized(text: str) -> str:
     """Return `text` with a capital letter first; the other letters stay as they are."""
     return text[:1].upper() + text[1:]
+
+
+def completed(facts: Facts) -> Explanation:
+    """Explain a completed run."""
+    return Explanation(headline=_("Completed %(when)s") % {"when": facts.ended})
+
+
+def cancelled(facts: Facts) -> Explanation:
+    """Explain a cancelled run: why, and what was undone."""
+    reason = facts.run.request_reason
+    if facts.within is not None and facts.summary.kind in (SummaryKind.PARENT_ENDED, SummaryKind.DROPPED):
+        reason = _("Its parent has ended, or has taken its start back")  # the reason names the parent
+    undone = _undone(facts)
+    if undone:
+        headline = _("Cancelled %(when)s; compensated: %(steps)s") % {"when": facts.ended, "steps": undone}
+    else:
+        headline = _("Cancelled %(when)s") % {"when": facts.ended}
+    return Explanation(
+        headline=headline,
+        detail=shortened(_("Reason: %(reason)s") % {"reason": reason}) if reason else "",
+        remedies=("restart",),
+    )
+
+
+def failed(facts: Facts) -> Explanation:
+    """Explain a failed run: what has stopped it, and what a recovery does."""
+    run, kind = facts.run, facts.summary.kind
+    if kind is SummaryKind.STOPPED_BY_MISTAKE:
+        return Explanation(
+            headline=_("Stopped by a mistake in the code: %(error)s") % {"error": shortened(facts.quoted_error)},
+            detail=_("%(undone)s. Fix the code, deploy it, then recover the run: it goes on where it was")
+            % {"undone": _undone_before(facts)},
+            needs_attention=True,
+            remedies=("recover", "replay", "restart"),
+        )
+    if run.state_after_rollback or kind is SummaryKind.HANDLER_FAILED:
+        return _stopped_compensating(facts)
+    explained = _BY_ERROR.get(run.error.type) if run.error is not None else None
+    return _failed(facts) if explained is None else explained(facts)
+
+
+def _stopped_compensating(facts: Facts) -> Explanation:
+    if facts.run.state_after_rollback:
+        place, error = why_it_failed(facts)
+        detail = (
+            _(
+                'It was undoing its steps because it failed at "%(place)s": %(error)s. Fix what the handler needs, then '
+                "recover the run: the compensation goes on with the handlers that are left"
+            )
+            if place
+            else _(
+                "It was undoing its steps because it failed: %(error)s. Fix what the handler needs, then recover the run: "
+                "the compensation goes on with the handlers that are left"
+            )
+        ) % {"place": place, "error": shortened(error)}
+    else:
+        detail = _(
+            "Its code was undoing its steps. Fix what the handler needs, then recover the run: the compensation goes on "
+            "with the handlers that are left, and then the code"
+        )
+    why = shortened(facts.summary.without_advice)
+    return Explanation(
+        headline=_("Compensation has stopped %(when)s: %(why)s") % {"when": facts.ended, "why": why},
+        detail=detail,
+        needs_attention=True,
+        remedies=("recover",),
+        location=facts.failed_at,
+    )
+
+
+def _diverged(facts: Facts) -> Explanation:
+    kind, separator, message = _whole_error(facts).partition(": ")
+    error = shortened(f"{kind}{separator}{told_divergence(message)}", MOST)
+    return Explanation(
+        headline=_("Stopped: the code no longer fits its history"),
+        detail=_("%(error)s. Nothing was compensated. Fix the code, then recover the run: it goes on where it was")
+        % {"error": error.removesuffix(".")},
+        needs_attention=True,
+        remedies=("recover", "replay", "restart"),
+    )
+
+
+def _crashed(facts: Facts) -> Explanation:
+    return Explanation(
+        headline=ngettext(
+            "Stopped %(when)s: it crashed %(number)d worker in a row",
+            "Stopped %(when)s: it crashed %(number)d workers in a row",
+            facts.run.crashes,
+        )
+        % {"when": facts.ended, "number": facts.run.crashes},
+        detail=_("Look at the workers' logs for what kills them (memory, a native library), then recover the run"),
+        needs_attention=True,
+        remedies=("recover", "replay"),
+    )
+
+
+def _failed(facts: Facts) -> Explanation:
+    run, undone = facts.run, _undone(facts)
+    location = facts.failed_at or (run.origins[0] if run.origins else "")
+    place, error = innermost_error(location, _whole_error(facts))
+    told = {
+        "place": with_step(place, facts.place),
+        "when": relative(run.finished_at or facts.now, facts.now),
+        "error": shortened(error),
+        "steps": undone,
+    }
+    if location:
+        headline = (
+            _('Failed at "%(place)s" %(when)s: %(error)s; compensated: %(steps)s')
+            if undone
+            else _('Failed at "%(place)s" %(when)s: %(error)s')
+        )
+    else:
+        headline = (
+            _("Failed %(when)s: %(error)s; compensated: %(steps)s") if undone else _("Failed %(when)s: %(error)s")
+        )
+    if facts.undone is not None:
+        detail = _("Compensated: %(steps)s") % {"steps": facts.undone.text}
+    elif undone:
+        detail = _(
+            "Fix the cause, then recover the run: it goes back to the earliest step that was undone, and does all from "
+            "there again"
+        )
+    elif not run.origins and (left := facts.open(EntryStatus.EXHAUSTED)) is not None:
+        return Explanation(
+            headline=headline % told,
+            detail=_(
+                "Its own code has raised this error, so a recovery only runs the code again, and no step that has failed. To "
+                'try "%(step)s" again, replay the run from there'
+            )
+            % {"step": display_location(left.location)},
+            needs_attention=True,
+            remedies=("replay", "recover", "restart"),
+            location=left.location,
+        )
+    else:
+        detail = _("Fix the cause, then recover the run: what failed is tried again and the rest goes on from there")
+    return Explanation(
+        headline=headline % told,
+        detail=detail,
+        needs_attention=True,
+        remedies=("recover", "replay", "restart"),
+        location=location,
+    )
+
+
+def _whole_error(facts: Facts) -> str:
+    error = facts.run.error
+    return _("for a reason that was not recorded") if error is None else redacted_error(facts.run.workflow, error)
+
+
+def why_it_failed(facts: Facts) -> tuple[str, str]:
+    """Return the place, for display, and the error of the failure that the run is undoing; "" for no place."""
+    place, error = innermost_error(facts.run.origins[0] if facts.run.origins else "", _whole_error(facts))
+    return display_location(place), error
+
+
+def _undone_before(facts: Facts) -> str:
+    """Return what is undone of a run that a mistake has stopped: nothing, unless its code has called ctx.compensate."""
+    if not facts.undone_by_code:
+        return _("Nothing was undone because of it")
+    return _("%(steps)s by ctx.compensate before, and nothing was undone because of the mistake") % {
+        "steps": steps_undone(facts.undone_by_code, LOCAL)
+    }
+
+
+def _undone(facts: Facts) -> str:
+    """Return how many steps the compensation at the run's end has undone; "" for none.
+
+    The row tells that too, unless the caller has read the entries.
+    """
+    if facts.undone is not None:
+        return steps_undone(len(facts.undone.locations), LOCAL)
+    summary = facts.summary
+    return steps_undone(summary.facts["count"], LOCAL) if summary.kind is SummaryKind.COMPENSATED else ""
+
+
+_BY_ERROR: Final[Mapping[str, Callable[[Facts], Explanation]]] = {
+    "HistoryDivergedError": _diverged,
+    "RunCrashedError": _crashed,
+}
+
+
+def waiting_for_map(run: Run, awaited: Sequence[str]) -> str | None:
+    """Return what the run waits for, if a group of children is among these; None if none is."""
+    groups = ChildGroup.objects.using(conf.DATABASE).filter(id__in=list(awaited))
+    group = groups.select_related("tally").order_by("position").first()
+    if group is None:
+        return None
+    tally = group.tally
+    if group.is_over:  # its children are waited for again: they undo what they have done
+        return _compensating(run, group)
+    note = _(
+        'Waiting for the children of the map "%(map)s": %(ended)s of %(size)s have ended, %(running)s are under way'
+    ) % {
+        "map": display_location(group.location),
+        "ended": thousands(tally.completed + tally.failed + tally.cancelled),
+        "size": thousands(group.size),
+        "running": thousands(tally.running),
+    }
+    if tally.waiting:
+        note += ", " + _("%(waiting)s wait for their turn") % {"waiting": thousands(tally.waiting)}
+    if tally.failed:
+        note += "; " + _("failed so far: %(failed)s") % {"failed": thousands(tally.failed)}
+    return note
+
+
+def _compensating(run: Run, group: ChildGroup) -> str:
+    """Return how far the compensation of the children of a map has come."""
+    tally = group.tally
+    note = _('Compensating the children of the map "%(map)s": %(running)s of %(size)s are under way') % {
+        "map": display_location(group.location),
+        "running": thousands(tally.running + tally.waiting),
+        "size": thousands(group.size),
+    }
+    entries = Entry.objects.using(conf.DATABASE).filter(run_id=run.id, location=group.location)
+    data: Mapping[str, Any] | None = entries.values_list("data", flat=True).first()
+    left = None if data is None else data.get("rollback", {}).get(UNDONE_FROM)
+    if left is not None:
+        note += ", " + _("%(left)s are left") % {"left": thousands(left)}
+    return note
+
+
+def recovering_note(run: Run, entries: Sequence[Entry]) -> str:
+    """Return how far the recovery of the failed children of a map has come, "" for none; a query if a map is open.
+
+    `entries` are the open entries of the run.
+    """
+    if run.state not in (RunState.RUNNING, RunState.PENDING):
+        return ""
+    maps = [each.pk for each in entries if each.kind == EntryKind.MAP]
+    found = Entry.objects.using(conf.DATABASE).filter(pk__in=maps).order_by("ordinal") if maps else ()
+    for entry in found:
+        if note := recovered_note(whole_data(entry)):
+            return _('Map "%(map)s": %(note)s') % {"map": display_location(entry.location), "note": note}
+    return ""
+
+
+def turn_note(run: Run, within: RunQuerySet | None = None) -> str | None:
+    """Return for what a child waits that has not had its turn; None for any other run.
+
+    With `within`, the runs that a reader may see, neither its parent nor the number of other children is told.
+    """
+    if run.parent_id is None:
+        return None
+    turns = Turn.objects.using(conf.DATABASE).filter(run_id=run.id).select_related("group__tally")
+    turn = turns.first()
+    if turn is None:
+        return None
+    if within is not None:
+        return _("Waits for its turn")
+    group = turn.group
+    return _('Waits for its turn: %(running)s of %(at_once)s of the map "%(map)s" of "%(parent)s" are under way') % {
+        "running": thousands(group.tally.running),
+        "at_once": thousands(group.at_once or group.size),
+        "map": display_location(group.location),
+        "parent": group.parent_id,
+    }
+
+
+_SHOWN: Final = 50  # children of which the first is named
+
+
+def awaited_queues(run: Run) -> list[str] | None:
+    """Return the message queues that the run waits for, [] for any; None if it waits for no message."""
+    return locations.awaited_queues(run.state, run.waiting_for)
+
+
+def pending(facts: Facts) -> Explanation:
+    """Explain a pending run: when it starts or goes on, or which worker it waits for."""
+    run, now = facts.run, facts.now
+    doing = shortened(facts.summary.without_time)
+    if run.crashes and not facts.is_late:
+        return to_run_alone(facts)
+    if run.wake_at is not None and run.wake_at > now:
+        headline = _("Starts %(when)s") if run.started_at is None else _("Goes on %(when)s")
+        headline %= {"when": until(run.wake_at, now)}
+        return Explanation(headline=_because(headline, doing), remedies=("wake", "cancel"))
+    if run.wake_at is None and (turn := turn_note(run, within=facts.within)) is not None:
+        return Explanation(headline=turn, remedies=("cancel",))
+    headline = _('Waiting for a worker of the queue "%(queue)s"') % {"queue": run.queue}
+    return late(facts) or Explanation(headline=_because(headline, doing), detail=_without_redis(run.queue))
+
+
+def to_run_alone(facts: Facts) -> Explanation:
+    """Explain a run that may have crashed a worker, and has committed nothing since.
+
+    No pass of it has come to a step, because that commits the attempt first. So a worker that has it lets it wait, or
+    left it to others for some seconds.
+    """
+    run = facts.run
+    if run.crashes == 1:
+        headline = _("Waits to run alone: it may have crashed a worker")
+    else:
+        headline = ngettext(
+            "Waits to run alone: it may have crashed %(number)d worker in a row",
+            "Waits to run alone: it may have crashed %(number)d workers in a row",
+            run.crashes,
+        ) % {"number": run.crashes}
+    held = _("Worker %(worker)s has it") % {"worker": run.worker}
+    is_repeated = run.state == RunState.RUNNING and run.crashes > 1
+    return Explanation(headline=headline, detail=held if facts.is_held else "", needs_attention=is_repeated)
+
+
+def _because(headline: str, doing: str) -> str:
+    """Return the headline with what the run was doing in brackets, if it is known."""
+    return f"{headline} ({doing})" if doing else headline
+
+
+def in_paused_queue(facts: Facts) -> Explanation | None:
+    """Explain a run that is due in a paused queue; None for any other."""
+    run, hold = facts.run, facts.paused
+    if hold is None or not facts.is_due or facts.is_held or run.state in ENDED:
+        return None
+    if hold.held_by:
+        headline = _('Due, and its queue "%(queue)s" is paused by %(who)s for %(span)s')
+    else:
+        headline = _('Due, and its queue "%(queue)s" is paused for %(span)s')
+    headline %= {"queue": run.queue, "who": hold.held_by, "span": facts.since(hold.held_at)}
+    return Explanation(
+        headline=f"{headline}: {shortened(hold.reason)}" if hold.reason else headline,
+        detail=_("No worker takes it before the queue is resumed"),
+    )
+
+
+def _due(facts: Facts) -> Explanation:
+    headline = _('Due, waiting for a worker of the queue "%(queue)s"') % {"queue": facts.run.queue}
+    return Explanation(headline=headline, detail=_without_redis(facts.run.queue))
+
+
+def _without_redis(queue: str) -> str:
+    """Return what workers do meanwhile if Redis is away, or ""."""
+    if not conf.REDIS or silence.is_silent() or not outages.is_found_away(queue):
+        return ""
+    return _(
+        "Redis does not answer. Workers of durable_worker poll the database until it is back; plain RQ workers execute "
+        "nothing meanwhile"
+    )
+
+
+def late(facts: Facts) -> Explanation | None:
+    """Explain a run that no worker has claimed for too long; None for any other."""
+    run = facts.run
+    if not facts.is_late or run.wake_at is None:
+        return None
+    known = redis_clients.queue_names()
+    if run.queue not in known:
+        learn_queues(conf.DATABASE)  # a migration may have given it the name of another
+    served = next((each for each in names_of_queue(run.queue) if each in known), None)
+    if served is not None or not conf.REDIS:
+        detail = _(
+            "See that a worker serves it: %(command)s. A worker that does is busy with runs that were due before this one"
+        ) % {"command": f"python manage.py durable_worker {served or run.queue}"}
+    elif known:
+        detail = _("RQ_QUEUES lacks this queue, and has %(queues)s: add it, or start the run on another")
+        detail %= {"queues": ", ".join(known)}
+    else:
+        detail = _("RQ_QUEUES lacks this queue, and has none: add it, or start the run on another")
+    detail = _without_redis(run.queue) or detail
+    headline = _('Due for %(span)s, and no worker of the queue "%(queue)s" has taken it')
+    return Explanation(
+        headline=headline % {"span": facts.since(run.wake_at), "queue": run.queue},
+        detail=detail,
+        needs_attention=True,
+        remedies=("wake",),
+    )
+
+
+def sleeping(facts: Facts) -> Explanation:
+    """Explain a sleeping run: what it waits for, and until when."""
+    run = facts.run
+    if run.diverged_at is not None:
+        return _MISFITS.get(facts.summary.kind, _diverged_and_tried_again)(facts)
+    overdue = late(facts)
+    if overdue is None and not facts.is_due and is_stopped(run.workflow, run.state, run.waiting_for):
+        return Explanation(
+            headline=_("Stopped after its first runs: go on with the rest, or stop here"),
+            detail=_("Too many of them failed again, or some had not come to an end in time"),
+            needs_attention=True,
+            remedies=("go_on", "stop_here"),
+        )
+    if awaited_queues(run) is not None:
+        return _waiting(facts, overdue)
+    if awaited_children(run.waiting_for):
+        return overdue or _waiting_for_children(facts)
+    if overdue is not None:
+        return overdue
+    if not facts.is_due and facts.summary.is_in_line and (line := line_of(run.id)) is not None:
+        return _in_line(facts, line)
+    if facts.summary.is_rated and (wait := rate_wait_of(run.id, facts.now)) is not None:
+        return _rated(facts, wait)
+    if facts.is_due:
+        return _due(facts)
+    step = facts.open(EntryStatus.FAILED)
+    location = step.location if step is not None else ""
+    summary = facts.summary
+    doing = shortened(summary.without_time)
+    if not doing and step is not None and step.metadata.error is not None:
+        doing = _('step "%(step)s" failed (%(error)s), attempt %(number)d') % {
+            "step": display_location(step.location),
+            "error": step.metadata.error.type,
+            "number": step.metadata.attempts,
+        }
+    is_retrying = step is not None or summary.is_backing_off
+    headline = capitalized(doing or _("asleep"))
+    if run.wake_at is not None:
+        told = _("%(doing)s, next try %(when)s") if is_retrying else _("%(doing)s until %(when)s")
+        headline = told % {"doing": headline, "when": until(run.wake_at, facts.now)}
+    return Explanation(headline=headline, remedies=("wake", "pause", "cancel"), location=location)
+
+
+def _waiting(facts: Facts, overdue: Explanation | None) -> Explanation:
+    run, now = facts.run, facts.now
+    queues = awaited_queues(run)
+    where = either(queues) if queues else _("any queue")
+    beside = shortened(facts.summary.doing)
+    waits = (_("waiting for a message in %(queues)s") if beside else _("Waiting for a message in %(queues)s")) % {
+        "queues": where
+    }
+    if beside:
+        waits = f"{capitalized(beside)}; {waits}"
+    wait = next((each for each in reversed(facts.entries) if each.kind == EntryKind.MESSAGE), None)
+    location = wait.location if wait is not None else ""
+    if overdue is not None:
+        headline = _("%(waits)s; a message or the deadline came %(when)s")
+        return Explanation(
+            headline=headline % {"waits": waits, "when": relative(run.wake_at or now, now)},
+            detail=_("No worker has taken it since. %(advice)s") % {"advice": overdue.detail},
+            needs_attention=True,
+            remedies=("wake",),
+            location=location,
+        )
+    if facts.is_due:
+        headline = _("%(waits)s; a message or the deadline has come; no worker has taken it yet")
+        return Explanation(headline=headline % {"waits": waits})
+    if run.wake_at is not None:
+        told = _("%(waits)s; goes on %(when)s") if beside else _("%(waits)s until %(when)s")
+        headline = told % {"waits": waits, "when": until(run.wake_at, now)}  # the moment may be that of either
+    else:
+        headline = _("%(waits)s, without a deadline") % {"waits": waits}
+    if facts.unreceived:
+        others = ngettext("%(number)d in other queues", "%(number)d in other queues", facts.unreceived)
+        headline += "; " + others % {"number": facts.unreceived}
+    elif facts.unreceived is not None:
+        headline += "; " + _("nothing received")
+    return Explanation(headline=headline, remedies=("send", "cancel"), location=location)
+
+
+def _waiting_for_children(facts: Facts) -> Explanation:
+    """Explain a run that waits for the ends of children: what the first of them does."""
+    run = facts.run
+    children = awaited_children(run.waiting_for)
+    if facts.within is not None:
+        children = sorted(facts.within.filter(id__in=children).values_list("pk", flat=True)[:_SHOWN])
+    found = _oldest_of(children)
+    if found is None and facts.within is not None:
+        headline = _("Waiting for children")
+    elif found is None and (of_map := waiting_for_map(run, children[:_SHOWN])) is not None:
+        headline = of_map
+    elif found is None:
+        headline = _('Waiting for child "%(child)s", whose run is gone') % {"child": children[0]}
+    else:
+        state = {"child": found.id, "state": state_in_words(found.state)}
+        headline = _('Waiting for child "%(child)s", which is %(state)s') % state
+        if found.wake_at is not None and found.wake_at > facts.now:
+            headline += " " + _("until %(when)s") % {"when": until(found.wake_at, facts.now)}
+    if len(children) > 1:
+        others = ngettext("and for %(number)d other", "and for %(number)d others", len(children) - 1)
+        headline += ", " + others % {"number": len(children) - 1}
+    if facts.is_due:
+        headline += "; " + _("one has ended; no worker has taken the run yet")
+    elif run.wake_at is not None:
+        headline = _("%(waits)s; until %(when)s") % {"waits": headline, "when": until(run.wake_at, facts.now)}
+    return Explanation(headline=headline, remedies=("cancel",))
+
+
+def compensating_children(facts: Facts) -> str | None:
+    """Return for which children a run waits that rolls back, in words; None if it waits for none."""
+    children = awaited_children(facts.run.waiting_for)
+    if not children:
+        return None
+    if facts.within is not None:
+        children = sorted(facts.within.filter(id__in=children).values_list("pk", flat=True)[:_SHOWN])
+        if not children:
+            return _("Compensating: waiting until children have undone their own")
+    elif (of_map := waiting_for_map(facts.run, children[:_SHOWN])) is not None:
+        return of_map
+    found = _oldest_of(children)
+    if found is None:
+        return None
+    state = {"child": found.id, "state": state_in_words(found.state)}
+    return _('Compensating: waiting until child "%(child)s" has undone its own, which is %(state)s') % state
+
+
+def _oldest_of(children: Sequence[str]) -> Run | None:
+    runs = Run.objects.using(conf.DATABASE).filter(id__in=children[:_SHOWN])
+    return runs.order_by("created_at", "id").first()
+
+
+def _in_line(facts: Facts, line: Line) -> Explanation:
+    """Explain a run that waits for a slot of a limit: its place, and what holds the slots."""
+    told = {
+        "place": line.place,
+        "limit": limit_label(line.limit, line.key),
+        "held": line.held,
+        "at_once": line.at_once,
+        "span": facts.since(line.since),
+    }
+    if line.holder is not None and line.holder.id == facts.run.id and line.holder_kind != SlotKind.OPEN:
+        headline = _("In line for limit %(limit)s for %(span)s, of which it holds a slot itself") % told
+        detail = _("Wake it: its next pass gives the slot up")
+        return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "pause", "cancel"))
+    if facts.paused is not None:
+        hold = facts.paused
+        told |= {"queue": facts.run.queue, "who": hold.held_by, "held": facts.since(hold.held_at)}
+        if hold.held_by:
+            headline = _(
+                'In line for limit %(limit)s for %(span)s, and its queue "%(queue)s" is paused by %(who)s for %(held)s'
+            )
+        else:
+            headline = _('In line for limit %(limit)s for %(span)s, and its queue "%(queue)s" is paused for %(held)s')
+        headline %= told
+        return Explanation(
+            headline=f"{headline}: {shortened(hold.reason)}" if hold.reason else headline,
+            detail=_("It keeps its place. Free slots go to runs of other queues until the queue is resumed"),
+            remedies=("pause", "cancel"),
+        )
+    detail = ""
+    if facts.within is not None:  # how many are before it tells of runs out of sight
+        headline = _("In line for limit %(limit)s for %(span)s") % told
+        is_shown = line.holder is not None and facts.within.filter(pk=line.holder.pk).exists()
+    else:
+        headline = _("Number %(place)d in line for limit %(limit)s for %(span)s (%(held)d of %(at_once)d held)") % told
+        is_shown = True
+    if is_shown and line.holder is not None and line.holder_since is not None:
+        holder = {
+            "run": line.holder.id,
+            "state": state_in_words(line.holder.state),
+            "span": facts.since(line.holder_since),
+        }
+        detail = _('Run "%(run)s" has held one for %(span)s; it is %(state)s') % holder
+        if line.holder_kind == SlotKind.OPEN:
+            detail += "; " + _('it holds it to its end (hold="open")')
+    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
+
+
+def _rated(facts: Facts, wait: RateWait) -> Explanation:
+    """Explain a run that waits for its moment in the rate of a limit."""
+    told = {
+        "limit": limit_label(wait.limit, wait.key),
+        "rate": wait.rate,
+        "when": until(wait.at, facts.now),
+        "before": wait.before,
+    }
+    if facts.within is not None:
+        headline = _("Rate %(limit)s (%(rate)s): begins %(when)s") % told
+    else:
+        headline = _("Rate %(limit)s (%(rate)s): begins %(when)s, %(before)d before it") % told
+    detail = ""
+    if wait.closing is not None:
+        closing = {"when": until(wait.closing.until, facts.now), "by": wait.closing.by, "why": wait.closing.reason}
+        detail = _("Closed until %(when)s by %(by)s") % closing
+        if wait.closing.reason:
+            detail += f": {shortened(wait.closing.reason)}"
+    elif wait.sooner is not None:
+        again = command("set-rate", wait.limit, wait.rate_text, burst=wait.burst if wait.burst > 1 else "")
+        detail = _(
+            "The moments of attempts that were cancelled before it stay reserved. Setting the rate, to what it is or to "
+            "another one, gives all moments anew: this one would begin %(when)s. %(command)s"
+        ) % {"when": until(wait.sooner, facts.now), "command": again}
+    return Explanation(headline=headline, detail=detail, remedies=("pause", "cancel"))
+
+
+def _unknown_workflow(facts: Facts) -> Explanation:
+    return Explanation(
+        headline=_tried(
+            facts,
+            _('The worker that took it does not know the workflow "%(workflow)s"') % {"workflow": facts.run.workflow},
+        ),
+        detail=_("Deploy the code that has the workflow to the workers of its queue, or cancel the run"),
+        needs_attention=True,
+        remedies=("wake", "cancel"),
+    )
+
+
+def _diverged_and_tried_again(facts: Facts) -> Explanation:
+    return Explanation(
+        headline=_tried(facts, _("The code of the workers does not fit its history")),
+        detail=_("%(error)s. If no deploy is under way, fix the code, with ctx.removed() or ctx.get_version()")
+        % {"error": _misfit(told_divergence(facts.quoted_error))},
+        needs_attention=True,
+        remedies=("wake", "pause"),
+    )
+
+
+def _mistaken(facts: Facts) -> Explanation:
+    return Explanation(
+        headline=_tried(facts, _("A mistake in the code of the workers")),
+        detail=_("%(error)s. Nothing is undone meanwhile. If no deploy is under way, fix the code")
+        % {"error": _misfit(facts.quoted_error)},
+        needs_attention=True,
+        remedies=("wake", "pause"),
+    )
+
+
+def _tried(facts: Facts, problem: str) -> str:
+    """Return the problem, with since when there is one, and when the run is tried again."""
+    run = facts.run
+    if run.diverged_at is not None:
+        problem = _("%(problem)s for %(span)s") % {"problem": problem, "span": facts.since(run.diverged_at)}
+    if run.wake_at is None:
+        return problem
+    return _("%(problem)s, tried again %(when)s") % {"problem": problem, "when": relative(run.wake_at, facts.now)}
+
+
+def _misfit(error: str) -> str:
+    return shortened(error, MOST).removesuffix(".")
+
+
+_MISFITS: Final[Mapping[SummaryKind, Callable[[Facts], Explanation]]] = {
+    SummaryKind.UNKNOWN_WORKFLOW: _unknown_workflow,
+    SummaryKind.MISTAKE: _mistaken,
+    SummaryKind.DIVERGED: _diverged_and_tried_again,
+}

@@ -20,17 +20,13 @@ from durable.core.location import unescape
 from durable.core.places import Place, of_arguments, of_message
 from durable.core.summary import Summary
 from durable.inspection.actions import detail_without_runs
-from durable.inspection.entry_detail import arguments_field
-from durable.inspection.entry_facts import entry_facts
+from durable.inspection.database import reading
+from durable.inspection.entry_detail import arguments_field, entry_facts
 from durable.inspection.family import count_children, family_data
-from durable.inspection.keys import key_data
-from durable.inspection.limits import limits_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
-from durable.inspection.ranks import rank_data
+from durable.inspection.run_facts import key_data, limits_data, rank_data, tags_data, tags_of
 from durable.inspection.run_rules import existing_among
-from durable.inspection.run_tags import tags_data, tags_of
 from durable.inspection.schedules import tick_data, tick_of
-from durable.inspection.time_limit import reading
 from durable.models import Attempt, Entry, OperatorAction, QueueMessage, Run, StepSave
 from durable.models.rows import in_batches, weight
 from durable.models.run import RunQuerySet
@@ -172,7 +168,7 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
         "rollback_error": _error(run, metadata.rollback_error, with_payloads),
         "data": entry_facts(run, entry),
     }
-    if "given" in entry.data:  # `entry_facts` has looked at its shape
+    if "given" in entry.data:  # `entry_detail` has looked at its shape
         data["given_by_hand"] = entry.data["given"]
     if with_payloads:
         place = of_arguments(run.id, entry)

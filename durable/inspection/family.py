@@ -1,7 +1,9 @@
-"""Families: a run's parents up to the root, and its children by state and group.
+"""Families: a run's parents up to the root, its children by state and group, and what a verb on a run means for them.
 
 Every count and page follows the index of a parent's children, or stops at a cap: a run may have any number of them.
 `within` limits the runs, for example to those that a user may see: others are neither listed nor counted.
+
+One transaction cancels a few hundred of them, and workers cancel the rest.
 """
 
 from __future__ import annotations
@@ -9,16 +11,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.db.models import ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery, TextField
+from django.db.models.functions import Coalesce
+from django.db.models.lookups import Contains
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from durable.conf import conf
+from durable.core.child_entries import START
 from durable.core.ids import MAX_ID
-from durable.core.records import ENDED, RunState
+from durable.core.records import ENDED, EntryKind, RunState, WhenParentEnds
 from durable.core.tally import Tally
-from durable.inspection.capped_counts import Count, cross_tally
-from durable.models import Child, Run
+from durable.inspection.counting import Count, cross_tally
+from durable.inspection.humanize import shortened
+from durable.inspection.wording import command
+from durable.models import Child, Entry, OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
@@ -293,3 +303,188 @@ def _children(run_id: str, within: RunQuerySet | None) -> QuerySet[Any]:
     state = runs.order_by().filter(pk=OuterRef("run_id")).values("state")[:1]
     found = _all(run_id).annotate(in_state=Subquery(state))
     return found if within is None else found.filter(in_state__isnull=False)
+
+
+_CAP: Final = 1_000
+_ENDING: Final = tuple(each.value for each in (*ENDED, RunState.ROLLING_BACK))
+
+
+def children_left_note(run: Run, within: RunQuerySet | None = None) -> str:
+    """Return how many children of an ended run are left to be cancelled, in a sentence; "" for none.
+
+    Nothing is said of a run that was read without its `cascade`. For a run that has some left one query, a count that
+    stops at 1,000; none for any other. `within` limits the children.
+    """
+    if not Run.cascade.is_cached(run) or getattr(run, "cascade", None) is None:
+        return ""
+    wanted = Q(when_parent_ends=WhenParentEnds.CANCEL.value) | Q(is_dropped=True)
+    children = Child.objects.using(conf.DATABASE).filter(wanted, parent=run.pk).exclude(run__state__in=_ENDING)
+    if within is not None:
+        children = children.filter(run__in=within.order_by().values("pk"))
+    left = children.filter(run__pending_request="").order_by("position").values("pk")[: _CAP + 1].count()
+    if not left:
+        return ""
+    text = ngettext(
+        "%(number)s of its children is left to be cancelled: workers do that within seconds",
+        "%(number)s of its children are left to be cancelled: workers do that within seconds",
+        left,
+    )
+    return text % {"number": str(Count(number=min(left, _CAP), is_capped=left > _CAP))}
+
+
+_GOING_ON = (RunState.PENDING, RunState.RUNNING, RunState.SLEEPING)
+
+
+def verb_note(run: Run, verb: str, within: RunQuerySet | None = None) -> str:
+    """Return what the verb means for the children of the run; "" for none that it concerns, and for other verbs.
+
+    `within` limits the children, for example to those that a user may see.
+    """
+    if run.state in ENDED:
+        return ""
+    note = {"pause": pause_note, "cancel": cancel_note}.get(verb)
+    return "" if note is None else note(run, within)
+
+
+def pause_note(run: Run, within: RunQuerySet | None = None) -> str:
+    """Return that the open children of a run go on while it is paused; "" without any. One look at an index, or two."""
+    if not _has_children(run):
+        return ""
+    counts = count_children(run.id, within)
+    going_on = [each.value for each in _GOING_ON if counts.states.get(each.value)]
+    number = sum(counts.states[each] for each in going_on)
+    if not number:
+        return ""
+    text = ngettext(
+        "%(number)s open child is not paused with it, and goes on: %(command)s",
+        "%(number)s open children are not paused with it, and go on: %(command)s",
+        number,
+    )
+    pausing = f"{command('children', run.id, output='ids')} | {command('pause', '-')}"
+    return text % {"number": Count(number=number, is_capped=counts.is_capped), "command": pausing}
+
+
+def failed_note(run: Run, children: FamilyCounts | None = None, within: RunQuerySet | None = None) -> str:
+    """Return how many children of a completed run have failed, and the command that recovers them; "" for none.
+
+    `children` are counted unless the caller has done that: one look at an index, and one statement more with children.
+    """
+    if run.state != RunState.COMPLETED or (children is None and not _has_children(run)):
+        return ""
+    counts = count_children(run.id, within) if children is None else children
+    if not counts.failed:
+        return ""
+    text = ngettext(
+        "%(number)s of its %(total)s children has failed; its output stays as it is: %(command)s",
+        "%(number)s of its %(total)s children have failed; its output stays as it is: %(command)s",
+        counts.failed.number,
+    )
+    recovering = command("recover", children_of=run.id)
+    return text % {"number": counts.failed, "total": counts.total, "command": recovering}
+
+
+def cancel_note(run: Run, within: RunQuerySet | None = None) -> str:
+    """Return that the open children of a run are cancelled with it; "" without any."""
+    cancelled = Child.objects.using(conf.DATABASE).filter(
+        parent_id=run.id, when_parent_ends=WhenParentEnds.CANCEL.value
+    )
+    if within is not None:
+        cancelled = cancelled.filter(run__in=within.order_by().values("pk"))
+    if not cancelled.order_by("parent_id", "position").values_list("pk").first():
+        return ""
+    return _(
+        "Its open children are cancelled with it. A cancelled run is not recovered: a restart is a new run, which starts all "
+        "of its children anew"
+    )
+
+
+def _has_children(run: Run) -> bool:
+    children = Child.objects.using(conf.DATABASE).filter(parent_id=run.id)
+    return children.order_by("position").values_list("pk").first() is not None
+
+
+_RECOVERIES_CAP: Final = 10_000  # children that are looked at
+_MOST_PLACES: Final = 1_000  # operations with recovered children whose records are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterRecoveries:
+    """The number of a run's children that were recovered since it read their ends, and the newest recovery.
+
+    `is_after_end`: all of them were after the end of the run. A replay in place that keeps what has read the children
+    gives the run a later end.
+    """
+
+    count: Count
+    newest: OperatorAction
+    is_after_end: bool = True
+
+    @property
+    def text(self) -> str:
+        """All of it in a sentence without a full stop."""
+        if self.is_after_end:
+            text = ngettext(
+                "%(number)s of these was recovered after this run had ended, by %(who)s",
+                "%(number)s of these were recovered after this run had ended, last by %(who)s",
+                self.count.number,
+            )
+        else:
+            text = ngettext(
+                "%(number)s of these was recovered after this run had read how it ended, by %(who)s",
+                "%(number)s of these were recovered after this run had read how they ended, last by %(who)s",
+                self.count.number,
+            )
+        text %= {"number": self.count, "who": self.newest.actor_label or self.newest.get_source_display()}
+        reason = shortened(self.newest.reason)
+        return _("%(title)s: %(reason)s") % {"title": text, "reason": reason} if reason else text
+
+    @property
+    def at(self) -> datetime:
+        """When the newest of them was."""
+        return self.newest.created_at
+
+
+def recovered_later(run: Run, within: RunQuerySet | None = None) -> LaterRecoveries | None:
+    """Return what was recovered of an ended run's first 10,000 children since it has read them; None for nothing.
+
+    One statement, three more for a run with children that were ever recovered; none for an open run. `within` limits
+    the children, for example to those that a user may see.
+    """
+    if run.finished_at is None:
+        return None
+    # looked up for each child along the index of runs: as a join, the log might be read as a whole
+    actions = OperatorAction.objects.using(conf.DATABASE).filter(
+        run_id=OuterRef("run_id"), action="recover", outcome="done"
+    )
+    newest = actions.order_by("-created_at", "-id").values("id")[:1]
+    children = Child.objects.using(conf.DATABASE).filter(parent_id=run.id).order_by("position")
+    if within is not None:
+        children = children.filter(run__in=within.order_by().values("pk"))
+    rows = cross_tally(children.annotate(of_action=Subquery(newest)), ["of_action", "location"], _RECOVERIES_CAP + 1)
+    places = {action: unpack(location) for action, location, _number in rows if action is not None}
+    if not places:
+        return None
+    read = _read_at(run.id, set(places.values()))
+    recoveries = OperatorAction.objects.using(conf.DATABASE).filter(pk__in=list(places))
+    since = [
+        (moment, action)
+        for action, moment in recoveries.values_list("pk", "created_at")
+        if moment > min(run.finished_at, read.get(places[action], run.finished_at))
+    ]
+    if not since:
+        return None
+    is_capped = sum(number for *_, number in rows) > _RECOVERIES_CAP
+    last = OperatorAction.objects.using(conf.DATABASE).filter(pk=max(since)[1]).first()
+    is_after_end = min(since)[0] > run.finished_at
+    if last is None:
+        return None
+    return LaterRecoveries(count=Count(number=len(since), is_capped=is_capped), newest=last, is_after_end=is_after_end)
+
+
+def _read_at(run_id: str, places: Collection[str]) -> dict[str, datetime]:
+    """Return when the operations at these places have read how their children ended: maps, and calls of a child."""
+    entries = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=sorted(places)[:_MOST_PLACES])
+    text = ExpressionWrapper(F("data"), TextField())
+    starts = Q(Contains(text, f'"action":"{START}"'), kind=EntryKind.CHILD.value)  # they are read at other places
+    read = entries.exclude(starts).annotate(read_at=Coalesce("metadata__completed_at", "metadata__last_attempt_at"))
+    return dict(read.filter(read_at__isnull=False).values_list("location", "read_at"))

@@ -21,22 +21,20 @@ from durable.core.bulk_runs import BULK, is_stopped
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.summary import KIND_LENGTH, SummaryKind, kind_of_stored
 from durable.core.witnesses import LOST_COMMITS
-from durable.inspection.activities import MOST, hung_steps
-from durable.inspection.capped_counts import Count, added, count_capped, moment_of, sample_rows
-from durable.inspection.explain_states import LATE
-from durable.inspection.failures import NEWEST, FailedRun, failed_runs
-from durable.inspection.holds import CAP as HELD_CAP
-from durable.inspection.holds import all_holds, count_held_starts
+from durable.inspection.activities import MOST_ACTIVITIES, hung_steps
+from durable.inspection.causes import NEWEST, FailedRun, failed_runs
+from durable.inspection.counting import Count, added, count_capped, moment_of, sample_rows
+from durable.inspection.database import old_snapshots
+from durable.inspection.explain_states import LATE, replay_check
 from durable.inspection.humanize import quoted, shortened, thousands
-from durable.inspection.messages_left import completed_with_messages
-from durable.inspection.misfits import replay_check
+from durable.inspection.limits import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
+from durable.inspection.queues import CAP as HELD_CAP
+from durable.inspection.queues import all_holds, completed_with_messages, count_held_starts
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import troubled_ticks
-from durable.inspection.shell_command import command, worker_command
-from durable.inspection.slot_troubles import IdleSlot, KeptSlot, LongLine, StillLine, slot_troubles
-from durable.inspection.snapshots import old_snapshots
+from durable.inspection.wording import command, worker_command
 from durable.inspection.workers import QueueState, Workers
-from durable.inspection.workflow_names import each_once
+from durable.inspection.workflows import each_once
 from durable.models import OperatorAction, Run
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
@@ -476,7 +474,7 @@ def _hung(now: datetime, within: RunQuerySet | None) -> list[Finding]:
             kind="hung_step",
             title=_("Steps that have run for far longer than usual"),
             advice=advice,
-            count=Count(number=len(found), is_capped=len(found) >= MOST),
+            count=Count(number=len(found), is_capped=len(found) >= MOST_ACTIVITIES),
             runs=[(step.run_id, step.workflow) for step in found[:SHOWN]],
             since=oldest.began_at,
             workflows=workflows.most_common(),

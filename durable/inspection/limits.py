@@ -1,53 +1,689 @@
-"""The deadline and the work limit of a run, for every surface."""
+"""Limits as operators see them: slots, rates, who holds, who waits, and what is wrong.
+
+One statement for all keys.
+
+Each look is bounded, along an index of slots by limit and age.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from django.utils.translation import gettext as _
+from django.db import connections
+from django.db.models import Case, F, Max, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
+from django.db.models import Count as CountOf
+from django.db.models.functions import Cast, Concat
 
-from durable.core.limits import RunLimits
-from durable.core.records import ENDED, RunState
-from durable.inspection.humanize import relative, span
-from durable.models import Run
+from durable.conf import conf
+from durable.core import registry
+from durable.core.gcra import Cell, Want, begin_anew, reserve
+from durable.core.rate_counts import BUCKETS, counts_of
+from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanoseconds, nanoseconds
+from durable.core.records import RunState
+from durable.core.slot_records import SlotKind, limit_label
+from durable.inspection.counting import (
+    CappedCount,
+    Count,
+    count_capped,
+    keys_awaited,
+    keys_with_slots,
+    moment_of,
+    sample_rows,
+)
+from durable.inspection.pagination import first_visible
+from durable.models import Limit, RateKey, RateLimit, Reservation, Run, Slot
+from durable.models.rows import pack, unpack
+from durable.models.run import RunQuerySet
+
+# Both databases name the columns of VALUES alike. By `place` slots of a key are in the order of its index, which keeps
+# each count on it. Parameters: the limit and the cap of held slots, the limit and the cap of waiting ones, the limit,
+# and a number and a key for each row.
+_SLOTS: Final = """SELECT "durable_slot"."{column}" FROM "durable_slot" WHERE "durable_slot"."limit" = %s
+  AND "durable_slot"."key" = keys.column2 AND "durable_slot"."is_held" = {is_held} ORDER BY "durable_slot"."place" LIMIT {most}"""
+_COUNTED: Final = "(SELECT COUNT(*) FROM ({slots}) AS counted)"
+_EACH: Final = "SELECT keys.column1, {held}, {waiting}, ({oldest}) FROM (VALUES {{keys}}) AS keys"
+_LINES: Final = _EACH.format(
+    held=_COUNTED.format(slots=_SLOTS.format(column="id", is_held="true", most="%s")),
+    waiting=_COUNTED.format(slots=_SLOTS.format(column="id", is_held="false", most="%s")),
+    oldest=_SLOTS.format(column="since", is_held="false", most="1"),
+)
 
 
-def limits_of(run: Run) -> RunLimits | None:
-    """Return the run's limits, None without any; one query, unless the run was read with its `limit`."""
-    row = getattr(run, "limit", None)
-    return None if row is None else row.record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLine:
+    """A key: how many slots are held, how many runs wait, and since when the first in line; None if none waits."""
+
+    held: int
+    waiting: int
+    oldest_at: datetime | None
 
 
-def limits_note(run: Run, now: datetime) -> str:
-    """Return what the limits mean for a run that has not ended, as a sentence without a full stop; "" for nothing.
+def lines_of(limit: str, keys: Sequence[str], *, most_held: int, most_waiting: int) -> list[KeyLine]:
+    """Return the line of each key, in their order, counting no further than `most_held` and `most_waiting`.
 
-    Nothing is said of a run that was read without its `limit`: no query is made.
+    One statement along an index, none without keys.
     """
-    if run.state in ENDED or run.state == RunState.ROLLING_BACK or not Run.limit.is_cached(run):
+    if not keys:
+        return []
+    name = pack(limit)
+    given: list[str | int] = [name, most_held, name, most_waiting, name]
+    for number, key in enumerate(keys):
+        given += [number, pack(key)]
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(_LINES.format(keys=", ".join(["(%s, %s)"] * len(keys))), given)
+        found = {
+            number: KeyLine(held=held, waiting=waiting, oldest_at=None if since is None else moment_of(since))
+            for number, held, waiting, since in cursor.fetchall()
+        }
+    return [found[number] for number in range(len(keys))]
+
+
+_PLACES = 1_000  # of a line that are counted
+_SHOWN = 20  # slots of a key that are shown
+_HELD = 10_000  # slots of a key that are counted
+_KEYS = 100  # of a limit that are told
+_LIMITS = 100  # that are told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The line in which a run waits.
+
+    `place` counts from 1. `holder` is the run that has held a slot for the longest.
+    """
+
+    limit: str
+    key: str
+    place: int
+    held: int
+    at_once: int
+    since: datetime
+    holder: Run | None
+    holder_since: datetime | None
+    holder_kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitKeySummary:
+    """A key of a limit: how many slots are held, how many runs wait, and since when the first of them.
+
+    `held` is counted up to 10,000, and `waiting` up to 1,000.
+    """
+
+    key: str
+    held: int
+    waiting: int
+    oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSummary:
+    """A limit. `code_says` is the number of code and settings. Of the keys, the fullest lines come first: of more than
+    100 keys, those for which a run has waited longest are here.
+    """
+
+    name: str
+    at_once: int
+    code_says: int
+    is_overridden: bool
+    keys: list[LimitKeySummary]
+
+
+def line_of(run_id: str) -> Line | None:
+    """Return the line in which the run waits, the oldest if it waits in several; None if it waits in none."""
+    slots = Slot.objects.using(conf.DATABASE)
+    mine = slots.filter(run_id=run_id, is_held=False).order_by("since", "id").first()
+    if mine is None:
+        return None
+    line = slots.filter(limit=mine.limit, key=mine.key)
+    ahead = line.filter(is_held=False, place__lt=mine.place)
+    limit = Limit.objects.using(conf.DATABASE).filter(name=mine.limit).first()
+    holder = line.filter(is_held=True).select_related("run").order_by("since", "id").first()
+    return Line(
+        limit=mine.limit,
+        key=mine.key,
+        place=1 + ahead.order_by("limit", "key", "is_held", "place")[:_PLACES].count(),
+        held=line.filter(is_held=True).count(),
+        at_once=0 if limit is None else limit.number,
+        since=mine.since,
+        holder=None if holder is None else holder.run,
+        holder_since=None if holder is None else holder.since,
+        holder_kind="" if holder is None else holder.kind,
+    )
+
+
+def list_limits(name: str = "", within: RunQuerySet | None = None, *, with_keys: bool = True) -> list[LimitSummary]:
+    """Return the limits by name, or one of them; at most 100 limits, and 100 keys of each.
+
+    With `within`, only keys of which one of these runs holds a slot or waits for one. Without `with_keys`, no key: one
+    statement, and else at most three more for each limit.
+    """
+    limits = Limit.objects.using(conf.DATABASE).order_by("name")
+    found = limits.filter(name=name) if name else limits[:_LIMITS]
+    return [_summary(each, _shown_keys(each.name, within) if with_keys else []) for each in found]
+
+
+def slots_of(limit: str, key: str) -> tuple[list[Slot], list[Slot]]:
+    """Return the slots of a key: those held for the longest, and the first places of its line, with their runs."""
+    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit, key=key).select_related("run")
+    rows = rows.defer("run__input", "run__output")
+    held = rows.filter(is_held=True).order_by("since", "id")[:_SHOWN]
+    return list(held), list(rows.filter(is_held=False).order_by("place")[:_SHOWN])
+
+
+def _summary(limit: Limit, keys: Sequence[str]) -> LimitSummary:
+    lines = lines_of(limit.name, keys, most_held=_HELD, most_waiting=_PLACES)
+    found = [
+        LimitKeySummary(key=key, held=line.held, waiting=line.waiting, oldest_at=line.oldest_at)
+        for key, line in zip(keys, lines, strict=True)
+    ]
+    return LimitSummary(
+        name=limit.name,
+        at_once=limit.number,
+        code_says=limit.at_once,
+        is_overridden=limit.override is not None,
+        keys=sorted(found, key=lambda each: (-each.waiting, -each.held, each.key)),
+    )
+
+
+def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
+    """Return the keys of a limit that are told: those for which a run has waited longest, then others by name."""
+    rows = Slot.objects.using(conf.DATABASE).filter(limit=limit)
+    if within is not None:
+        mine = first_visible(rows.order_by("limit", "key"), within).values_list("key", flat=True)
+        return list(dict.fromkeys(mine[:_PLACES]))[:_KEYS]
+    longest = rows.filter(is_held=False).order_by("limit", "is_held", "since").values_list("key", flat=True)
+    keys = dict.fromkeys(longest[:_PLACES])
+    if len(keys) < _KEYS:
+        keys |= dict.fromkeys(keys_with_slots(limit, _KEYS))
+    return list(keys)[:_KEYS]
+
+
+#: A slot is told of that a paused or diverged run has held for so long.
+KEPT: Final = timedelta(days=1)
+#: A line is told of whose first run has waited for so long, while no slot of its key was taken.
+STILL: Final = timedelta(hours=1)
+#: A line of a full limit is told of in which so many runs wait, the first of them for so long.
+LONG: Final = 20
+WAITED: Final = timedelta(minutes=1)
+#: A slot is told of that a run has held for so long, and that it should have only while a worker executes it.
+IDLE: Final = timedelta(minutes=1)
+_MOST_TROUBLED: Final = 100
+_ROWS: Final = 500  # slots of a limit that are looked at
+_PAUSED: Final = "paused"
+_DIVERGED: Final = "diverged"
+_ASLEEP: Final = "asleep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSlot:
+    """A slot that a run has held since `since` and does not use: the run is paused, or its history has diverged."""
+
+    limit: str
+    label: str
+    run_id: str
+    workflow: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillLine:
+    """A line that does not move.
+
+    `run_id` is the run that has waited longest, since `since`; `held` of `at_once` are held.
+    """
+
+    limit: str
+    label: str
+    run_id: str
+    workflow: str
+    since: datetime
+    held: int
+    at_once: int
+
+    @property
+    def has_free_slot(self) -> bool:
+        """True if the run waits although a slot is free."""
+        return self.held < self.at_once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongLine(StillLine):
+    """A line that moves, but is long: `waiting` runs wait for slots that are all held."""
+
+    waiting: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitCounts:
+    """The numbers of a limit's held slots and waiting runs, and since when the first of these waits; None for none."""
+
+    name: str
+    held: Count
+    waiting: Count
+    oldest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    limit: str
+    key: str
+    run_id: str
+    workflow: str
+    standing: str
+    since: datetime
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What is told of it."""
+        label = limit_label(self.limit, self.key)
+        return {
+            "limit": self.limit,
+            "label": label,
+            "run_id": self.run_id,
+            "workflow": self.workflow,
+            "since": self.since,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSlot(KeptSlot):
+    """A slot that a run has held since `since` for a step or for its passes, while no worker executes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTroubles:
+    """The lines that do not move, those that are long, the slots that runs keep, and those that they have forgotten to
+    give up.
+    """
+
+    still: list[StillLine]
+    long: list[LongLine]
+    kept: list[KeptSlot]
+    idle: list[IdleSlot]
+
+
+def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroubles:
+    """Return what is wrong with the limits at `now`, of the runs `within`.
+
+    A line does not move if a run that is not paused has waited in it for an hour, while no slot of its key was taken.
+    It is long if 20 such runs wait, the first of them for a minute, while all slots of its key are held. A slot is kept
+    if a paused or diverged run has held it for a day. It is idle if it is to be held only while a worker executes its
+    run, and the run has slept with it for a minute. At most 100 limits are looked at, and of each the 500 runs that
+    have waited longest, and the 500 oldest slots. Three statements, one where there is no limit.
+    """
+    limits = {limit.name: limit.number for limit in _limits()}
+    waiting, *held = _old_slots(now, within)
+    waiting_slots, kept, idle = _oldest([waiting, *held], limits, now)
+    still, long = _lines(now, waiting_slots, limits)
+    return SlotTroubles(
+        still=still,
+        long=long,
+        kept=[KeptSlot(**slot.told) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
+        idle=[IdleSlot(**slot.told) for slot in idle if slot.standing == _ASLEEP],
+    )
+
+
+def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]]:
+    """Return the slots that runs have waited for, those that they have held, and those of them that are not held
+    between passes, for as long as is told of.
+    """
+    slots = _slots(within)
+    held = slots.filter(is_held=True)
+    return [
+        slots.filter(is_held=False, since__lt=now - WAITED),
+        held.filter(since__lt=now - KEPT),
+        held.filter(since__lt=now - IDLE).exclude(kind=SlotKind.OPEN.value),
+    ]
+
+
+def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> tuple[list[StillLine], list[LongLine]]:
+    """Return the lines that do not move and those that are long, of the oldest waiting slots of each limit."""
+    waiting: dict[tuple[str, str], list[_Slot]] = {}
+    looked_at: Counter[str] = Counter()
+    for slot in slots:
+        looked_at[slot.limit] += 1
+        if slot.standing != _PAUSED:
+            waiting.setdefault((slot.limit, slot.key), []).append(slot)
+    told = {key: line for key, line in waiting.items() if line[0].since < now - STILL or len(line) >= LONG}
+    still, long = [], []
+    held = _newest_held(told) if told else {}
+    for (limit, key), line in told.items():
+        first = line[0]
+        number, newest = held.get((limit, key), (0, first.since))
+        facts = {**first.told, "held": number, "at_once": limits[limit]}
+        if first.since < now - STILL and newest < now - STILL:
+            still.append(StillLine(**facts))
+        elif len(line) >= LONG and number >= limits[limit]:
+            waits = Count(number=len(line), is_capped=looked_at[limit] >= _ROWS)
+            long.append(LongLine(**facts, waiting=waits))
+    return still, long
+
+
+def unused_limits() -> list[str]:
+    """Return the limits that the settings and workflows of this process do not name, and no run has a slot of."""
+    named = set(conf.LIMITS)
+    named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
+    return [
+        limit.name
+        for limit in _limits()
+        if limit.name not in named and not _slots(None).filter(limit=limit.name).exists()
+    ]
+
+
+def count_slots(cap: int) -> list[LimitCounts]:
+    """Return the counts of each limit, of at most 100 limits, counting no further than `cap`; three statements."""
+    names = [limit.name for limit in _limits()]
+    held = [_slots(None).filter(limit=name, is_held=True).order_by("limit", "is_held", "since") for name in names]
+    waiting = [_slots(None).filter(limit=name, is_held=False).order_by("limit", "is_held", "since") for name in names]
+    if not names:
+        return []
+    counts = count_capped([*held, *waiting], cap)
+    oldest = sample_rows(waiting, ["since"], 1)
+    return [
+        LimitCounts(
+            name=name,
+            held=counts[number],
+            waiting=counts[len(names) + number],
+            oldest_at=moment_of(oldest[number][0][0]) if oldest[number] else None,
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def _limits() -> list[Limit]:
+    return list(Limit.objects.using(conf.DATABASE).order_by("name")[:_MOST_TROUBLED])
+
+
+def _slots(within: RunQuerySet | None) -> QuerySet[Slot]:
+    slots = Slot.objects.using(conf.DATABASE)
+    return slots.all() if within is None else slots.filter(run__in=within)
+
+
+def _of_run(now: datetime) -> QuerySet[Any]:
+    """Return how the run of a slot stands, and its workflow: looked up for each slot, while for a join PostgreSQL might
+    read all slots.
+    """
+    standing = Case(
+        When(state=RunState.PAUSED.value, then=Value(f"{_PAUSED} ")),
+        When(diverged_at__isnull=False, then=Value(f"{_DIVERGED} ")),
+        When(
+            Q(state=RunState.SLEEPING.value) & (Q(wake_at__isnull=True) | Q(wake_at__gt=now)),
+            then=Value(f"{_ASLEEP} "),
+        ),
+        default=Value(" "),
+    )
+    told = Concat(standing, Cast("workflow", TextField()), output_field=TextField())
+    return Run.objects.filter(pk=OuterRef("run_id")).annotate(of_run=told).values("of_run")[:1]
+
+
+def _oldest(sources: Sequence[QuerySet[Slot]], limits: Collection[str], now: datetime) -> list[list[_Slot]]:
+    """Return the oldest slots of each source and limit, with what is known of their runs; one statement at most."""
+    if not limits:
+        return [[] for _ in sources]
+    oldest = [
+        slots.annotate(limited_by=F("limit"), of_run=Subquery(_of_run(now))).filter(limit=name).order_by("since")
+        for slots in sources
+        for name in limits
+    ]
+    found = sample_rows(oldest, ["limited_by", "key", "run_id", "of_run", "since"], _ROWS)
+    return [
+        [_slot(*row) for rows in found[number * len(limits) : (number + 1) * len(limits)] for row in rows]
+        for number in range(len(sources))
+    ]
+
+
+def _slot(limit: Any, key: Any, run_id: Any, of_run: str, since: Any) -> _Slot:
+    standing, _, workflow = of_run.partition(" ")
+    return _Slot(
+        limit=unpack(limit),
+        key=unpack(key),
+        run_id=unpack(run_id),
+        workflow=unpack(workflow),
+        standing=standing,
+        since=moment_of(since),
+    )
+
+
+def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, datetime]]:
+    """Return for each key of which slots are held how many, and when the newest of them was taken; one statement."""
+    by_limit: dict[str, list[str]] = {}
+    for limit, key in keys:
+        by_limit.setdefault(limit, []).append(key)
+    wanted = Q()
+    for limit, named in by_limit.items():
+        wanted |= Q(limit=limit, key__in=named)
+    held = Slot.objects.using(conf.DATABASE).filter(wanted, is_held=True).values("limit", "key").order_by()
+    counted = held.annotate(held=CountOf("id"), newest=Max("since"))
+    return {(each["limit"], each["key"]): (each["held"], each["newest"]) for each in counted}
+
+
+_MOST_RATES = 100  # that are told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateWait:
+    """An attempt that waits for its moment `at`, behind so many others of its key.
+
+    `sooner` is its moment if all that wait were given new ones, None if it is no earlier one, or others are before it:
+    those that were cancelled keep theirs.
+    """
+
+    limit: str
+    key: str
+    units: int
+    at: datetime
+    before: int
+    rate: str
+    closing: LimitClosing | None
+    sooner: datetime | None = None
+    rate_text: str = ""
+    burst: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateKeySummary:
+    """A key of a rate: how many attempts wait, until when it is reserved, and its closing, None while it is open.
+
+    `waiting` is counted up to 1,000. `last_minute` has the units that have begun in each five seconds, the oldest
+    first. `refused` is how many starts it has refused, and `last_refused` the last one.
+    """
+
+    key: str
+    waiting: int
+    next_at: datetime | None
+    reserved_until: datetime | None
+    closing: LimitClosing | None
+    last_minute: list[int]
+    refused: int
+    last_refused: RefusedStart | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSummary:
+    """A limit's rate.
+
+    `code_says` is the rate that code and settings give. `closing` is that of all keys. The keys for which most attempts
+    wait come first.
+    """
+
+    name: str
+    rate: Rate
+    code_says: Rate
+    is_overridden: bool
+    closing: LimitClosing | None
+    keys: list[RateKeySummary]
+
+    @property
+    def last_minute(self) -> list[int]:
+        """The units of these keys that have begun in each five seconds of the last minute, the oldest first."""
+        return [sum(each.last_minute[number] for each in self.keys) for number in range(BUCKETS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCounts:
+    """The number of attempts that wait for moments in a limit's rate, and that of its closed keys."""
+
+    name: str
+    waiting: Count
+    closed: int
+
+
+def rate_wait_of(run_id: str, now: datetime) -> RateWait | None:
+    """Return the attempt of the run that waits for the nearest moment; None if none waits."""
+    rows = Reservation.objects.using(conf.DATABASE)
+    mine = rows.filter(run_id=run_id, at__gt=now).order_by("at", "id").first()
+    if mine is None:
+        return None
+    ahead = rows.filter(limit=mine.limit, key=mine.key, at__gt=now, at__lt=mine.at)
+    limit = RateLimit.objects.using(conf.DATABASE).filter(name=mine.limit).first()
+    before = ahead.order_by("limit", "key", "at")[:_PLACES].count()
+    closing = closing_of(mine.limit, mine.key, now)
+    return RateWait(
+        limit=mine.limit,
+        key=mine.key,
+        units=mine.units,
+        at=mine.at,
+        before=before,
+        rate="" if limit is None else str(limit.now),
+        closing=closing,
+        sooner=None if before or closing or limit is None else _moment_anew(mine, limit.now, now),
+        rate_text="" if limit is None else limit.now.text,
+        burst=1 if limit is None else limit.now.burst,
+    )
+
+
+def _moment_anew(mine: Reservation, rate: Rate, now: datetime) -> datetime | None:
+    """Return the moment of the first attempt of its key if all were given new ones, None if it is no earlier."""
+    row = RateKey.objects.using(conf.DATABASE).filter(limit=mine.limit, key=mine.key).first()
+    cell = Cell() if row is None else Cell(row.reserved, row.begun, row.put_off)
+    begin_anew(cell)
+    want = Want(units=mine.units, at=nanoseconds(now), may_begin=False)
+    _, moment = reserve(cell, rate.spacing, rate.burst, want)
+    # what is a unit later may be rounding, or a unit that begins just now
+    return from_nanoseconds(moment) if moment + rate.spacing < nanoseconds(mine.at) else None
+
+
+def closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
+    """Return the closing of a key, or of all keys of its limit, that lasts longest; None while it is open."""
+    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in={"", key}, closed_until__gt=now)
+    closings = [each for row in rows if (each := row.closing(now)) is not None]
+    return max(closings, key=lambda each: each.until, default=None)
+
+
+def own_closing_of(limit: str, key: str, now: datetime) -> LimitClosing | None:
+    """Return the closing of this key alone, "" for the one that closes all; None while it is open."""
+    row = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key=key).first()
+    return None if row is None else row.closing(now)
+
+
+def list_rates(
+    now: datetime, name: str = "", within: RunQuerySet | None = None, *, with_keys: bool = True
+) -> list[RateSummary]:
+    """Return the rates by the names of their limits, or that of one; at most 100 limits, and 100 keys of each.
+
+    With `within`, only keys for which one of these runs waits, and the one without a name. Without `with_keys`, no key:
+    one statement and one more for each limit, and else at most four more for each.
+    """
+    limits = RateLimit.objects.using(conf.DATABASE).order_by("name")
+    found = limits.filter(name=name) if name else limits[:_MOST_RATES]
+    return [_rate_summary(each, _keys_of(each.name, now, within) if with_keys else [], now) for each in found]
+
+
+def reservations_of(limit: str, key: str, now: datetime) -> list[Reservation]:
+    """Return the next attempts of a key that wait for their moments, with their runs."""
+    rows = Reservation.objects.using(conf.DATABASE).filter(limit=limit, key=key, at__gt=now).select_related("run")
+    return list(rows.defer("run__input", "run__output").order_by("limit", "key", "at")[:_SHOWN])
+
+
+def count_rates(now: datetime, cap: int) -> list[RateCounts]:
+    """Return the counts of each limit with a rate, of at most 100 limits; three statements.
+
+    They count no further than `cap`.
+    """
+    names = list(RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_MOST_RATES])
+    if not names:
+        return []
+    rows = Reservation.objects.using(conf.DATABASE)
+    waiting = [rows.filter(limit=each).order_by("limit", "key", "at") for each in names]
+    closed = RateKey.objects.using(conf.DATABASE).filter(limit__in=names, closed_until__gt=now)
+    closings = Counter(closed.order_by("limit").values_list("limit", flat=True)[:cap])
+    counts = count_capped(waiting, cap)
+    return [RateCounts(name=name, waiting=counts[number], closed=closings[name]) for number, name in enumerate(names)]
+
+
+def unused_rates() -> list[str]:
+    """Return the limits with a rate that the settings and workflows of this process do not name, and no run awaits."""
+    named = set(conf.LIMITS)
+    named |= {limit.name for each in registry.all() if each.limits is not None for limit in each.limits.limits}
+    names = RateLimit.objects.using(conf.DATABASE).order_by("name").values_list("name", flat=True)[:_MOST_RATES]
+    return [each for each in names if each not in named and not keys_awaited(each, 1)]
+
+
+def refusal_of(run_id: str) -> str:
+    """Return a sentence about the newest start under this id that a rate has refused; "" if none is known.
+
+    A key of a limit keeps the start that it refused last, and no others.
+    """
+    rows = RateKey.objects.using(conf.DATABASE).filter(refused_run=run_id, refused_at__isnull=False)
+    found = rows.order_by("-refused_at").first()
+    if found is None or found.last_refused is None:
         return ""
-    limits = limits_of(run)
-    if limits is None:
-        return ""
-    if limits.deadline is not None and limits.deadline <= now:
-        return _("Its deadline was %(when)s: it fails as soon as it goes on") % {"when": relative(limits.deadline, now)}
-    if limits.deadline is not None:
-        return _("Its deadline is %(when)s") % {"when": relative(limits.deadline, now)}
-    return _("Its work limit: %(used)s") % {"used": work_words(limits)}
+    last = found.last_refused
+    return (
+        f"the rate of the limit {limit_label(found.limit, found.key)} refused a start of {last.workflow} with this id at "
+        f"{last.at:%Y-%m-%d %H:%M:%S} UTC"
+    )
 
 
-def work_words(limits: RunLimits) -> str:
-    """Return how much of the work limit the run's passes have used: "12 m of 1 h"; "" without a limit."""
-    if limits.work_limit is None:
-        return ""
-    return _("%(used)s of %(limit)s") % {"used": span(limits.worked), "limit": span(limits.work_limit)}
+def _rate_summary(limit: RateLimit, keys: list[RateKeySummary], now: datetime) -> RateSummary:
+    return RateSummary(
+        name=limit.name,
+        rate=limit.now,
+        code_says=limit.code_says,
+        is_overridden=limit.override is not None,
+        closing=closing_of(limit.name, "", now),
+        keys=keys,
+    )
 
 
-def limits_data(run: Run) -> dict[str, Any]:
-    """Return the limits as data: the deadline as ISO 8601 text, the others in seconds; None for no limit."""
-    limits = limits_of(run) or RunLimits()
-    return {
-        "deadline": None if limits.deadline is None else limits.deadline.isoformat(),
-        "work_limit": limits.work_limit,
-        "worked": None if limits.work_limit is None else limits.worked,
-    }
+def _keys_of(limit: str, now: datetime, within: RunQuerySet | None) -> list[RateKeySummary]:
+    """Return the keys of a limit that are told: how many attempts wait for each, and when the next one begins."""
+    waiting = Reservation.objects.using(conf.DATABASE)
+    waiting = waiting.filter(limit=OuterRef("limit"), key=OuterRef("key"), at__gt=now).order_by("limit", "key", "at")
+    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in=_shown_rate_keys(limit, within))
+    told = rows.annotate(waiting=CappedCount(waiting, _PLACES), next_at=Subquery(waiting.values("at")[:1]))
+    return sorted((_key(row, now) for row in told), key=lambda each: (-each.waiting, each.key))
+
+
+def _shown_rate_keys(limit: str, within: RunQuerySet | None) -> set[str]:
+    """Return the keys of a limit that are told: those that are awaited, then those that are closed, then by name."""
+    waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit)
+    if within is not None:
+        mine = first_visible(waiting.order_by("limit", "key", "at"), within).values_list("key", flat=True)
+        return {"", *mine[:_PLACES]}
+    rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit)
+    keys = dict.fromkeys(keys_awaited(limit, _KEYS))
+    if len(keys) < _KEYS:
+        closed = rows.filter(closed_until__isnull=False).order_by("limit").values_list("key", flat=True)
+        keys |= dict.fromkeys(closed[:_KEYS])
+        keys |= dict.fromkeys(rows.order_by("limit", "key").values_list("key", flat=True)[:_KEYS])
+    return set(list(keys)[:_KEYS]) | {""}
+
+
+def _key(row: Any, now: datetime) -> RateKeySummary:
+    newest = max(row.reserved, row.put_off)
+    return RateKeySummary(
+        key=row.key,
+        waiting=row.waiting,
+        next_at=row.next_at,
+        reserved_until=from_nanoseconds(newest) if newest else None,
+        closing=row.closing(now),
+        last_minute=counts_of(row.recent, nanoseconds(now)),
+        refused=row.refused,
+        last_refused=row.last_refused,
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from durable.inspection.events import count_events
+from durable.inspection.history_counts import count_noted
 from durable.inspection.places import count_places
 from durable.inspection.progress import count_progress
-from durable.inspection.stored_counts import count_noted
 
 
 def count_long_histories(now: datetime) -> None:

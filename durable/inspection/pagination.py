@@ -1,6 +1,9 @@
-"""Orders of lists, and keys of lists.
+"""Orders and keys of lists, and the runs and failures that a user may see in them.
 
 A key says where a page ended: as text for the next request, and as a condition for the next query.
+
+One window of everybody's failed runs serves all causes. To look through those of each cause would take longer with each
+failure that the user may not see.
 """
 
 from __future__ import annotations
@@ -8,18 +11,77 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
-from django.db.models import BooleanField, DateTimeField, F, Func, Q, Value
-from django.db.models.expressions import Combinable
+from django.db.models import BooleanField, DateTimeField, F, Func, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models.expressions import Col, Combinable
+from django.db.models.lookups import (
+    Exact,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Range,
+    StartsWith,
+)
+from django.db.models.sql.where import AND, WhereNode
 
+from durable.conf import conf
 from durable.core.clock import to_utc
+from durable.core.records import RunState
 from durable.core.words import Sentence, gettext_noop
-from durable.models import Run
+from durable.models import Failure, Run
+from durable.models.history import KeyIn
 from durable.models.rows import SafeTextField
+from durable.models.run import RunQuerySet
+
+RowsT = TypeVar("RowsT", bound=QuerySet[Any])
+
+_WINDOW: Final = 10_000  # rows that are looked through, if no index serves the condition on their runs
+
+#: Columns that an index of the runs begins with, and which few of all runs may have in common.
+_COLUMNS: Final = frozenset({"id", "workflow"})
+_LOOKUPS: Final = (Exact, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, Range, StartsWith)
+
+
+def on_visible(rows: RowsT, within: RunQuerySet) -> RowsT:
+    """Return those of the rows whose run is one of these runs.
+
+    The run is looked up for each row. With a join or IN the database may read all runs first, if no index serves the
+    condition on them. So the rows must be few, or the caller must read a few of them.
+    """
+    seen = Subquery(within.order_by().filter(pk=OuterRef("run_id")).values("pk")[:1])
+    return rows.alias(seen_run=seen).filter(seen_run__isnull=False)
+
+
+def first_visible(rows: RowsT, within: RunQuerySet) -> RowsT:
+    """Return those of many ordered rows whose run is one of these runs, in their order.
+
+    Where no index serves the condition on the runs, only the first `_WINDOW` rows are looked through.
+    """
+    if has_own_index(within):
+        return rows.filter(run__in=within.order_by().values("pk"))
+    return on_visible(rows.filter(pk__in=rows.values("pk")[:_WINDOW]), within)
+
+
+def has_own_index(within: RunQuerySet) -> bool:
+    """Return whether all these runs meet a condition on an indexed column, their id or their workflow, or are none."""
+    return within.query.is_empty() or _narrows(within.query.where)
+
+
+def _narrows(condition: Any) -> bool:
+    if isinstance(condition, WhereNode):
+        return not condition.negated and condition.connector == AND and any(map(_narrows, condition.children))
+    if not isinstance(condition, _LOOKUPS):
+        return False
+    column = condition.lhs
+    return isinstance(column, Col) and column.target.model is Run and column.target.column in _COLUMNS
+
 
 #: The columns in which a failure has a copy of its run's key by creation.
 FAILURE_KEY: Final = ("failure__run_created_at", "failure__run_id")
@@ -173,3 +235,58 @@ class _Key(Func):
         return f"({one}, {two}) {self.operator} ({three}, {four})", tuple(
             each for _, given in compiled for each in given
         )
+
+
+def end_of_window(index: QuerySet[Any], within: RunQuerySet, order: RunOrder, size: int, moment: str) -> Cursor | None:
+    """Return the key up to which runs are looked for, None for no end; at most two statements.
+
+    `index` are everybody's runs along the index, or rows that stand for runs, in the order of the list, which is not
+    the one by id; their column `moment` has the moment of the order. Up to `size` of them are looked through. There is
+    no end where the runs `within` are no more than that, and have an index of their own
+    (`durable.inspection.pagination`).
+    """
+    last = index.values_list(moment)[size - 1 : size].first()
+    if last is None or (has_own_index(within) and are_few(within, size)):
+        return None
+    return Cursor.at_second(last[0], order)
+
+
+def are_few(runs: RunQuerySet, size: int) -> bool:
+    """Return whether there are no more runs than `size`; one statement, which reads no more along their own index."""
+    return not runs.order_by().values_list("pk")[size : size + 1]
+
+
+class VisibleFailure(NamedTuple):
+    """The failure of a run."""
+
+    cause_id: int
+    run_id: str
+    workflow: str
+    failed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleFailures:
+    """The failures by the key of their cause, the newest first. `is_cut`: there may be more, of older runs."""
+
+    by_cause: Mapping[int, Sequence[VisibleFailure]]
+    is_cut: bool
+
+
+def visible_failures(within: RunQuerySet, size: int) -> VisibleFailures:
+    """Return why these runs are failed; at most three statements.
+
+    They are those among the newest `size` failed runs, or all of them if they are few.
+    """
+    everyone: RunQuerySet = Run.objects.using(conf.DATABASE)
+    end = end_of_window(_failed(everyone), within, RunOrder.NEWEST, size, "created_at")
+    runs = _failed(within) if end is None else _failed(within).filter(end.up_to(RunOrder.NEWEST.key))
+    found = Failure.objects.using(conf.DATABASE).filter(KeyIn("run", runs.order_by().values("pk")), is_open=True)
+    by_cause: dict[int, list[VisibleFailure]] = {}
+    for row in found.order_by("-failed_at", "-run_id").values_list(*VisibleFailure._fields):
+        by_cause.setdefault(row[0], []).append(VisibleFailure(*row))
+    return VisibleFailures(by_cause, is_cut=end is not None)
+
+
+def _failed(runs: RunQuerySet) -> RunQuerySet:
+    return runs.filter(state=RunState.FAILED.value).newest_first()

@@ -13,10 +13,9 @@ from django.utils import timezone
 
 from durable.conf import conf
 from durable.core.records import EntryStatus
-from durable.inspection import resting
+from durable.inspection import history_counts
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.resting import recalled, remembered
-from durable.inspection.stored_counts import stored
+from durable.inspection.history_counts import recalled, remembered, stored
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
 
 #: What the entries and the failed attempts of a run amount to.
@@ -51,7 +50,7 @@ class Progress:
 def progress_of(run: Run) -> Progress:
     """Return the run's progress; three statements, and one more for a run that a worker has.
 
-    Only one of them for a long history whose run rests (`durable.inspection.resting`).
+    Only one of them for a long history whose run rests (`durable.inspection.history_counts`).
     """
     found, failed = remembered(run, "progress", lambda: _counts_of(run), lambda counts: int(counts[0]["entries"]))
     parts = [found[name] for name in ("entries", "completed", "newest", "finished", "attempts", "compensated")]
@@ -97,7 +96,7 @@ def open_keys_of_long(run: Run) -> Sequence[int] | None:
     One statement, two for a long history. None if its run rests, and its counts are stored or remembered.
     """
     is_known = _known(run) is not None or recalled(run, "open") is not None
-    return newest_open(run) if is_known or has_more_entries(run.id, resting.LONG) else None
+    return newest_open(run) if is_known or has_more_entries(run.id, history_counts.LONG) else None
 
 
 def newest_open(run: Run) -> Sequence[int]:
@@ -106,7 +105,7 @@ def newest_open(run: Run) -> Sequence[int]:
     if counts is not None:
         return _open_keys(counts[0])
     newest = Entry.objects.using(conf.DATABASE).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
-    return remembered(run, "open", lambda: list(newest[:MOST_OPEN]), lambda _: resting.LONG + 1)
+    return remembered(run, "open", lambda: list(newest[:MOST_OPEN]), lambda _: history_counts.LONG + 1)
 
 
 def entries_counted(run: Run) -> int | None:
@@ -123,7 +122,7 @@ def has_more_entries(run_id: str, number: int) -> bool:
 
 
 def count_progress(run: Run) -> dict[str, Any]:
-    """Return the counts that `progress_of` uses, as JSON for `durable.inspection.stored_counts`; three statements."""
+    """Return the counts that `progress_of` uses, as JSON for `durable.inspection.history_counts`; three statements."""
     found, failed = _count(run)
     seconds = {"active": _in_seconds(found["active"]), "open": ",".join(map(str, _open_keys(found)))}
     return {"entries": {**found, **seconds}, "attempts": {**failed, "took": _in_seconds(failed["took"])}}
@@ -196,7 +195,9 @@ def _newest_begin(run: Run, found: dict[str, Any]) -> int | None:
     keys = [int(key) for key in (found["open"] or "").split(",") if key]
     is_told_by_open = found["ends"] == found["completed"] and len(keys) <= MOST_OPEN
     chosen = (
-        entries.filter(pk__in=keys) if found["entries"] > resting.LONG and is_told_by_open else entries.filter(run=run)
+        entries.filter(pk__in=keys)
+        if found["entries"] > history_counts.LONG and is_told_by_open
+        else entries.filter(run=run)
     )
     newest: int | None = chosen.order_by().aggregate(begun=Max("ordinal"))["begun"]
     return newest

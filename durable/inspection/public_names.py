@@ -6,48 +6,77 @@ module.
 
 from __future__ import annotations
 
+from durable.inspection.actions import Mark, possible_verbs
 from durable.inspection.activities import (
     ActivityPage,
     RunningStack,
     RunningStep,
+    StepDurations,
     activities_of,
     activities_of_runs,
     hung_steps,
     list_activities,
     read_stack,
+    usual_durations,
+    workflow_durations,
 )
-from durable.inspection.allowed_verbs import possible_verbs
-from durable.inspection.builds import BuildSeen
-from durable.inspection.capped_counts import Count, count_capped
-from durable.inspection.causes import CauseSpread, CauseSummary, find_cause, list_causes, spread_of
-from durable.inspection.clock_skew import CLOCK_TOLERANCE, clock_difference
-from durable.inspection.counts import count_by_state
-from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
-from durable.inspection.events import Event, EventKey, EventPage, list_events
-from durable.inspection.explain_states import Explanation, awaited_queues, explain, explain_fully, open_entries
-from durable.inspection.export import exported, written
-from durable.inspection.failures import FailedRun, failed_runs
-from durable.inspection.findings import Finding, collect_findings, how_it_failed
-from durable.inspection.holds import count_held_starts, find_hold, held_workflows, paused_of, paused_queues
-from durable.inspection.keys import key_data, key_note, key_of
-from durable.inspection.limits import limits_data, limits_note, limits_of, work_words
-from durable.inspection.names import NameList, find_names
-from durable.inspection.operator_marks import Mark
-from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
-from durable.inspection.pending_migrations import (
+from durable.inspection.causes import (
+    CauseSpread,
+    CauseSummary,
+    FailedRun,
+    failed_runs,
+    find_cause,
+    list_causes,
+    spread_of,
+)
+from durable.inspection.counting import Count, count_capped
+from durable.inspection.database import (
+    CLOCK_TOLERANCE,
     OLDEST_POSTGRES,
+    OldSnapshot,
+    StatementTimeoutError,
     cached_tables,
+    clock_difference,
     how_to_let_reads_through,
     how_to_migrate,
     how_to_set_isolation,
     missing_migrations,
+    old_snapshots,
+    reading,
     too_old_server,
     wrong_isolation,
     wrong_routines,
 )
+from durable.inspection.entry_detail import EntryDetail, FailedAttempt, Field, inbox, newest_messages, read_entry_detail
+from durable.inspection.events import Event, EventKey, EventPage, list_events
+from durable.inspection.explain_states import Explanation, awaited_queues, explain, explain_fully, open_entries
+from durable.inspection.export import exported, written
+from durable.inspection.findings import Finding, collect_findings, how_it_failed
+from durable.inspection.payloads import jsonable, payload, pretty, redacted, redacted_error, redacted_traceback
 from durable.inspection.progress import Progress, progress_of
-from durable.inspection.queues import QueueSummary, list_queues
-from durable.inspection.ranks import rank_data, rank_note, rank_of, rank_words, share_words
+from durable.inspection.queues import (
+    QueueSummary,
+    count_held_starts,
+    find_hold,
+    held_workflows,
+    list_queues,
+    paused_of,
+    paused_queues,
+)
+from durable.inspection.run_facts import (
+    key_data,
+    key_note,
+    key_of,
+    limits_data,
+    limits_note,
+    limits_of,
+    rank_data,
+    rank_note,
+    rank_of,
+    rank_words,
+    share_words,
+    work_words,
+)
 from durable.inspection.runs import (
     InvalidCursorError,
     RunCriteria,
@@ -60,15 +89,12 @@ from durable.inspection.runs import (
     parse_search,
 )
 from durable.inspection.selection import Chosen, Filtered
-from durable.inspection.snapshots import OldSnapshot, old_snapshots
-from durable.inspection.step_durations import StepDurations, usual_durations, workflow_durations
-from durable.inspection.throughput import Bar, Throughput, TimeMark, last_day, last_hour, last_hour_and_day, marks_of
-from durable.inspection.time_axis import Piece, TimeAxis
-from durable.inspection.time_limit import StatementTimeoutError, reading
 from durable.inspection.timeline import Row, Span, Timeline, build_timeline
+from durable.inspection.timeline_reads import Piece, TimeAxis
 from durable.inspection.tree import TreeNode, TreePage, history_tree
 from durable.inspection.undone import is_diverging, is_undone, state_word, stuck_step
 from durable.inspection.workers import (
+    BuildSeen,
     HeldRun,
     QueueState,
     Workers,
@@ -76,6 +102,18 @@ from durable.inspection.workers import (
     deaths_of,
     find_worker,
     worker_overview,
+)
+from durable.inspection.workflows import (
+    Bar,
+    NameList,
+    Throughput,
+    TimeMark,
+    count_by_state,
+    find_names,
+    last_day,
+    last_hour,
+    last_hour_and_day,
+    marks_of,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The queues: what is due in each and for how long, what is in hand, what comes in and goes out, and who serves it.
+"""The queues, what is held in them, and messages that ended runs have left there.
 
 A constant number of statements, each along an index and with a cap.
 """
@@ -6,24 +6,117 @@ A constant number of statements, each along an index and with a cap.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from durable.conf import conf
-from durable.core.records import Hold
-from durable.inspection.capped_counts import Count, count_capped, moment_of, sample_rows
-from durable.inspection.holds import paused_queues
+from durable.core.records import Hold, HoldKind, MessageState, RunState
+from durable.inspection.counting import Count, count_capped, moment_of, sample_rows
 from durable.inspection.humanize import decimal
 from durable.inspection.workers import QueueState, Workers, WorkerState, serving, worker_overview
-from durable.models import Run
+from durable.models import HeldStart, KeyedSend, QueueMessage, Run, RunKey
+from durable.models import Hold as HoldModel
 from durable.models.rows import unpack
 from durable.models.run import RunQuerySet
 
-CAP: Final = 10_000  # due runs that are counted
+MOST: Final = 200  # holds that are read
+CAP: Final = 10_000  # runs that are counted
+
+
+def paused_queues() -> dict[str, Hold]:
+    """Return the paused queues by name; one statement."""
+    return _holds(HoldKind.QUEUE)
+
+
+def paused_of(runs: Iterable[Run], now: datetime) -> dict[str, Hold]:
+    """Return the paused queues by name if one of the runs is due, else {}; at most one statement."""
+    return paused_queues() if any(each.wake_at is not None and each.wake_at <= now for each in runs) else {}
+
+
+def all_holds() -> tuple[dict[str, Hold], dict[str, Hold]]:
+    """Return the paused queues and the workflows whose new starts are held, by name; one statement."""
+    queues: dict[str, Hold] = {}
+    workflows: dict[str, Hold] = {}
+    for each in HoldModel.objects.using(conf.DATABASE).order_by("kind", "name")[: 2 * MOST]:
+        found = queues if each.kind == HoldKind.QUEUE else workflows
+        found[each.name] = each.record
+    return queues, workflows
+
+
+def held_workflows() -> dict[str, Hold]:
+    """Return the workflows whose new starts are held, by name; one statement."""
+    return _holds(HoldKind.WORKFLOW)
+
+
+def find_hold(kind: HoldKind, name: str) -> Hold | None:
+    """Return the hold of this queue or workflow; None if there is none."""
+    found = HoldModel.objects.using(conf.DATABASE).filter(kind=kind.value, name=name).first()
+    return None if found is None else found.record
+
+
+def count_held_starts(workflows: Iterable[str], within: RunQuerySet | None = None) -> dict[str, Count]:
+    """Return how many runs of each of these workflows a hold has paused, at most `CAP`; one statement.
+
+    `within` limits the runs, for example to those that a user may see.
+    """
+    rows = HeldStart.objects.using(conf.DATABASE).order_by("workflow", "run_id")
+    if within is not None:
+        rows = rows.filter(run__in=within.order_by().values("pk"))
+    names = list(workflows)
+    counts = count_capped([rows.filter(workflow=name) for name in names], CAP) if names else []
+    return dict(zip(names, counts, strict=True))
+
+
+def _holds(kind: HoldKind) -> dict[str, Hold]:
+    found = HoldModel.objects.using(conf.DATABASE).filter(kind=kind.value).order_by("name")
+    return {each.name: each.record for each in found[:MOST]}
+
+
+_CAP: Final = 1_000
+_PENDING: Final = MessageState.PENDING.value
+
+
+def messages_left_note(run: Run, within: RunQuerySet | None = None) -> str:
+    """Return how many messages of an ended run were never received, and who has got others instead; "" for none.
+
+    For a run to which messages were sent two queries, none for any other. `within` limits the other run.
+    """
+    if not run.message_count:
+        return ""
+    pending = QueueMessage.objects.using(conf.DATABASE).filter(run=run.pk, state=_PENDING).order_by("order")
+    left = pending.values("pk")[: _CAP + 1].count()
+    notes = []
+    if left:
+        text = ngettext("%(number)s message was never received", "%(number)s messages were never received", left)
+        notes.append(text % {"number": str(Count(number=min(left, _CAP), is_capped=left > _CAP))})
+    following = RunKey.objects.using(conf.DATABASE).filter(follows=run.pk).order_by("-taken_at")
+    if within is not None:
+        following = following.filter(run__in=within.order_by().values("pk"))
+    if (other := following.values_list("run_id", flat=True).first()) is not None:
+        notes.append(
+            _('What was sent to its key and it had not received was passed on to run "%(run)s"') % {"run": other}
+        )
+    return ". ".join(notes)
+
+
+def completed_with_messages(runs: RunQuerySet, now: datetime, most: int) -> RunQuerySet:
+    """Return the runs that have completed in the last day and left what was sent to their keys.
+
+    The newest first; among the newest `most` of those that ended.
+    """
+    recent = runs.filter(finished_at__gte=now - timedelta(days=1)).order_by("-finished_at").values("pk")[:most]
+    left = QueueMessage.objects.using(conf.DATABASE).filter(run=OuterRef("pk"), state=_PENDING)
+    keyed = left.filter(Exists(KeyedSend.objects.using(conf.DATABASE).filter(pk=OuterRef("pk"))))
+    ended = Run.objects.using(conf.DATABASE).filter(pk__in=recent, state=RunState.COMPLETED.value, message_count__gt=0)
+    return ended.filter(Exists(keyed)).order_by("-finished_at")
+
+
 SAMPLE: Final = 1_000  # of the newest runs, and of those that ended last, from which the rates are taken
 WINDOW: Final = timedelta(minutes=10)  # at most, over which a rate is taken
 

@@ -2,7 +2,7 @@
 
 No list reads more of the table as the table grows. A filter that an index serves follows that index; any other filter
 applies to a window of `WINDOW` runs along an index, or of half as many if errors are searched. So does the condition of
-`within`, unless it begins with an indexed column (`durable.inspection.visibility`). A page that the window did not fill
+`within`, unless it begins with an indexed column (`durable.inspection.pagination`). A page that the window did not fill
 says so, and its cursor continues after the window: no run is left out, one more click is needed.
 """
 
@@ -21,13 +21,13 @@ from durable.conf import conf
 from durable.core.causes import numberless
 from durable.core.records import ENDED, RunState
 from durable.core.renames import names_of_queue, names_of_workflow
-from durable.inspection import run_conditions
-from durable.inspection.capped_counts import Count, count_capped
-from durable.inspection.error_text import contains
+from durable.inspection import run_lanes
+from durable.inspection.counting import Count, count_capped
 from durable.inspection.family import has_children
 from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
+from durable.inspection.payloads import contains
+from durable.inspection.run_facts import checked_tags, has_tag, split_tags, tag_with_value
 from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, matching_of, merged, merged_and_counted
-from durable.inspection.run_tags import checked_tags, has_tag, split_tags, tag_with_value
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
@@ -70,7 +70,7 @@ class RunCriteria:
 
     `states` are values of `RunState`. The times are aware, from (included) and until (excluded). `error_text` is
     searched for in the type and the message of a run's error, ignoring case: in their beginnings
-    (`durable.inspection.error_text`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`:
+    (`durable.inspection.payloads`), and, with a redaction hook, in the text that the hook shows. `waiting_queue`:
     runs that wait for a message of that queue, or of any. `cause` is the fingerprint of a cause, and `place` the place
     of one (`durable.core.records.Cause`): runs that are failed because of it. `worker`: runs that this worker has, and
     those that failed on it and are still failed. `is_undone`: runs that have failed or were cancelled, and whose steps
@@ -335,7 +335,7 @@ def _possible(wanted: RunCriteria) -> frozenset[str] | None:
     for is_given, allowed in (
         (wanted.is_undone, UNDONE_STATES),
         (wanted.is_stuck, _FAILED),
-        (bool(wanted.worker), run_conditions.WORKED_ON),
+        (bool(wanted.worker), run_lanes.WORKED_ON),
     ):
         states = states & allowed if is_given else states
     return None if not states else frozenset() if states == _STATES else states
@@ -376,7 +376,7 @@ def _rare(wanted: RunCriteria) -> list[Plan]:
     if not going or wanted.cause or wanted.place:
         return lanes
     now = runtime.current().now()
-    found = run_conditions.few_diverged() if wanted.is_diverged else run_conditions.few_attended(now)
+    found = run_lanes.few_diverged() if wanted.is_diverged else run_lanes.few_attended(now)
     wanted = replace(wanted, states=going)
     if found is None:
         return lanes + _lanes(wanted)
@@ -466,21 +466,21 @@ def _sieve(wanted: RunCriteria) -> Q:
     if wanted.is_undone:
         rest &= UNDONE
     if wanted.is_stuck:
-        rest &= run_conditions.STUCK
+        rest &= run_lanes.STUCK
     if wanted.is_diverged:
-        rest &= run_conditions.DIVERGED
+        rest &= run_lanes.DIVERGED
     if wanted.needs_attention and wanted.states != _FAILED:  # all failed runs do
-        rest &= run_conditions.needing_attention(runtime.current().now())
+        rest &= run_lanes.needing_attention(runtime.current().now())
     if wanted.worker:
-        rest &= run_conditions.of_worker(wanted.worker)
+        rest &= run_lanes.of_worker(wanted.worker)
     if wanted.waiting_queue:
-        rest &= run_conditions.waiting_for(wanted.waiting_queue)
+        rest &= run_lanes.waiting_for(wanted.waiting_queue)
     for name, value in wanted.tags:
         rest &= has_tag(name, value)
     if wanted.only_roots:
-        rest &= run_conditions.ROOT
+        rest &= run_lanes.ROOT
     if wanted.hides_alerts:
-        rest &= run_conditions.NO_ALERT
+        rest &= run_lanes.NO_ALERT
     if wanted.error_text:
         # With a redaction hook the lane searches the shown text, see `Lane.read`.
         rest &= Q(error__isnull=False) if conf.REDACT else contains(wanted.error_text)

@@ -13,7 +13,7 @@ from django.db.models import F, QuerySet
 from django.utils.translation import get_language
 
 from durable.conf import conf
-from durable.inspection.workflow_names import workflow_of
+from durable.inspection.workflows import workflow_of
 from durable.models import Schedule, Tick
 from durable.schedules.missed import LATE
 from durable.schedules.moments import upcoming

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from durable.conf import conf
 from durable.core.records import RunState
 from durable.core.tally import Tally
-from durable.inspection.capped_counts import count_capped, tally
+from durable.inspection.counting import count_capped, tally
 from durable.inspection.runs import RunCriteria, along_indexes, learn_names_of, list_runs
 from durable.models import Run
 

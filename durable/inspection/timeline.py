@@ -17,20 +17,21 @@ from django.utils.translation import gettext
 
 from durable.core.location import is_within
 from durable.core.records import ENDED, EntryKind, EntryStatus, RunState
+from durable.inspection.actions import Mark, read_marks
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.fork_outcomes import FORKS, fatal_locations, read_fatal, read_outcomes
-from durable.inspection.operator_marks import Mark, read_marks
-from durable.inspection.place_tree import PlaceNode, build_place_tree
-from durable.inspection.places import Record, read_places
-from durable.inspection.time_axis import TimeAxis, Work, time_axis
+from durable.inspection.forks import FORKS, fatal_locations, read_fatal, read_outcomes
+from durable.inspection.places import PlaceNode, Record, build_place_tree, read_places
 from durable.inspection.timeline_members import open_members
 from durable.inspection.timeline_reads import (
     MOST_ATTEMPTS,
     AttemptSpan,
     FailedAttempts,
+    TimeAxis,
+    Work,
     add_running,
     read_attempts,
     read_iterations,
+    time_axis,
 )
 from durable.models import Run
 

@@ -20,11 +20,19 @@ from django.db.models import Case, Max, Min, Q, QuerySet, Value, When
 
 from durable.conf import conf
 from durable.core.records import EntryStatus
-from durable.inspection import resting
-from durable.inspection.fork_outcomes import FORKS, ForkOutcome, read_outcomes
-from durable.inspection.place_tree import PlaceNode, build_place_tree, stands_for
-from durable.inspection.places import COLUMNS, Record, alone, at_or_below, read_places_inside
-from durable.inspection.resting import remembered
+from durable.inspection import history_counts
+from durable.inspection.forks import FORKS, ForkOutcome, read_outcomes
+from durable.inspection.history_counts import remembered
+from durable.inspection.places import (
+    COLUMNS,
+    PlaceNode,
+    Record,
+    alone,
+    at_or_below,
+    build_place_tree,
+    read_places_inside,
+    stands_for,
+)
 from durable.models import Entry, Run
 
 _MOST_INSIDE: Final = 300  # entries at and inside the members of a page, if all are to be read
@@ -145,7 +153,7 @@ def _open_page(run: Run, node: PlaceNode, unfinished: Iterable[Record], after: i
     what = f"{most} members of {node.location} after {after}"
     kinds = {record.kind for record in node.records}
     page = remembered(
-        run, what, partial(_read_page, run.id, node.location, kinds, after, most), lambda _: resting.LONG + 1
+        run, what, partial(_read_page, run.id, node.location, kinds, after, most), lambda _: history_counts.LONG + 1
     )
     failed = [each for each in node.all_records() if each.status in _FAILED] if after < 0 else []
     bad = dict.fromkeys(_upto(each.location, _depth(node)) for each in failed)

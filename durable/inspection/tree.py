@@ -21,13 +21,10 @@ from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.activities import RunningStep
-from durable.inspection.fork_outcomes import FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
-from durable.inspection.given_note import given_note
-from durable.inspection.loop_note import loop_note
-from durable.inspection.map_note import map_note
-from durable.inspection.tags import tags_note
+from durable.inspection.forks import FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
+from durable.inspection.notes import given_note, loop_note, map_note, wait_note
+from durable.inspection.run_facts import tags_note
 from durable.inspection.tree_window import Row, Window, read_rows, read_window
-from durable.inspection.wait_note import wait_note
 from durable.models import Attempt, Entry, Run
 from durable.models.rows import ByteLength, load_json
 from durable.store.tables.surveys import long_data, short_data
@@ -156,8 +153,8 @@ def history_tree(
     attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
     and the scopes around those of a page are not among its nodes (`durable.inspection.tree_window`). `entries` and
     `open_keys` are those of `progress_of`, for a caller that has them. What is looked for in a long history is
-    remembered while its run rests, for a caller that gives the run and not its id alone (`durable.inspection.resting`).
-    A constant number of statements, at most ten.
+    remembered while its run rests, for a caller that gives the run and not its id alone
+    (`durable.inspection.history_counts`). A constant number of statements, at most ten.
     """
     run_id = run if isinstance(run, str) else run.id
     rows, running = read_rows(run, entries), list(running)

@@ -2,7 +2,7 @@
 
 A short history is read whole, and its positions count places. In a long one positions count entries in the order in
 which they began, and the database finds those of the page. So a page costs the same wherever it begins. What is found
-is remembered while the run rests (`durable.inspection.resting`), with the entries of the pages beside.
+is remembered while the run rests (`durable.inspection.history_counts`), with the entries of the pages beside.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from django.db.models import BooleanField, Exists, ExpressionWrapper, Q, QuerySe
 
 from durable.conf import conf
 from durable.core.records import EntryKind
-from durable.inspection import resting
+from durable.inspection import history_counts
 from durable.inspection.activities import RunningStep
+from durable.inspection.history_counts import remembered
 from durable.inspection.progress import MOST_OPEN, OPEN, entries_counted, has_more_entries, newest_open
-from durable.inspection.resting import remembered
 from durable.models import Attempt, Entry, Run
 
 _T = TypeVar("_T")
@@ -138,7 +138,7 @@ def _remembered(run: Run | str, what: str, read: Callable[[], _T]) -> _T:
 
     A run that is known by its id alone is read each time.
     """
-    return read() if isinstance(run, str) else remembered(run, what, read, lambda _: resting.LONG + 1)
+    return read() if isinstance(run, str) else remembered(run, what, read, lambda _: history_counts.LONG + 1)
 
 
 def _within(start: int, total: int) -> int:
@@ -211,7 +211,9 @@ def _of_interest(run: Run | str, open_keys: Sequence[int], running: Sequence[Run
 
     if running or isinstance(run, str):
         return read()
-    return remembered(run, "of interest", read, lambda found: resting.LONG + 1 if len(found) <= _MOST_KEPT else 0)
+    return remembered(
+        run, "of interest", read, lambda found: history_counts.LONG + 1 if len(found) <= _MOST_KEPT else 0
+    )
 
 
 def _read_of_interest(run_id: str, open_keys: Sequence[int], running: Iterable[RunningStep]) -> Sequence[int]:

@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core.records import EntryKind, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
-from durable.inspection.entry_facts import whole_data
+from durable.inspection.entry_detail import whole_data
 from durable.inspection.humanize import quoted, thousands
 from durable.inspection.wording import LOCAL, display_location, state_in_words
 from durable.models import Entry, Run

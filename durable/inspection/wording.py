@@ -1,18 +1,29 @@
-"""Codes in words, in the active language: states, kinds of entries, verbs, outcomes, sources.
+"""Codes, commands, refusals and divergences in words, in the active language.
 
 The codes themselves stay what programs read: REST, JSON of the command line, addresses, stylesheets.
+
+The text is stored in English, as `durable.core.replay_cursor` has made it. A text that does not begin and end so, a
+shortened or a redacted one for example, stays as it is; so does a problem that only names values.
+
+Errors are in English: code, logs and the audit log have them. What people often meet on pages is told here: the states
+of runs, and errors whose text is a `durable.core.words.Sentence`. Any other error tells its own text.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext, ngettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
+from durable.core.errors import InvalidTransitionError, ReplayRefusedError, StaleRunError
 from durable.core.location import display_location as location_in_words
-from durable.core.words import Words
+from durable.core.printable import safe
+from durable.core.words import Sentence, Words
+from durable.inspection.database import StatementTimeoutError
 from durable.inspection.humanize import thousands
 
 if TYPE_CHECKING:
@@ -185,3 +196,145 @@ def source_in_words(name: str) -> str:
 def _in_words(words: Mapping[str, StrPromise], name: str) -> str:
     found = words.get(name)
     return name.replace("_", " ") if found is None else str(found)
+
+
+MOST: Final = 800  # characters of what does not fit in an explanation: it ends with what to do
+
+_ROOT: Final = "the root"
+_ADVICE: Final = (
+    "The code has changed since this history was recorded, or does not do the same each time (a clock, dice or a query "
+    "between steps). Bring the operation back, mark it as removed with ctx.removed(name, kind), or branch on "
+    "ctx.get_version(name, latest)"
+)
+_PROBLEMS: Final[Mapping[re.Pattern[str], StrPromise]] = {
+    re.compile(
+        r'the code comes to the (?P<kind>\w+) "(?P<place>.+)", which is not in the history, but the history goes on with '
+        r'(?P<others>".+)'
+    ): _(
+        'the code comes to the %(kind)s "%(place)s", which is not in the history, but the history goes on with %(others)s'
+    ),
+    re.compile(
+        r'the code comes to the (?P<kind>\w+) "(?P<place>.+)", which has not ended, but the history has '
+        r'(?P<others>".+) before it'
+    ): _('the code comes to the %(kind)s "%(place)s", which has not ended, but the history has %(others)s before it'),
+    re.compile(r'the code ended, but the history goes on with (?P<others>".+)'): _(
+        "the code ended, but the history goes on with %(others)s"
+    ),
+    re.compile(r'expected a (?P<kind>\w+|try block) at "(?P<place>.+)", found a (?P<found>\w+|try block)'): _(
+        'expected a %(kind)s at "%(place)s", found a %(found)s'
+    ),
+}
+_DIVERGENCE_KINDS: Final = frozenset({"kind", "found"})
+_MORE: Final = re.compile(r"(?P<places>.+) and (?P<number>\d+) more")
+
+
+def told_divergence(text: str) -> str:
+    """Return the text of the error in the active language; another text as it is."""
+    for pattern, template in _PROBLEMS.items():
+        found = re.fullmatch(rf"in (?P<scope>.+?): {pattern.pattern}\. {re.escape(_ADVICE)}", text)
+        if found is not None:
+            values = found.groupdict()
+            scope = values.pop("scope")
+            problem = str(template) % {name: _told(name, value) for name, value in values.items()}
+            where = gettext("in the root") if scope == _ROOT else gettext("in %(scope)s") % {"scope": scope}
+            return gettext(
+                "%(where)s: %(problem)s. The code has changed since this history was recorded, or does not do the same "
+                "each time (a clock, dice or a query between steps). Bring the operation back, mark it as removed with "
+                "ctx.removed(name, kind), or branch on ctx.get_version(name, latest)"
+            ) % {"where": where, "problem": problem}
+    return text
+
+
+def _told(name: str, value: str) -> str:
+    if name in _DIVERGENCE_KINDS:
+        return kind_in_words(value)
+    more = _MORE.fullmatch(value) if name == "others" else None
+    return value if more is None else gettext("%(places)s and %(number)s more") % more.groupdict()
+
+
+def command(verb: str, *arguments: str, **options: Any) -> str:
+    """Return `python manage.py durable <verb> ...`, quoted for a shell.
+
+    A True option has no value; an empty one is left out.
+    """
+    words = ["python", "manage.py", "durable", verb, *arguments]
+    for name, value in options.items():
+        if value:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return " ".join(map(_quoted, words))
+
+
+def worker_command(*queues: str) -> str:
+    """Return the command that starts a worker for these queues, for all queues without any."""
+    return " ".join(map(_quoted, ["python", "manage.py", "durable_worker", *queues]))
+
+
+def _quoted(word: str) -> str:
+    """Return the word quoted for a shell.
+
+    A word with characters that hide or reorder text has them as numbers: `$'order \\u202e1'`, as bash, zsh and ksh read
+    it.
+    """
+    if safe(word) == word:
+        return shlex.quote(word)
+    return "$'" + "".join(map(_shown, word)) + "'"
+
+
+def _shown(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if safe(character) == character:
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
+
+
+_WAYS_OUT: Final[Mapping[str, StrPromise]] = {
+    "completed": _("It has ended: restart() begins a new one with its input"),
+    "failed": _("It has ended: recover() lets it go on, restart() begins a new one with its input"),
+    "cancelled": _("It has ended: restart() begins a new one with its input"),
+    "paused": _("It is paused: resume() it first"),
+    "rolling_back": _("It is being compensated: wait until it has failed"),
+}
+
+
+def told(error: BaseException) -> str:
+    """Return the text of the error in the active language."""
+    if isinstance(error, StaleRunError):
+        return gettext(
+            'cannot %(verb)s run "%(run)s" as you saw it: it has changed since, and is %(state)s now; look at it again '
+            "before you decide"
+        ) % {"verb": verb_in_words(error.action), "run": error.run_id, "state": state_in_words(error.state)}
+    if isinstance(error, InvalidTransitionError) and not error.problem:
+        return _transition(error)
+    if isinstance(error, ReplayRefusedError):
+        return gettext('cannot replay run "%(run)s" from "%(place)s": %(why)s') % {
+            "run": error.run_id,
+            "place": error.location,
+            "why": "; ".join(map(told_sentence, error.refusals)),
+        }
+    if isinstance(error, StatementTimeoutError):
+        return gettext(
+            'The database took longer than %(seconds)s s, the limit that DURABLE["STATEMENT_TIMEOUT"] sets for a statement '
+            "of a list, a search or a page. Ask for less (a state, a workflow, a shorter time), or try again later; if it "
+            "happens again, ANALYZE durable's tables."
+        ) % {"seconds": f"{error.seconds:g}"}
+    return told_sentence(error.args[0]) if error.args and isinstance(error.args[0], Sentence) else str(error)
+
+
+def told_sentence(text: str) -> str:
+    """Return a sentence in the active language; any other text as it is."""
+    return text.told_in(LOCAL) if isinstance(text, Sentence) else text
+
+
+def _transition(error: InvalidTransitionError) -> str:
+    text = gettext("cannot %(verb)s a run that is %(state)s; allowed when it is %(allowed)s") % {
+        "verb": verb_in_words(error.action),
+        "state": state_in_words(error.state),
+        "allowed": ", ".join(map(state_in_words, error.allowed)),
+    }
+    if not error.run_id:
+        return text
+    way_out = _WAYS_OUT.get(error.state)
+    if way_out is None:
+        way_out = _("It is in this state now: look at it again before you decide")
+    return f"{text}. {way_out}"

@@ -1,4 +1,4 @@
-"""The workers: which processes serve which queues, when each gave its last sign, and which runs it holds.
+"""The workers and the builds of the code that they have run.
 
 A worker of `durable_worker` has a row of its own (`durable.models.WorkerProcess`), with or without Redis. RQ's other
 workers are known from RQ's registry; host and process id join the two. A process that is in neither and holds runs is
@@ -21,8 +21,8 @@ from redis.exceptions import RedisError
 from durable.conf import conf
 from durable.core import registry
 from durable.core.renames import names_of_queue
-from durable.inspection.loose_scans import queues_of_due_runs
-from durable.models import OperatorAction, Run, WorkerProcess
+from durable.inspection.counting import queues_of_due_runs
+from durable.models import Build, OperatorAction, Run, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients, worker_registry
@@ -307,3 +307,26 @@ def _queues(workers: Sequence[WorkerState], within: RunQuerySet | None) -> list[
         )
         for name in dict.fromkeys([*known, *with_runs])
     ]
+
+
+MOST_BUILDS: Final = 50  # builds that are returned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSeen:
+    """A build and when a worker first ran it."""
+
+    name: str
+    first_seen_at: datetime
+
+
+def builds(since: datetime, until: datetime | None = None, *, most: int = MOST_BUILDS) -> list[BuildSeen]:
+    """Return the builds that first appeared from `since` on, before `until`: the newest `most` of them, oldest first.
+
+    One statement along an index.
+    """
+    found = Build.objects.using(conf.DATABASE).filter(first_seen_at__gte=since)
+    if until is not None:
+        found = found.filter(first_seen_at__lt=until)
+    rows = found.order_by("-first_seen_at").values_list("name", "first_seen_at")[:most]
+    return [BuildSeen(name=name, first_seen_at=moment) for name, moment in reversed(rows)]

@@ -1,4 +1,11 @@
-"""Workflows in numbers: how many runs ended in a day, how long they took, where the open ones stand, why they fail.
+"""Workflows in numbers, under all names that a migration has given them, and names for suggestions.
+
+No search reads the table. The names of workflows are read along their index, one look-up for each name. No index begins
+with the queues of all runs: those of open runs are read along the index of due runs, and beside them those of the
+newest `NEWEST` runs and those that the settings and the code name.
+
+Read from the rows that the sweep writes behind its watermark (`durable.rollups`), so every run is counted, and the cost
+is that of the bars: it does not depend on the number of runs. The figures end at `Throughput.until`.
 
 A constant number of statements, each along an index and with a cap: the cost depends on no table's size.
 """
@@ -6,12 +13,14 @@ A constant number of statements, each along an index and with a cap: the cost de
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
+from typing import Any, Final, TypeVar
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -20,20 +29,329 @@ from durable.core import registry
 from durable.core.bulk_runs import BULK
 from durable.core.causes import numberless, place_of
 from durable.core.records import ENDED, Hold, RunState
+from durable.core.registry import WorkflowDefinition
+from durable.core.renames import names_of_workflow
 from durable.core.summary import Summary, SummaryKind
-from durable.inspection.capped_counts import Count, added, count_capped, moment_of, newest_rows
-from durable.inspection.holds import held_workflows
-from durable.inspection.step_durations import FOLDED_FROM, StepDurations, workflow_durations
-from durable.inspection.throughput import ended_in_last_day
-from durable.inspection.wording import display_place
-from durable.inspection.workers import Workers
-from durable.inspection.workflow_names import each_once
-from durable.models import Cause, Failure, Run
+from durable.inspection.activities import FOLDED_FROM, StepDurations, workflow_durations
+from durable.inspection.bulks import bulks_among
+from durable.inspection.counting import (
+    Count,
+    added,
+    count_capped,
+    moment_of,
+    newest_rows,
+    queues_of_due_runs,
+    sample_rows,
+    workflows_of_runs,
+)
+from durable.inspection.pagination import Cursor, RunOrder, are_few, has_own_index
+from durable.inspection.queues import held_workflows
+from durable.inspection.wording import display_place, verb_in_words
+from durable.inspection.workers import Workers, builds
+from durable.models import Cause, Child, Failure, OperatorAction, Rollup, RollupProgress, Run, WorkerProcess
+from durable.models.renames import learn_names
 from durable.models.rows import load_summary, unpack
 from durable.models.run import RunQuerySet
+from durable.notifier import redis_clients
+from durable.rollups import HALF_HOUR, MINUTE
+from durable.rollups.durations import percentile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedWorkflow:
+    """A workflow with all its names, the oldest first. `definition` is its code, None if this process has none."""
+
+    names: tuple[str, ...]
+    definition: WorkflowDefinition | None
+
+    @property
+    def name(self) -> str:
+        """The name to show: that of the code, or else the newest."""
+        return self.names[-1] if self.definition is None else self.definition.name
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """The names that are not shown, the oldest first."""
+        return tuple(each for each in self.names if each != self.name)
+
+    def among(self, found: Mapping[str, T]) -> T | None:
+        """Return what the mapping has by one of the names, first by that to show; None if it has nothing."""
+        return next((found[each] for each in (self.name, *self.names) if each in found), None)
+
+
+def workflow_of(name: str) -> NamedWorkflow:
+    """Return what has this name, whether or not code or a run has it; one statement."""
+    learn_names(conf.DATABASE)
+    return _known(name)
+
+
+def each_once(names: Iterable[str]) -> list[NamedWorkflow]:
+    """Return the workflows that have these names, each once, sorted by the name to show; one statement."""
+    learn_names(conf.DATABASE)
+    found = {each.name: each for each in map(_known, names)}
+    return [found[name] for name in sorted(found)]
+
+
+def _known(name: str) -> NamedWorkflow:
+    names = names_of_workflow(name)
+    in_code = next((each for each in reversed(names) if each in registry.registry), None)
+    return NamedWorkflow(names=names, definition=None if in_code is None else registry.get(in_code))
+
+
+KINDS: Final = ("workflow", "queue", "worker")
+MOST: Final = 20  # names of a page
+LOOKS: Final = 500  # names that are looked at for a page
+NEWEST: Final = 1_000  # runs whose queues are taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameList:
+    """Some names in their order. More may follow after `next`; None: there are no more."""
+
+    names: Sequence[str]
+    next: str | None = None
+
+
+def find_names(kind: str, text: str = "", after: str = "") -> NameList:
+    """Return up to `MOST` names of this kind (one of `KINDS`) that contain `text`, ignoring case.
+
+    They come after the name `after`. At most `LOOKS` names are looked at: the list may be short, or empty, and more
+    names may follow at `next`. At most two statements. Raises KeyError for an unknown kind.
+    """
+    scanned = _SCANS[kind](after, LOOKS)
+    others = (name for name in _others(kind) if name > after)
+    names = sorted({*scanned, *others})
+    bound = scanned[-1] if len(scanned) == LOOKS else None
+    if bound is not None:
+        names = [name for name in names if name <= bound]
+    matching = [name for name in names if text.casefold() in name.casefold()]
+    if len(matching) > MOST:
+        return NameList(names=matching[:MOST], next=matching[MOST - 1])
+    return NameList(names=matching, next=bound)
+
+
+def _others(kind: str) -> Iterable[str]:
+    """Return names that the rows may lack, or that no index has."""
+    if kind == "worker":
+        return []
+    workflows = registry.all()
+    if kind == "workflow":
+        return [each.name for each in workflows]
+    newest = Run.objects.using(conf.DATABASE).newest_first().values_list("queue", flat=True)[:NEWEST]
+    return {*redis_clients.queue_names(), *(each.queue for each in workflows), *newest}
+
+
+def _workers(after: str, most: int) -> list[str]:
+    workers = WorkerProcess.objects.using(conf.DATABASE).filter(name__gt=after).order_by("name")
+    return list(workers.values_list("name", flat=True)[:most])
+
+
+_SCANS: Final = {"workflow": workflows_of_runs, "queue": queues_of_due_runs, "worker": _workers}
+
+
+_ENDS: Final = ("completed", "failed", "cancelled")  # columns
+MOST_MARKS: Final = 20  # of each kind
+_ACTIONS: Final = 200  # rows of the audit log among which bulks are looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """The runs that ended from `begins` on, for the chart's width.
+
+    `median` and `slow` (the 95th percentile) are the seconds from creation to end, within a tenth; None without runs.
+    """
+
+    begins: datetime
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    median: float | None = None
+    slow: float | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of all of them."""
+        return self.completed + self.failed + self.cancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """The data of one chart: bars of `width` without a gap.
+
+    `until` is the moment up to which ended runs are counted, None if none are yet. `median` and `slow` are those of all
+    bars together.
+    """
+
+    width: timedelta
+    bars: Sequence[Bar]
+    until: datetime | None
+    median: float | None
+    slow: float | None
+
+    @property
+    def completed(self) -> int:
+        """The number of completed runs."""
+        return sum(bar.completed for bar in self.bars)
+
+    @property
+    def failed(self) -> int:
+        """The number of failed runs."""
+        return sum(bar.failed for bar in self.bars)
+
+    @property
+    def cancelled(self) -> int:
+        """The number of cancelled runs."""
+        return sum(bar.cancelled for bar in self.bars)
+
+    @property
+    def total(self) -> int:
+        """The number of all runs."""
+        return self.completed + self.failed + self.cancelled
+
+    @property
+    def begin(self) -> datetime:
+        """The beginning of the first bar."""
+        return self.bars[0].begins
+
+    @property
+    def end(self) -> datetime:
+        """The end of the last bar."""
+        return self.bars[-1].begins + self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeMark:
+    """Something that may explain a change: a build that appeared (`kind` "deploy"), or an operator's bulk ("bulk").
+
+    `title` is the build, or what the bulk did, or the verb that an operator applied to it. `bulk_id` leads to the bulk.
+    """
+
+    kind: str
+    at: datetime
+    title: str
+    bulk_id: str = ""
+
+
+def last_hour(now: datetime, workflow: str = "") -> Throughput:
+    """Return the last hour in bars of two minutes, of all workflows or of one; two statements."""
+    [hour] = _measured([_hour(now)], workflow)
+    return hour
+
+
+def last_day(now: datetime, workflow: str = "") -> Throughput:
+    """Return the last day in bars of half an hour, of all workflows or of one; two statements."""
+    [day] = _measured([_day(now)], workflow)
+    return day
+
+
+def last_hour_and_day(now: datetime, workflow: str = "") -> tuple[Throughput, Throughput]:
+    """Return both; two statements."""
+    hour, day = _measured([_hour(now), _day(now)], workflow)
+    return hour, day
+
+
+def ended_in_last_day(now: datetime, workflows: Sequence[str]) -> dict[str, Bar]:
+    """Return for each of the workflows how many of its runs ended in the day of `last_day`; one statement."""
+    day = _day(now)
+    kept = Rollup.objects.using(conf.DATABASE).filter(
+        workflow__in=workflows, width=int(day.kept.total_seconds()), begins__gte=day.begin, begins__lt=day.end
+    )
+    sums = kept.order_by().values_list("workflow").annotate(*(Sum(state) for state in _ENDS))
+    found = {workflow: dict(zip(_ENDS, numbers, strict=True)) for workflow, *numbers in sums}
+    return {name: Bar(begins=day.begin, **found.get(name, {})) for name in workflows}
+
+
+def marks_of(throughput: Throughput) -> list[TimeMark]:
+    """Return the deploys and the bulks of the chart's time, in their order; at most three statements."""
+    found = [
+        TimeMark(kind="deploy", at=each.first_seen_at, title=each.name)
+        for each in builds(throughput.begin, throughput.end, most=MOST_MARKS)
+    ]
+    actions = OperatorAction.objects.using(conf.DATABASE).filter(
+        bulk_id="", created_at__gte=throughput.begin, created_at__lt=throughput.end
+    )
+    rows = list(
+        actions.order_by("-created_at", "-id").values_list("run_id", "created_at", "action", "detail")[:_ACTIONS]
+    )
+    bulks = bulks_among({run_id for run_id, *_ in rows if run_id})
+    found += [
+        TimeMark(kind="bulk", at=at, title=detail.removesuffix(", by this run") or verb_in_words(verb), bulk_id=run_id)
+        for run_id, at, verb, detail in rows
+        if run_id in bulks
+    ][:MOST_MARKS]
+    return sorted(found, key=lambda each: each.at)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The numbers of several rows."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    durations: Counter[int] = field(default_factory=Counter)
+
+    def add(self, row: Rollup) -> None:
+        self.states.update(completed=row.completed, failed=row.failed, cancelled=row.cancelled)
+        self.durations.update({int(each): number for each, number in row.durations.items()})
+
+    def bar(self, begins: datetime) -> Bar:
+        median, slow = (percentile(self.durations, share) for share in (0.5, 0.95))
+        return Bar(begins=begins, **self.states, median=median, slow=slow)
+
+
+@dataclass(slots=True)
+class _Span:
+    """The bars of a span of time, to be filled; `kept` is the width of the rows that are read for them."""
+
+    kept: timedelta
+    width: timedelta
+    begin: datetime
+    end: datetime
+    bars: list[_Sum]
+    every: _Sum = field(default_factory=_Sum)
+
+    def add(self, row: Rollup) -> None:
+        self.bars[(row.begins - self.begin) // self.width].add(row)
+        self.every.add(row)
+
+    def throughput(self, until: datetime | None) -> Throughput:
+        return Throughput(
+            width=self.width,
+            bars=[each.bar(self.begin + position * self.width) for position, each in enumerate(self.bars)],
+            until=until,
+            median=percentile(self.every.durations, 0.5),
+            slow=percentile(self.every.durations, 0.95),
+        )
+
+
+def _hour(now: datetime) -> _Span:
+    return _span(now, MINUTE, timedelta(minutes=2), 30)
+
+
+def _day(now: datetime) -> _Span:
+    return _span(now, HALF_HOUR, HALF_HOUR, 48)
+
+
+def _span(now: datetime, kept: timedelta, width: timedelta, number: int) -> _Span:
+    seconds = width.total_seconds()
+    end = datetime.fromtimestamp(-(-now.timestamp() // seconds) * seconds, tz=now.tzinfo)
+    bars = [_Sum() for _ in range(number)]
+    return _Span(kept=kept, width=width, begin=end - number * width, end=end, bars=bars)
+
+
+def _measured(spans: Sequence[_Span], workflow: str) -> list[Throughput]:
+    by_width = {int(span.kept.total_seconds()): span for span in spans}
+    conditions = [Q(width=width, begins__gte=span.begin, begins__lt=span.end) for width, span in by_width.items()]
+    names = names_of_workflow(workflow)
+    for row in Rollup.objects.using(conf.DATABASE).filter(reduce(or_, conditions), workflow__in=names):
+        by_width[row.width].add(row)
+    until = RollupProgress.objects.using(conf.DATABASE).values_list("until", flat=True).first()
+    return [span.throughput(until) for span in spans]
+
 
 CAP: Final = 1_000  # runs that each count reads
-MOST: Final = 100  # workflows of the list
+MOST_WORKFLOWS: Final = 100  # workflows of the list
 SAMPLE: Final = 200  # completed runs from which durations are taken, and failed ones from which causes are
 OPEN: Final = 1_000  # of the newest runs, among which open ones are looked for
 CAUSES: Final = 5
@@ -101,7 +419,7 @@ def list_workflows(now: datetime, after: str = "") -> tuple[list[WorkflowSummary
     known = {each.name for each in registry.all()} - {BULK}
     held = held_workflows()
     remaining = [each for each in each_once(known | held.keys()) if each.name > after]
-    shown = remaining[:MOST]
+    shown = remaining[:MOST_WORKFLOWS]
     if not shown:
         return [], False
     names = [name for each in shown for name in each.names]
@@ -237,3 +555,37 @@ def _slowest(steps: Sequence[StepDurations]) -> str:
     """Return the place of the step whose p95 is the longest; "" for fewer than two steps."""
     timed = [each for each in steps if each.p95 is not None]
     return max(timed, key=lambda each: each.p95 or 0.0).place if len(timed) > 1 else ""
+
+
+STATE_CAP = 10_000  # of each state; a higher number would not help an operator
+_STATES: Final = [state.value for state in RunState]
+
+
+def count_by_state(within: RunQuerySet | None = None) -> dict[str, Count]:
+    """Return the number of runs in each state, every state included, each counted up to `STATE_CAP`; one statement.
+
+    `within` limits the runs that count, for example to those that a user may see. If no index serves it, or they are
+    more than `STATE_CAP`, they are counted among the newest `STATE_CAP` of each state, by at most two more statements.
+    """
+    if within is None or (has_own_index(within) and are_few(within, STATE_CAP)):
+        return count_everyone(within)[0]
+    everyone: RunQuerySet = Run.objects.using(conf.DATABASE)
+    newest = [everyone.filter(state=each).newest_first() for each in _STATES]
+    ends = sample_rows([each[STATE_CAP : STATE_CAP + 1] for each in newest], RunOrder.NEWEST.key, 1)
+    last = [Cursor(moment_of(rows[0][0]), unpack(rows[0][1])) if rows else None for rows in ends]
+    visible = [within.filter(state=each).newest_first() for each in _STATES]
+    among = [
+        runs if end is None else runs.filter(end.up_to(RunOrder.NEWEST.key))
+        for runs, end in zip(visible, last, strict=True)
+    ]
+    counts = zip(count_capped(among, STATE_CAP), last, strict=True)
+    found = [replace(count, is_capped=count.is_capped or end is not None) for count, end in counts]
+    return dict(zip(_STATES, found, strict=True))
+
+
+def count_everyone(within: RunQuerySet | None = None) -> tuple[dict[str, Count], bool]:
+    """Return the counts of `count_by_state`, and whether any run at all is a child; one statement."""
+    runs = Run.objects.using(conf.DATABASE) if within is None else within
+    of_state = [runs.filter(state=each).newest_first() for each in _STATES]
+    *counts, children = count_capped([*of_state, Child.objects.using(conf.DATABASE).order_by("pk")[:1]], STATE_CAP)
+    return dict(zip(_STATES, counts, strict=True)), bool(children)

@@ -16,13 +16,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from durable.conf import conf
-from durable.inspection.activities import MOST, hung_steps, list_activities
-from durable.inspection.counts import CAP, count_by_state
-from durable.inspection.holds import held_workflows, paused_queues
-from durable.inspection.rates import count_rates
+from durable.inspection.activities import MOST_ACTIVITIES, hung_steps, list_activities
+from durable.inspection.limits import count_rates, count_slots
+from durable.inspection.queues import held_workflows, paused_queues
 from durable.inspection.schedules import CAP as TICKS
 from durable.inspection.schedules import count_ticks, late_schedules
-from durable.inspection.slot_troubles import count_slots
+from durable.inspection.workflows import STATE_CAP, count_by_state
 from durable.models import Run, Tick
 from durable.models.run import RunQuerySet
 from durable.notifier.redis_clients import queue_names
@@ -83,7 +82,7 @@ class RowsCollector(Collector):
         yield from [up, *found]
 
     def _by_state(self) -> Metric:
-        family = GaugeMetricFamily("durable_runs", f"Runs by state; {CAP} means that or more", labels=["state"])
+        family = GaugeMetricFamily("durable_runs", f"Runs by state; {STATE_CAP} means that or more", labels=["state"])
         for state, count in count_by_state().items():
             family.add_metric([state], count.number)
         return family
@@ -94,7 +93,9 @@ class RowsCollector(Collector):
             "durable_step_age_seconds", "For how long the step that has run longest has run; 0 without one"
         )
         oldest.add_metric([], max((step.seconds for step in list_activities(now, limit=1).steps), default=0.0))
-        hung = GaugeMetricFamily("durable_hung_steps", f"Steps that run for far longer than usual; {MOST} or more")
+        hung = GaugeMetricFamily(
+            "durable_hung_steps", f"Steps that run for far longer than usual; {MOST_ACTIVITIES} or more"
+        )
         hung.add_metric([], len(hung_steps(now)))
         return [oldest, hung]
 
@@ -128,15 +129,15 @@ class RowsCollector(Collector):
     def _slots(self) -> list[Metric]:
         now = timezone.now()
         held = GaugeMetricFamily(
-            "durable_slots_held", f"Slots of a limit that runs hold; {CAP} means that or more", labels=["limit"]
+            "durable_slots_held", f"Slots of a limit that runs hold; {STATE_CAP} means that or more", labels=["limit"]
         )
         waiting = GaugeMetricFamily(
-            "durable_slots_waiting", f"Runs in line for a slot; {CAP} means that or more", labels=["limit"]
+            "durable_slots_waiting", f"Runs in line for a slot; {STATE_CAP} means that or more", labels=["limit"]
         )
         oldest = GaugeMetricFamily(
             "durable_slot_wait_seconds", "For how long the first of them has waited; 0 without one", labels=["limit"]
         )
-        for each in count_slots(CAP):
+        for each in count_slots(STATE_CAP):
             held.add_metric([each.name], each.held.number)
             waiting.add_metric([each.name], each.waiting.number)
             age = 0.0 if each.oldest_at is None else max(0.0, (now - each.oldest_at).total_seconds())
@@ -146,7 +147,7 @@ class RowsCollector(Collector):
     def _rates(self) -> list[Metric]:
         waiting = GaugeMetricFamily(
             "durable_rate_waiting",
-            f"Attempts that wait for their moments in a limit's rate; {CAP} means that or more",
+            f"Attempts that wait for their moments in a limit's rate; {STATE_CAP} means that or more",
             labels=["limit"],
         )
         closed = GaugeMetricFamily(
@@ -154,14 +155,14 @@ class RowsCollector(Collector):
             "Keys of a limit's rate that are closed; all of them count as one",
             labels=["limit"],
         )
-        for each in count_rates(timezone.now(), CAP):
+        for each in count_rates(timezone.now(), STATE_CAP):
             waiting.add_metric([each.name], each.waiting.number)
             closed.add_metric([each.name], each.closed)
         return [waiting, closed]
 
     def _due(self) -> list[Metric]:
         count = GaugeMetricFamily(
-            "durable_due_runs", f"Runs that a worker could take now; {CAP} means that or more", labels=["queue"]
+            "durable_due_runs", f"Runs that a worker could take now; {STATE_CAP} means that or more", labels=["queue"]
         )
         age = GaugeMetricFamily(
             "durable_due_age_seconds", "For how long the longest of them has been due; 0 without one", labels=["queue"]
@@ -170,6 +171,6 @@ class RowsCollector(Collector):
         for queue in queue_names():
             due: RunQuerySet = Run.objects.using(conf.DATABASE).filter(queue=queue).due(now)
             oldest = due.order_by("wake_at", "id").values_list("wake_at", flat=True).first()
-            count.add_metric([queue], due.order_by("wake_at", "id").values("id")[:CAP].count() if oldest else 0)
+            count.add_metric([queue], due.order_by("wake_at", "id").values("id")[:STATE_CAP].count() if oldest else 0)
             age.add_metric([queue], max(0.0, (now - oldest).total_seconds()) if oldest else 0.0)
         return [count, age]

@@ -209,7 +209,7 @@ class Attempt(Row):
 
 
 class HistoryCount(Row):
-    """The counts of one long history, so that no page has to count it (`durable.inspection.stored_counts`).
+    """The counts of one long history, so that no page has to count it (`durable.inspection.history_counts`).
 
     `noted_at` is when a worker last ended a pass of the run, None once its history is counted. `counts`, JSON text,
     holds while the run has the state, the fence, the `change_seq` and the `created_at` that are in `counted_as`.

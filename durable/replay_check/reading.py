@@ -19,7 +19,7 @@ from django.db.models import QuerySet
 from durable.conf import conf
 from durable.core.location import general_location
 from durable.core.records import ENDED, RunState
-from durable.inspection.loose_scans import workflows_of_runs
+from durable.inspection.counting import workflows_of_runs
 from durable.models import Entry, Run
 from durable.models.rows import unpack
 from durable.replay_check.read_only import snapshot

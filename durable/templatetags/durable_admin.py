@@ -30,7 +30,6 @@ from durable.core.ids import new_id
 from durable.core.printable import safe
 from durable.core.records import ENDED, RunState
 from durable.inspection import StatementTimeoutError, humanize, is_diverging, is_undone, reading, state_word
-from durable.inspection.refusals import told, told_sentence
 from durable.inspection.wording import (
     display_location,
     display_place,
@@ -38,6 +37,8 @@ from durable.inspection.wording import (
     outcome_in_words,
     source_in_words,
     state_in_words,
+    told,
+    told_sentence,
     verb_in_words,
 )
 from durable.models import Run

@@ -1,6 +1,6 @@
 """Note the runs whose histories are long, so that they are counted before an operator looks at them.
 
-Owns the note alone. `durable.inspection.stored_counts` counts, in the process of the sweep. A note that is lost costs
+Owns the note alone. `durable.inspection.history_counts` counts, in the process of the sweep. A note that is lost costs
 the first look at the run's page some tenths of a second.
 """
 

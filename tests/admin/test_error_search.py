@@ -8,7 +8,7 @@ from pytest_django import Settings
 
 from durable.core.errors import ErrorInfo
 from durable.inspection import RunCriteria, list_runs
-from durable.inspection.error_text import SEARCHED
+from durable.inspection.payloads import SEARCHED
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

@@ -36,7 +36,7 @@ from durable.inspection import (
     worker_overview,
 )
 from durable.inspection import humanize as w
-from durable.inspection.capped_counts import Count
+from durable.inspection.counting import Count
 from durable.inspection.findings import Finding
 from durable.models import Build, Run
 from durable.notifier import redis_clients, sweep_heartbeat
@@ -258,7 +258,7 @@ def test_an_error_that_is_cut_off_is_still_read(stage: Stage, message: str) -> N
 
 
 def test_counts_stop_at_their_cap(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from durable.inspection import counts
+    from durable.inspection import workflows
 
     for number in range(4):
         stage.start(flows.quick, id=f"run-{number}")
@@ -267,7 +267,7 @@ def test_counts_stop_at_their_cap(stage: Stage, monkeypatch: pytest.MonkeyPatch)
         "completed": "4",
         "sleeping": "1",
     }
-    monkeypatch.setattr(counts, "CAP", 3)
+    monkeypatch.setattr(workflows, "STATE_CAP", 3)
     assert count_by_state()["completed"] == Count(number=3, is_capped=True)
     assert str(count_by_state()["completed"]) == "3+"
     mine = Run.objects.filter(id__in=["run-1"])

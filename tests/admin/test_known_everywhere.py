@@ -22,7 +22,7 @@ from durable.alerts.settings import EVENTS
 from durable.core.divergences import BLOCK
 from durable.core.records import EntryKind
 from durable.inspection import RunCriteria
-from durable.inspection.order_words import _conditions
+from durable.inspection.bulks import _conditions
 from durable.inspection.wording import _KINDS
 from durable.replay_check.mends import _CALLS
 from tests.admin import flows

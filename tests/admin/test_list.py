@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
-from durable.inspection import find_names, names
+from durable.inspection import find_names, workflows
 from durable.models import Run, WorkerProcess
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -181,8 +181,8 @@ class TestNames:
 
     def test_pages_of_names_lose_none(self, old: None, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = find_names("workflow")
-        monkeypatch.setattr(names, "MOST", 3)
-        monkeypatch.setattr(names, "LOOKS", 1)
+        monkeypatch.setattr(workflows, "MOST", 3)
+        monkeypatch.setattr(workflows, "LOOKS", 1)
         seen: list[str] = []
         after = ""
         while True:

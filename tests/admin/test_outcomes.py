@@ -27,8 +27,7 @@ from durable.inspection import (
     state_word,
 )
 from durable.inspection.comparison import compare_runs
-from durable.inspection.failed_branches import first_failed_branch
-from durable.inspection.failed_places import with_step
+from durable.inspection.forks import first_failed_branch, with_step
 from durable.inspection.progress import progress_of
 from durable.models import Attempt, EntryMetadata, Failure, Run
 from durable.operations.audit import Actor, acting_as

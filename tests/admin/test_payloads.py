@@ -19,8 +19,7 @@ from pytest_django import Settings
 from durable import get_run
 from durable.admin.payload_page import _marked
 from durable.admin.payload_view import folded_html
-from durable.inspection.payload_text import PayloadText
-from durable.inspection.size_limit import PAGE_BYTES
+from durable.inspection.payloads import PAGE_BYTES, PayloadText
 from durable.models import Activity, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

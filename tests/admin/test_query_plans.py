@@ -12,7 +12,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.admin import audit_log, step_page
-from durable.inspection import RunCriteria, list_runs, resting, run_conditions, tree_window
+from durable.inspection import RunCriteria, history_counts, list_runs, run_lanes, tree_window
 from durable.inspection.family import CAP, count_children
 from durable.inspection.runs import PAGE, WINDOW
 from durable.inspection.selection import EXAMINED
@@ -125,8 +125,8 @@ def test_a_long_history_is_paged_and_its_drawing_capped(crowd: None, operator: C
 def test_the_next_page_of_a_long_history_reads_what_it_shows(
     crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting, "_results", OrderedDict())
-    monkeypatch.setattr(resting, "LONG", ENTRIES // 2)
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
     monkeypatch.setattr(tree_window, "LONG", ENTRIES // 2)
     rows = []
     for start in ("0", "0", "100", "500"):
@@ -228,7 +228,7 @@ def test_a_bulk_is_counted_along_indexes(crowd: None, operator: Client, filter: 
 
 def test_a_bulk_counts_failed_roots_by_their_failures(crowd: None, operator: Client) -> None:
     with a_family(60):
-        wanted = Run.objects.filter(run_conditions.ROOT, state="failed")
+        wanted = Run.objects.filter(run_lanes.ROOT, state="failed")
         for filter, failed in (
             ("?state=failed", wanted),
             ("?state=failed&workflow=big.workflow_3", wanted.filter(workflow="big.workflow_3")),

@@ -21,7 +21,7 @@ from durable.admin.pages import etag_of
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
 from durable.inspection import Filtered, RunCriteria, failed_runs, list_runs, parse_search, payload
-from durable.inspection.error_text import LOOKED_THROUGH
+from durable.inspection.payloads import LOOKED_THROUGH
 from durable.inspection.runs import RunPage
 from durable.models import Run
 from durable.operations import bulk

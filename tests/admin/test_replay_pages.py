@@ -283,7 +283,7 @@ class TestRepeatedAlready:
             assert told in text_of(boss.get(each)), each
 
     def test_a_count_is_bounded(self, stage: Stage, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("durable.inspection.repetitions._EXAMINED", 2)
+        monkeypatch.setattr("durable.inspection.causes._EXAMINED", 2)
         for number in range(3):
             failed(stage, f"run-{number}")
             get_run(f"run-{number}").restart(id=f"again-{number}")

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import get_run
-from durable.inspection import Event, build_timeline, list_events, places, progress_of, resting
+from durable.inspection import Event, build_timeline, history_counts, list_events, places, progress_of
 from durable.inspection.progress import open_keys_of_long
 from durable.models import Run
 from tests.admin import flows
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five entries are a long history, and nothing is remembered from other tests."""
-    monkeypatch.setattr(resting, "LONG", 4)
-    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "LONG", 4)
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
     monkeypatch.setattr(places, "EXACT", 4)
     monkeypatch.setitem(SWITCH, "broken", False)
 
@@ -67,15 +67,15 @@ def test_a_pass_and_a_verb_have_it_counted_again(stage: Stage) -> None:
 
 
 def test_it_is_kept_for_a_while_only(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resting, "_KEPT", 0.0)
+    monkeypatch.setattr(history_counts, "_KEPT", 0.0)
     run = stage.start(flows.many, 6, id="run")
     assert asked(run) == asked(run)
-    monkeypatch.setattr(resting, "_KEPT", 60.0)
-    monkeypatch.setattr(resting, "_MOST", 1)
+    monkeypatch.setattr(history_counts, "_KEPT", 60.0)
+    monkeypatch.setattr(history_counts, "_MOST", 1)
     for each in ("a", "b"):
         stage.start(flows.many, 6, id=each)
         progress_of(Run.objects.get(pk=each))
-    assert [key[1] for key in resting._results] == ["b"]
+    assert [key[1] for key in history_counts._results] == ["b"]
 
 
 def test_what_is_open_is_searched_for_once(stage: Stage) -> None:

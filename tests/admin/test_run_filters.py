@@ -23,7 +23,6 @@ from durable.inspection import (
     count_runs,
     explain,
     list_runs,
-    run_conditions,
     run_lanes,
 )
 from durable.inspection.runs import list_and_count
@@ -92,7 +91,7 @@ def test_what_needs_attention_is_what_the_list_marks(odd: Stage, monkeypatch: py
     assert found(needs_attention=True, id_prefix="u") == ["unclaimed", "undoes-not"]
     assert str(count_runs(RunCriteria(needs_attention=True))) == "7"
     # where the small indexes have many runs, the list looks through all
-    monkeypatch.setattr(run_conditions, "FEW", 1)
+    monkeypatch.setattr(run_lanes, "FEW", 1)
     assert found(needs_attention=True) == marked
 
 
@@ -102,7 +101,7 @@ def test_diverged_runs_are_found_open_and_ended(odd: Stage, monkeypatch: pytest.
     )
     assert found(is_diverged=True) == ["stopped", "misfit"]
     assert found(is_diverged=True, states=frozenset({"sleeping", "paused"})) == ["misfit"]
-    monkeypatch.setattr(run_conditions, "FEW", 0)
+    monkeypatch.setattr(run_lanes, "FEW", 0)
     assert found(is_diverged=True) == ["stopped", "misfit"]
 
 

@@ -12,7 +12,7 @@ from pytest_django import Settings
 from durable.admin.streamed_response import CHUNK
 from durable.inspection import history_tree, read_entry_detail, written
 from durable.inspection.export import MOST_BYTES
-from durable.inspection.size_limit import PAGE_BYTES, read_within
+from durable.inspection.payloads import PAGE_BYTES, read_within
 from durable.models import Entry, QueueMessage, Run
 from durable.models.rows import BATCH_BYTES, in_batches
 from tests.admin import flows

@@ -16,7 +16,7 @@ from durable import Context, workflow
 from durable.conf import conf
 from durable.core.summary import Summary
 from durable.inspection import explain_fully
-from durable.inspection.told_divergence import told_divergence
+from durable.inspection.wording import told_divergence
 from durable.models import Run
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, workflow
-from durable.inspection import TreeNode, history_tree, progress_of, resting, tree_window
+from durable.inspection import TreeNode, history_counts, history_tree, progress_of, tree_window
 from durable.models import Run
 from tests.admin.conftest import Stage
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
 
 
 class _SoldOut(Exception):

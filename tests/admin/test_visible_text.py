@@ -10,7 +10,7 @@ from django.test import Client
 from durable import Context, get_run, workflow
 from durable.admin.visible_text import with_visible_text
 from durable.core.errors import CriticalError
-from durable.inspection.shell_command import command
+from durable.inspection.wording import command
 from tests.admin.conftest import Stage
 from tests.admin.flows import value_of
 from tests.admin.pages import text_of, url

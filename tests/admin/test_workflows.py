@@ -18,9 +18,8 @@ from durable.core import registry
 from durable.core.bulk_runs import BULK
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
-from durable.inspection.keys import key_of
-from durable.inspection.limits import limits_of
-from durable.inspection.step_durations import FOLDED_FROM
+from durable.inspection.activities import FOLDED_FROM
+from durable.inspection.run_facts import key_of, limits_of
 from durable.inspection.workflows import workflow_stats
 from durable.models import Build, Entry, OperatorAction, Run, RunRank, RunTag
 from tests.admin import flows
@@ -81,7 +80,7 @@ def test_the_list_counts_the_last_day_as_the_charts_of_a_workflow_do(operator: C
 
 
 def test_the_list_goes_on_where_a_page_ends(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durable.inspection.workflows.MOST", 1)
+    monkeypatch.setattr("durable.inspection.workflows.MOST_WORKFLOWS", 1)
     names = [each.name for each in registry.all() if each.name != BULK]
     before, last = sorted(names)[-2:]
     page = text_of(operator.get(url("workflows"), {"after": before}))

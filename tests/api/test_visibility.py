@@ -18,8 +18,8 @@ from durable import get_run
 from durable.core.control_flow import Park
 from durable.core.slot_records import Admission
 from durable.core.summary import in_line, waiting
-from durable.inspection import actions, causes, run_lanes, visibility
-from durable.inspection.visibility import has_own_index
+from durable.inspection import actions, causes, pagination, run_lanes
+from durable.inspection.pagination import has_own_index
 from durable.models import Cause, Child, Failure, Limit, OperatorAction, QueueMessage, Run, Slot
 from durable.operations import bulk, holds
 from durable.operations.audit import Actor, acting_as
@@ -444,7 +444,7 @@ def by_id(_request: HttpRequest, runs: QuerySet[Run]) -> QuerySet[Run]:
 def test_the_slots_of_a_limit_are_looked_through_where_no_index_serves_the_rule(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, rule: Callable[..., Any], window: int, shown: int
 ) -> None:
-    monkeypatch.setattr(visibility, "_WINDOW", window)
+    monkeypatch.setattr(pagination, "_WINDOW", window)
     now = timezone.now()
     Limit.objects.create(name="gpu", at_once=1)
     for number, name in enumerate(("hid-0", "hid-1", "hid-2", "mine")):

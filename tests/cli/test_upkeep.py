@@ -16,7 +16,7 @@ from django.test import override_settings
 from django.utils import timezone
 from rq import SimpleWorker
 
-from durable.inspection import clock_skew
+from durable.inspection import database
 from durable.models import OperatorAction, Run
 from durable.notifier import redis_clients, sweep_heartbeat
 from durable.retention import prune
@@ -197,7 +197,7 @@ class TestDoctor:
         def away(_connection: object) -> None:
             raise OperationalError("connection refused")
 
-        monkeypatch.setattr("durable.inspection.pending_migrations.MigrationExecutor", away)
+        monkeypatch.setattr("durable.inspection.database.MigrationExecutor", away)
         done = shell("doctor")
         assert done.status == 1
         assert "connection refused" in done.out
@@ -216,7 +216,7 @@ class TestDoctor:
         self, shell: Shell, monkeypatch: pytest.MonkeyPatch, seconds: float, direction: str
     ) -> None:
         wrong = SimpleNamespace(now=lambda: timezone.now() + timedelta(seconds=seconds))
-        monkeypatch.setattr(clock_skew, "clock", wrong)
+        monkeypatch.setattr(database, "clock", wrong)
         done = shell("doctor")
         assert done.status == 1
         assert f" s {direction} the database's" in done.out

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Actor, Context, acting_as, get_run, workflow
-from durable.inspection import comparison, resting
+from durable.inspection import comparison, history_counts
 from durable.inspection.comparison import Comparison, compare_runs
 from durable.models import Run
 from durable.runtime import current
@@ -141,8 +141,8 @@ def test_pages_have_the_places_of_the_left_run_and_then_the_right_ones_own(
 
 
 def test_a_count_of_long_histories_is_remembered_while_both_runs_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resting, "LONG", 1)
-    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "LONG", 1)
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
     for name, steps in {"first": ["a"], "second": ["b", "c"]}.items():
         places_of.using(id=name).start(steps)
         passed(current(), name)

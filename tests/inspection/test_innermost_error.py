@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from durable.core.errors import ErrorInfo, JoinError, RaceError
-from durable.inspection.innermost_error import innermost_error
+from durable.inspection.forks import innermost_error
 
 LAST = 'step "watermark" failed on its last attempt: PixelError: pixel 57 is broken'
 EXHAUSTED = ErrorInfo("StepExhaustedError", LAST)

@@ -11,8 +11,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from django.utils.timezone import now
 
 from durable.inspection import causes, count_capped, list_causes
-from durable.inspection.capped_counts import sample_rows, tally
-from durable.inspection.of_each import Key, OfEach
+from durable.inspection.counting import Key, OfEach, sample_rows, tally
 from durable.inspection.runs import RunCriteria, count_runs, list_runs
 from durable.models import Cause, Failure, Run
 

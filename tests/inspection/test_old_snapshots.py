@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 
-from durable.inspection import collect_findings, old_snapshots, snapshots, worker_overview
+from durable.inspection import collect_findings, database, old_snapshots, worker_overview
 from tests.support.locks import other_session
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -30,7 +30,7 @@ def session() -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "OLD", timedelta(0))
+    monkeypatch.setattr(database, "OLD", timedelta(0))
 
 
 def doctor() -> str:

@@ -24,25 +24,25 @@ from durable.api.stream.changes import Follower
 from durable.core.regions import Region
 from durable.inspection import (
     causes,
-    counts,
     find_names,
+    history_counts,
     last_day,
     last_hour,
     list_causes,
     list_events,
     places,
     progress_of,
-    resting,
     run_lanes,
     timeline_members,
     tree_window,
     usual_durations,
     workflow_durations,
+    workflows,
 )
+from durable.inspection.activities import ENTRIES as ENTRIES_OF_A_RUN
 from durable.inspection.comparison import compare_runs
-from durable.inspection.names import KINDS, NEWEST
 from durable.inspection.runs import WINDOW
-from durable.inspection.step_durations import ENTRIES as ENTRIES_OF_A_RUN
+from durable.inspection.workflows import KINDS, NEWEST
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
 from durable.models.run import RunQuerySet
 from durable.operations import replay_preview
@@ -210,7 +210,7 @@ def test_of_many_runs_of_a_user_and_many_failures_no_more_than_a_window_is_looke
 ) -> None:
     """5,700 runs are the user's, and 400 have failed: more than a window of either, as among a million."""
     window = 100
-    for module, name in ((run_lanes, "WINDOW"), (causes, "CAP"), (counts, "CAP")):
+    for module, name in ((run_lanes, "WINDOW"), (causes, "CAP"), (workflows, "STATE_CAP")):
         monkeypatch.setattr(module, name, window)
     for address in (
         *("/runs?state=failed", "/runs?state=failed&children=true", "/runs?state=failed&state=cancelled"),
@@ -269,7 +269,7 @@ def test_a_page_of_a_long_tree_is_looked_up(
     get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     monkeypatch.setattr(tree_window, "LONG", 20)
-    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
     with CaptureQueriesContext(connection) as queries:
         tree = get(f"/runs/{LONG}/tree{page}")
     assert tree["roots"]
@@ -320,9 +320,9 @@ def test_what_a_replay_deletes_beside_its_place_is_listed_by_one_statement_more(
 
 
 def test_the_progress_of_a_long_history_reads_its_entries_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
     whole = progress_of(the_long_one())
-    monkeypatch.setattr(resting, "LONG", ENTRIES // 2)
+    monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
     with CaptureQueriesContext(connection) as queries:
         assert progress_of(the_long_one()) == whole
     assert read(queries, "durable_entry") == ENTRIES + len(whole.open_keys)
@@ -332,8 +332,8 @@ def test_the_progress_of_a_long_history_reads_its_entries_once(monkeypatch: pyte
 def test_the_interface_looks_once_for_what_is_open_in_a_long_history(
     get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting, "_results", OrderedDict())
-    monkeypatch.setattr(resting, "LONG", ENTRIES // 2)
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
     told, rows = [], []
     for _ in range(2):
         with CaptureQueriesContext(connection) as queries:

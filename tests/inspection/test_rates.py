@@ -15,7 +15,7 @@ from durable import Context, get_run, runtime, workflow
 from durable.core.rate_counts import counted
 from durable.core.rates import nanoseconds
 from durable.inspection import explain
-from durable.inspection.rates import (
+from durable.inspection.limits import (
     count_rates,
     list_rates,
     own_closing_of,

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from durable import Context, Limit, get_run, runtime, workflow
 from durable.inspection import Finding, collect_findings, explain, explain_fully, worker_overview
-from durable.inspection.slot_troubles import count_slots, unused_limits
+from durable.inspection.limits import count_slots, unused_limits
 from durable.metrics.rows import RowsCollector
 from durable.models import Limit as LimitRow
 from durable.models import Run, Slot, SlotNote

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, workflow
-from durable.inspection.slots import line_of, list_limits, slots_of
+from durable.inspection.limits import line_of, list_limits, slots_of
 from durable.models import Limit, Run, Slot
 from tests.support.plans import read, scans, sorts
 

@@ -15,16 +15,7 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.definitions import Workflow
-from durable.inspection import (
-    build_timeline,
-    events,
-    list_events,
-    long_histories,
-    places,
-    progress_of,
-    resting,
-    stored_counts,
-)
+from durable.inspection import build_timeline, events, history_counts, list_events, long_histories, places, progress_of
 from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long
 from durable.models import HistoryCount, Run
 from durable.worker.chores import CHORES
@@ -45,7 +36,7 @@ def stage(db: None) -> Iterator[Stage]:
 @pytest.fixture(autouse=True)
 def _long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five entries are a long history."""
-    monkeypatch.setattr(resting, "LONG", 4)
+    monkeypatch.setattr(history_counts, "LONG", 4)
     monkeypatch.setattr(places, "EXACT", 4)
     monkeypatch.setitem(SWITCH, "broken", False)
     forget(monkeypatch)
@@ -53,11 +44,11 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember nothing, as a process that has just started."""
-    monkeypatch.setattr(resting, "_results", OrderedDict())
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())
 
 
 def later() -> datetime:
-    return timezone.now() + 2 * stored_counts.REST
+    return timezone.now() + 2 * history_counts.REST
 
 
 def found(run_id: str) -> Run:
@@ -98,7 +89,7 @@ def test_what_is_stored_is_what_a_page_counts(
     long_histories.count_long_histories(later())
     forget(monkeypatch)
     run = found("run")
-    assert stored_counts.stored(run, "progress") is not None
+    assert history_counts.stored(run, "progress") is not None
     assert everything(run, now) == before
 
 
@@ -135,14 +126,14 @@ def test_a_run_is_counted_once_it_rests(stage: Stage) -> None:
     note("run")
     noted_at = HistoryCount.objects.get().noted_at
     assert noted_at is not None
-    long_histories.count_long_histories(noted_at + stored_counts.REST - timedelta(seconds=1))
+    long_histories.count_long_histories(noted_at + history_counts.REST - timedelta(seconds=1))
     assert HistoryCount.objects.get().noted_at == noted_at
     Run.objects.filter(pk="run").update(lease_expires_at=later())
-    now = noted_at + stored_counts.REST
+    now = noted_at + history_counts.REST
     long_histories.count_long_histories(now)
     assert HistoryCount.objects.get().noted_at == now, "a worker has it"
     Run.objects.filter(pk="run").update(lease_expires_at=None)
-    long_histories.count_long_histories(now + stored_counts.REST)
+    long_histories.count_long_histories(now + history_counts.REST)
     assert HistoryCount.objects.get().noted_at is None
 
 
@@ -157,13 +148,13 @@ def test_a_run_that_is_gone_and_one_that_cannot_be_counted_are_no_trouble(stage:
             raise ValueError("a bad history")
         return 6
 
-    stored_counts.count_noted(later(), {"progress": count})
+    history_counts.count_noted(later(), {"progress": count})
     assert dict(HistoryCount.objects.values_list("run_id", "counted_as")) == {
-        "good": stored_counts._state_of(found("good")),
+        "good": history_counts._state_of(found("good")),
         "bad": "",
     }
     assert not HistoryCount.objects.filter(noted_at__isnull=False).exists()
-    assert stored_counts.stored(found("bad"), "progress") is None
+    assert history_counts.stored(found("bad"), "progress") is None
 
 
 def test_a_note_that_comes_meanwhile_is_kept(stage: Stage) -> None:
@@ -174,7 +165,7 @@ def test_a_note_that_comes_meanwhile_is_kept(stage: Stage) -> None:
         note(run.id)
         return 6
 
-    stored_counts.count_noted(later(), {"progress": count})
+    history_counts.count_noted(later(), {"progress": count})
     row = HistoryCount.objects.get()
     assert row.noted_at is not None
     assert row.counted_as == ""
@@ -186,7 +177,7 @@ def test_counts_of_another_release_are_not_used(stage: Stage) -> None:
     long_histories.count_long_histories(later())
     row = HistoryCount.objects.get()
     HistoryCount.objects.update(counts=json.dumps({**json.loads(row.counts), "format": 2}))
-    assert stored_counts.stored(found("run"), "progress") is None
+    assert history_counts.stored(found("run"), "progress") is None
 
 
 def test_a_chore_of_the_sweep_does_it(stage: Stage) -> None:

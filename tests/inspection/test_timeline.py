@@ -14,9 +14,9 @@ from durable import Break, Context, Continue, CriticalError, operations, workflo
 from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
-from durable.inspection import Row, Timeline, build_timeline, places, resting, timeline_members
-from durable.inspection.time_axis import time_axis
+from durable.inspection import Row, Timeline, build_timeline, history_counts, places, timeline_members
 from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS
+from durable.inspection.timeline_reads import time_axis
 from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged
@@ -27,7 +27,7 @@ SHAPES = {"exact": 2_000, "counted in the database": 0}
 @pytest.fixture
 def stage(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-    monkeypatch.setattr(resting, "_results", OrderedDict())  # the runs of all tests have one name
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())  # the runs of all tests have one name
     with staged() as stage:
         yield stage
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.core.location import escape
-from durable.inspection import Row, Timeline, build_timeline, places, resting, timeline, timeline_members
-from durable.inspection.place_tree import stands_for
+from durable.inspection import Row, Timeline, build_timeline, history_counts, places, timeline, timeline_members
+from durable.inspection.places import stands_for
 from durable.models import Entry, EntryMetadata, Run
 
 pytestmark = pytest.mark.django_db
@@ -200,7 +200,7 @@ def test_each_member_is_on_a_page_with_its_failures(monkeypatch: pytest.MonkeyPa
     run = recorded("run", found, bad)
     for way, (exact, inside, windows) in _WAYS.items():
         with monkeypatch.context() as patch:
-            patch.setattr(resting, "_results", OrderedDict())
+            patch.setattr(history_counts, "_results", OrderedDict())
             patch.setattr(timeline, "MOST_MEMBERS", 3)
             patch.setattr(places, "EXACT", exact)
             patch.setattr(timeline_members, "_MOST_INSIDE", inside)

@@ -10,7 +10,7 @@ import pytest
 
 from durable import Break, Context, Continue, workflow
 from durable.core.errors import ErrorInfo
-from durable.inspection import Row, Timeline, build_timeline, places, resting, timeline, timeline_members
+from durable.inspection import Row, Timeline, build_timeline, history_counts, places, timeline, timeline_members
 from durable.models import Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged
@@ -46,7 +46,7 @@ def _of(body: Callable[[Context, int], None], number: int) -> Callable[[Context]
 
 @pytest.fixture
 def stage(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(resting, "_results", OrderedDict())  # the runs of all tests have one name
+    monkeypatch.setattr(history_counts, "_results", OrderedDict())  # the runs of all tests have one name
     with staged() as stage:
         yield stage
 

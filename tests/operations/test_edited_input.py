@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import override_settings
 
 from durable import Actor, Context, OperationDeniedError, RunConflictError, acting_as, workflow
-from durable.inspection.editable_input import recorded_input, shown_arguments
+from durable.inspection.payloads import recorded_input, shown_arguments
 from durable.models import OperatorAction, Run
 from durable.operations.edited_input import arguments_of
 from durable.runtime import Runtime

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from durable import Break, Context, Continue, current_step, get_run
 from durable.core.renames import Names, Rename, put_in_force
-from durable.inspection import long_histories, places, resting, stored_counts
+from durable.inspection import history_counts, long_histories, places
 from durable.migrations import RenameStep
 from durable.models import (
     Attempt,
@@ -399,7 +399,7 @@ def test_what_was_counted_of_a_long_history_does_not_keep_the_old_name(
     deploys: Deploys, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "EXACT", 0)
-    monkeypatch.setattr(resting, "LONG", 0)
+    monkeypatch.setattr(history_counts, "LONG", 0)
 
     def order(ctx: Context) -> None:
         ctx.join("charge", {f"part {number}": lambda inner: inner.step("pay", shop.charge) for number in range(2)})
@@ -408,16 +408,16 @@ def test_what_was_counted_of_a_long_history_does_not_keep_the_old_name(
     deploys.deploy(order)
     deploys.start()
     note("order-1")
-    later = timezone.now() + 2 * stored_counts.REST
+    later = timezone.now() + 2 * history_counts.REST
     long_histories.count_long_histories(later)
     assert shown_places() == ["charge", "charge/part #/pay", "cool off"]
-    assert stored_counts.stored(counted_run(), "places") is not None
+    assert history_counts.stored(counted_run(), "places") is not None
     apply(RENAME)
-    assert stored_counts.stored(counted_run(), "places") is None
+    assert history_counts.stored(counted_run(), "places") is None
     assert shown_places() == ["charge card", "charge card/part #/pay", "cool off"]
     note("order-1")  # as the next pass does
     long_histories.count_long_histories(later)
-    assert stored_counts.stored(counted_run(), "places") is not None, "it is counted again"
+    assert history_counts.stored(counted_run(), "places") is not None, "it is counted again"
     assert shown_places() == ["charge card", "charge card/part #/pay", "cool off"]
 
 

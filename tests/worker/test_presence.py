@@ -17,7 +17,7 @@ from django.utils import timezone
 from durable import Context, workflow
 from durable.conf import conf
 from durable.inspection import collect_findings, find_worker, worker_overview
-from durable.inspection.builds import builds
+from durable.inspection.workers import builds
 from durable.models import Build, WorkerProcess
 from durable.store import Store, store_for
 from durable.worker import presence

@@ -18,7 +18,7 @@ from durable.api.problems import MAX_FAULTS
 from durable.core.clock import BEYOND, to_utc
 from durable.core.ids import MAX_ID, check_id
 from durable.core.tags import MAX_TAGS, MAX_VALUE
-from durable.inspection.run_tags import checked_tags, read_tag
+from durable.inspection.run_facts import checked_tags, read_tag
 
 
 class Text(serializers.CharField):

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from durable.api.serializers.fields import Moment
-from durable.inspection.slots import LimitKeySummary, LimitSummary
+from durable.inspection.limits import LimitKeySummary, LimitSummary
 
 
 @extend_schema_serializer(component_name="LimitKey")

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from durable.api.serializers.fields import Moment
-from durable.inspection.rates import RateKeySummary, RateSummary
+from durable.inspection.limits import RateKeySummary, RateSummary
 
 
 @extend_schema_serializer(component_name="RateKey")

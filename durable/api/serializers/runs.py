@@ -32,7 +32,7 @@ from durable.inspection import (
 )
 from durable.inspection.family import count_children, family_data, list_parents
 from durable.inspection.progress import open_keys_of_long
-from durable.inspection.run_tags import tags_data
+from durable.inspection.run_facts import tags_data
 from durable.inspection.schedules import tick_data, tick_of
 from durable.models import Run
 from durable.operations.audit import revision

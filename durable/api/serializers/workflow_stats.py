@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from durable.api.serializers.holds import HoldSerializer
 from durable.api.serializers.runs import CountSerializer
-from durable.inspection.step_durations import StepDurations
+from durable.inspection.activities import StepDurations
 from durable.inspection.workflows import OpenPlace
 
 

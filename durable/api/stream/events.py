@@ -15,8 +15,8 @@ from durable.api.serializers.history import EntrySerializer
 from durable.api.serializers.runs import RunSerializer
 from durable.api.stream.changes import News
 from durable.core.records import EntryKind
+from durable.inspection.run_facts import tags_of
 from durable.inspection.run_rules import existing_among
-from durable.inspection.run_tags import tags_of
 from durable.models import Run
 
 HEARTBEAT = b": nothing new\n\n"

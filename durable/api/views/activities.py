@@ -14,7 +14,7 @@ from durable.api.schema import described
 from durable.api.serializers.activities import ActivityListSerializer, ActivitySerializer
 from durable.api.views.base import View
 from durable.inspection import activities_of, list_activities
-from durable.inspection.saves import saved_by
+from durable.inspection.activities import saved_by
 
 
 class ActivitiesView(View):

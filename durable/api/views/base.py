@@ -23,9 +23,9 @@ from durable.api.schema import Description
 from durable.api.serializers.fields import Form
 from durable.api.throttling import READ, Throttle
 from durable.conf import conf
+from durable.inspection.database import is_statement_timeout, reading
+from durable.inspection.run_facts import tags_of
 from durable.inspection.run_rules import existing_among
-from durable.inspection.run_tags import tags_of
-from durable.inspection.time_limit import is_statement_timeout, reading
 from durable.models import Run
 
 

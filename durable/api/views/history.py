@@ -24,7 +24,7 @@ from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.inspection import activities_of_runs, build_timeline, history_tree
-from durable.inspection.saves import saved_by
+from durable.inspection.activities import saved_by
 from durable.models import Attempt, Entry
 
 _MOST_ATTEMPTS = 1_000

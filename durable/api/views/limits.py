@@ -10,7 +10,7 @@ from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.limits import LimitListSerializer, LimitSerializer
 from durable.api.views.base import View
-from durable.inspection.slots import LimitSummary, list_limits
+from durable.inspection.limits import LimitSummary, list_limits
 from durable.models.run import RunQuerySet
 
 

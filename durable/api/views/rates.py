@@ -14,7 +14,7 @@ from durable.api.serializers.rates import (
     RateSerializer,
 )
 from durable.api.views.base import View
-from durable.inspection.rates import RateSummary, list_rates
+from durable.inspection.limits import RateSummary, list_rates
 from durable.models.run import RunQuerySet
 
 

@@ -30,7 +30,7 @@ from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
 from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs, paused_of
-from durable.inspection.failed_places import failed_places
+from durable.inspection.forks import failed_places
 from durable.inspection.runs import WINDOW, hides_alerts, settle_roots
 from durable.models import Run
 from durable.notifier import redis_clients

@@ -25,11 +25,10 @@ from durable.core import registry
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
 from durable.inspection import count_held_starts, find_hold, list_queues, worker_overview
-from durable.inspection.capped_counts import added
-from durable.inspection.holds import CAP as HELD_CAP
+from durable.inspection.counting import added
+from durable.inspection.queues import CAP as HELD_CAP
 from durable.inspection.workflow_code import code_of
-from durable.inspection.workflow_names import workflow_of
-from durable.inspection.workflows import builds_in_flight, workflow_stats
+from durable.inspection.workflows import builds_in_flight, workflow_of, workflow_stats
 from durable.models.run import RunQuerySet
 
 

@@ -168,7 +168,7 @@ class Command(BaseCommand):
 
     def _await_migrations(self, is_over: Callable[[], bool] = lambda: False, health: Health | None = None) -> None:
         """Wait for the migrations of a deploy that starts workers first: without them each job would fail."""
-        from durable.inspection.pending_migrations import how_to_migrate
+        from durable.inspection.database import how_to_migrate
         from durable.worker.health import Health
 
         health = health or Health()
@@ -198,7 +198,7 @@ class Command(BaseCommand):
 
         Workers go on: most runs may not need them, and `migrate` repairs them.
         """
-        from durable.inspection.pending_migrations import how_to_migrate, wrong_routines
+        from durable.inspection.database import how_to_migrate, wrong_routines
 
         with contextlib.suppress(Error):
             if wrong := wrong_routines():
@@ -206,7 +206,7 @@ class Command(BaseCommand):
         close_connections()
 
     def _missing_migrations(self) -> list[str]:
-        from durable.inspection.pending_migrations import missing_migrations
+        from durable.inspection.database import missing_migrations
 
         try:
             return missing_migrations()

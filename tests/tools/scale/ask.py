@@ -30,7 +30,7 @@ from django.db import connection  # noqa: E402
 from django.test import Client, override_settings  # noqa: E402
 from django.test.utils import CaptureQueriesContext  # noqa: E402
 
-from durable.inspection import resting  # noqa: E402
+from durable.inspection import history_counts  # noqa: E402
 from tests.support.plans import most_read  # noqa: E402
 from tests.tools.scale import OPERATOR  # noqa: E402
 from tests.tools.scale.limited import LIMITED  # noqa: E402
@@ -89,7 +89,7 @@ def ask(client: Client, asked: Asked, *, with_plans: bool, is_first: bool = Fals
     costs: list[tuple[float, float, int, int, int]] = []
     for _ in range(_TIMES + 1):
         if is_first:
-            resting._results.clear()
+            history_counts._results.clear()
         cursor = _Cursor()
         with connection.execute_wrapper(cursor):
             database, begin = _on_cpu(schedule), time.process_time()

@@ -16,7 +16,7 @@ from durable.admin.filter_form import FilterForm
 from durable.admin.list_columns import COLUMNS, ORDERS
 from durable.admin.run_parts import PART_NAMES
 from durable.admin.url_keys import as_key
-from durable.inspection.names import KINDS
+from durable.inspection.workflows import KINDS
 from durable.models import Cause, Limit, OperatorAction, RateLimit, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface

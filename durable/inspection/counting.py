@@ -1,4 +1,7 @@
-"""Counts with a cap: the counts that a page may request of a table that grows.
+"""Counts with a cap, names of an index, and queries for many keys: what a page may ask of a table that grows.
+
+To compile a queryset takes Python longer than PostgreSQL needs to execute it, and a page of fifty causes asks the same
+of each.
 
 A count reads at most `cap` entries of an index and then says "more"; several counts are one statement. Among the
 querysets of a statement an `OfEach` stands for one of each of its keys.
@@ -6,19 +9,113 @@ querysets of a statement an `OfEach` stands for one of each of its keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import IntegerField, QuerySet, Subquery
+from django.db.models import BigIntegerField, Expression, IntegerField, QuerySet, Subquery
 
 from durable.conf import conf
 from durable.inspection.humanize import thousands
-from durable.inspection.of_each import OfEach
+from durable.models.rows import pack, unpack
+
+
+class Key(Expression):
+    """Stands for the key in the queryset of an `OfEach`: `failures.filter(cause=Key())`."""
+
+    output_field = BigIntegerField()
+
+    def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:  # noqa: ARG002
+        """Return a parameter: this object, for which `OfEach` puts the keys."""
+        return "%s", (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class OfEach:
+    """The rows of a queryset with a `Key` for each of these keys, as a sequence of querysets would have them."""
+
+    queryset: QuerySet[Any]
+    keys: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, rows: slice) -> OfEach:
+        """Return the same with these rows of each."""
+        return replace(self, queryset=self.queryset[rows])
+
+    def values(self, *columns: str) -> OfEach:
+        """Return the same with these columns."""
+        return replace(self, queryset=self.queryset.values(*columns))
+
+    def compiled(self) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Yield SQL and parameters for each key. Raises EmptyResultSet if no key has rows."""
+        sql, given = self.queryset.query.get_compiler(using=conf.DATABASE).as_sql()
+        for key in self.keys:
+            yield sql, [key if isinstance(each, Key) else each for each in given]
+
+
+# Each step looks up where the next name begins. Parameters: after, most.
+_SCAN: Final = """
+WITH RECURSIVE names(name, number) AS (
+  SELECT (SELECT {column} FROM durable_run WHERE {column} > %s{served} ORDER BY {column} LIMIT 1), 1
+  UNION ALL
+  SELECT (SELECT {column} FROM durable_run WHERE {column} > names.name{served} ORDER BY {column} LIMIT 1), number + 1
+  FROM names WHERE name IS NOT NULL AND number < %s
+)
+SELECT name FROM names WHERE name IS NOT NULL
+"""
+_WORKFLOWS: Final = _SCAN.format(column="workflow", served="")
+_QUEUES: Final = _SCAN.format(column="queue", served=" AND wake_at IS NOT NULL AND NOT (state = 'paused')")
+
+_KEYS: Final = """
+WITH RECURSIVE names(name, number) AS (
+  SELECT (SELECT key FROM {table} WHERE "limit" = %s ORDER BY "limit", key LIMIT 1), 1
+  UNION ALL
+  SELECT (SELECT key FROM {table} WHERE "limit" = %s AND key > names.name ORDER BY "limit", key LIMIT 1), number + 1
+  FROM names WHERE name IS NOT NULL AND number < %s
+)
+SELECT name FROM names WHERE name IS NOT NULL
+"""
+_AWAITED: Final = _KEYS.format(table="durable_reservation")
+_WITH_SLOTS: Final = _KEYS.format(table="durable_slot")
+
+
+def workflows_of_runs(after: str, most: int) -> list[str]:
+    """Return up to `most` workflows of runs after the name `after`, in their order; one statement."""
+    return _names(_WORKFLOWS, after, most)
+
+
+def queues_of_due_runs(after: str, most: int) -> list[str]:
+    """Return up to `most` queues of runs that will wake or are held, after the name `after`; one statement."""
+    return _names(_QUEUES, after, most)
+
+
+def keys_awaited(limit: str, most: int) -> list[str]:
+    """Return up to `most` keys of a limit's rate for which attempts wait, in their order; one statement."""
+    return _keys(_AWAITED, limit, most)
+
+
+def keys_with_slots(limit: str, most: int) -> list[str]:
+    """Return up to `most` keys of a limit of which slots are held or waited for, in their order; one statement."""
+    return _keys(_WITH_SLOTS, limit, most)
+
+
+def _keys(scan: str, limit: str, most: int) -> list[str]:
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(scan, [pack(limit), pack(limit), most])
+        return [unpack(name) for (name,) in cursor.fetchall()]
+
+
+def _names(scan: str, after: str, most: int) -> list[str]:
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(scan, [pack(after), most])
+        return [unpack(name) for (name,) in cursor.fetchall()]
+
 
 _EVERY: Final = 1_000_000_000  # rows
 
@@ -112,7 +209,7 @@ def samples(querysets: Sequence[_Source], column: str, size: int) -> list[list[A
     """Return the values of `column` in the first `size` rows of each queryset; one statement.
 
     `column` may be an annotation. The values are as the database returns them. Give each queryset the order of an index
-    that serves it, as for `capped_counts`.
+    that serves it, as for capped counts.
     """
     return [[value for (value,) in rows] for rows in sample_rows(querysets, [column], size)]
 

@@ -1,0 +1,315 @@
+"""The state of the database: its schema, its clock, holders of old snapshots, and time limits of statements.
+
+PostgreSQL shows the start of other roles' sessions only to a member of pg_read_all_stats (or pg_monitor).
+
+Operators' queries must not occupy the database for minutes, whatever its tables and statistics are like. PostgreSQL
+ends a statement after `DURABLE["STATEMENT_TIMEOUT"]`. The limit is set for one transaction (`SET LOCAL`), so it works
+behind a pooler in transaction mode and never affects a statement of a run. Other databases have no limit here.
+
+Neither does PostgreSQL compile these statements (`jit`): it decides by estimates that are far off for them, and a page
+would wait a quarter of a second for the compilation of a statement that takes milliseconds. With a limit of 0, for
+none, that remains.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.apps import apps
+from django.db import OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Count, FloatField, Func, Value
+from django.utils.translation import gettext as _
+
+from durable.conf import conf
+from durable.core import clock
+from durable.inspection.humanize import span
+from durable.store.routines import differences
+
+OLDEST_POSTGRES: Final = 15  # the oldest version that the tests try
+
+
+def missing_migrations() -> list[str]:
+    """Return what `manage.py migrate durable` would apply to durable's database, as "app.name".
+
+    Database errors propagate.
+    """
+    executor = MigrationExecutor(connections[conf.DATABASE])
+    wanted = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "durable"]
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(wanted)]
+
+
+def how_to_migrate() -> str:
+    """Return the command that applies the missing migrations."""
+    return f"manage.py migrate durable --database {conf.DATABASE}"
+
+
+def wrong_routines() -> list[str]:
+    """Describe the functions and triggers of durable's database that differ from the migrations', a phrase for each.
+
+    Those of migrations that are still to be applied are not expected. Database errors propagate.
+    """
+    return [str(each) for each in differences(conf.DATABASE)]
+
+
+def wrong_isolation() -> str | None:
+    """Return the isolation level with which sessions of durable's database begin, if it is not READ COMMITTED.
+
+    Only PostgreSQL is queried, for the setting of the server, the database or the role. Database errors propagate.
+    """
+    connection = connections[conf.DATABASE]
+    if connection.vendor != "postgresql":
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('default_transaction_isolation')")
+        [level] = cursor.fetchone()
+    return None if level == "read committed" else str(level)
+
+
+def how_to_set_isolation() -> str:
+    """Return how to correct the isolation level."""
+    return (
+        "Run ALTER ROLE ... SET default_transaction_isolation = 'read committed' for durable's role (or ALTER DATABASE), "
+        "connect again, and ask for another level in the transactions that need it."
+    )
+
+
+def too_old_server() -> str | None:
+    """Return the version of durable's database server if it is older than the oldest PostgreSQL that is supported.
+
+    Database errors propagate.
+    """
+    connection: Any = connections[conf.DATABASE]
+    if connection.vendor != "postgresql":
+        return None
+    version: int = connection.pg_version
+    return f"{version // 10_000}.{version % 10_000}" if version < OLDEST_POSTGRES * 10_000 else None
+
+
+def cached_tables() -> list[str]:
+    """Return those of durable's tables that are not read anew each time: a query cache stands before them.
+
+    Each is asked twice for a random number. Database errors propagate.
+    """
+    drawn = Count("pk") + Func(function="RANDOM", output_field=FloatField())
+    found = []
+    for model in apps.get_app_config("durable").get_models():
+        nothing = model._default_manager.using(conf.DATABASE).alias(nothing=Value(0)).filter(nothing=1)
+        first, second = (nothing.aggregate(drawn=drawn)["drawn"] for _ in range(2))
+        if first == second:
+            found.append(model._meta.db_table)
+    return found
+
+
+def how_to_let_reads_through() -> str:
+    """Return how to keep a query cache from durable's tables."""
+    return (
+        "Exempt the app durable from the cache: its tables are written by functions in the database, which no cache notices, and "
+        "a run that is told of old rows waits for ever. Of django-cachalot that is "
+        'CACHALOT_UNCACHABLE_APPS = ["durable"].'
+    )
+
+
+CLOCK_TOLERANCE: Final = 2.0  # seconds of a difference that need no report
+
+
+def clock_difference() -> float | None:
+    """Return how many seconds this clock is ahead of the database's (below 0: behind), less the time of the query.
+
+    None if the database is not a server with its own clock. Database errors propagate.
+    """
+    connection = connections[conf.DATABASE]
+    if connection.vendor != "postgresql":
+        return None
+    before = clock.now()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        [there] = cursor.fetchone()
+    after = clock.now()
+    if before <= there <= after:
+        return 0.0
+    nearest = before if there < before else after
+    return float((nearest - there).total_seconds())
+
+
+OLD: Final = timedelta(minutes=1)
+#: PostgreSQL reports no time for a replica's feedback, only the number of transactions that have begun since.
+MANY: Final = 100_000
+MOST: Final = 20  # snapshots that are reported
+
+# A session delays vacuum by its snapshot, and by its transaction id once it has written. Vacuum's own session does not.
+_SESSIONS = """
+SELECT pid, application_name, usename, state, extract(epoch FROM now() - xact_start)::float8
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
+  AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND xact_start < now() - make_interval(secs => %s)
+  AND query NOT ILIKE 'vacuum%%'
+ORDER BY xact_start LIMIT %s
+"""
+
+_PREPARED = """
+SELECT gid, owner, extract(epoch FROM now() - prepared)::float8
+FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared < now() - make_interval(secs => %s)
+ORDER BY prepared LIMIT %s
+"""
+
+_REPLICAS = """
+SELECT pid, application_name, age(backend_xmin)::bigint FROM pg_stat_replication WHERE age(backend_xmin) > %s
+ORDER BY age(backend_xmin) DESC LIMIT %s
+"""
+
+_SLOTS = """
+SELECT slot_name, active, age(xmin)::bigint FROM pg_replication_slots WHERE age(xmin) > %s
+ORDER BY age(xmin) DESC LIMIT %s
+"""
+
+_TOGETHER = " UNION ALL ".join(
+    f"SELECT {kind}, row_to_json(found)::text FROM ({statement}) AS found"  # noqa: S608  # the statements above
+    for kind, statement in enumerate((_SESSIONS, _PREPARED, _REPLICAS, _SLOTS))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldSnapshot:
+    """A snapshot: `holder` says what holds it, `advice` what to do. `seconds` is its age, None if it is unknown."""
+
+    holder: str
+    advice: str
+    seconds: float | None = None
+
+
+def old_snapshots() -> list[OldSnapshot]:
+    """Return the snapshots on durable's database older than a minute, the oldest of each kind first; one statement.
+
+    [] if the database is not PostgreSQL. Database errors propagate.
+    """
+    if connections[conf.DATABASE].vendor != "postgresql":
+        return []
+    age = OLD.total_seconds()
+    parameters = [each for limit in (age, age, MANY, MANY) for each in (limit, MOST)]
+    with connections[conf.DATABASE].cursor() as cursor:
+        cursor.execute(_TOGETHER, parameters)
+        rows = cursor.fetchall()
+    return [_KINDS[kind](*json.loads(columns).values()) for kind, columns in rows]
+
+
+def _session(pid: int, application: str, user: str, state: str, seconds: float) -> OldSnapshot:
+    session = _('%(pid)d of "%(application)s"') % {"pid": pid, "application": application} if application else str(pid)
+    if state.startswith("idle"):
+        holder = _("the session %(session)s (role %(role)s) has been idle in a transaction for %(span)s")
+    else:
+        holder = _("the session %(session)s (role %(role)s) has been in a transaction for %(span)s")
+    return OldSnapshot(
+        holder=holder % {"session": session, "role": user, "span": span(seconds)},
+        advice=_("End it where it was begun, or with %(command)s") % {"command": f"SELECT pg_terminate_backend({pid})"},
+        seconds=seconds,
+    )
+
+
+def _prepared(name: str, owner: str, seconds: float) -> OldSnapshot:
+    return OldSnapshot(
+        holder=_('the prepared transaction "%(name)s" (role %(role)s) has been open for %(span)s')
+        % {"name": name, "role": owner, "span": span(seconds)},
+        advice=_("Have its transaction manager end it, or COMMIT PREPARED or ROLLBACK PREPARED '%(name)s'")
+        % {"name": name},
+        seconds=seconds,
+    )
+
+
+def _replica(pid: int, application: str, age: int) -> OldSnapshot:
+    if application:
+        holder = _('the replica "%(name)s" (walsender %(pid)d) asks for a snapshot that is %(age)d transactions old')
+    else:
+        holder = _("the replica (walsender %(pid)d) asks for a snapshot that is %(age)d transactions old")
+    return OldSnapshot(
+        holder=holder % {"name": application, "pid": pid, "age": age},
+        advice=_("Look on the replica for a long query, or turn hot_standby_feedback off there"),
+    )
+
+
+def _slot(name: str, is_active: bool, age: int) -> OldSnapshot:
+    if is_active:
+        holder = _(
+            'the replication slot "%(name)s", which is active, keeps a snapshot that is %(age)d transactions old'
+        )
+    else:
+        holder = _(
+            'the replication slot "%(name)s", which is not active, keeps a snapshot that is %(age)d transactions old'
+        )
+    return OldSnapshot(
+        holder=holder % {"name": name, "age": age},
+        advice=_("Look on its replica for a long query, or drop it if it is not needed: %(command)s")
+        % {"command": f"pg_drop_replication_slot('{name}')"},
+    )
+
+
+#: What makes a snapshot of the columns of each statement, in the order of the statements.
+_KINDS: Final[Sequence[Callable[..., OldSnapshot]]] = (_session, _prepared, _replica, _slot)
+
+
+_QUERY_CANCELED = "57014"
+
+# A shorter limit that is already set, for example the role's, stays in force. The previous values are returned.
+_LIMIT = """
+SELECT before, jit, CASE WHEN %(seconds)s > 0 AND (before = '0' OR before::interval > make_interval(secs => %(seconds)s))
+  THEN set_config('statement_timeout', %(limit)s, true) END, set_config('jit', 'off', true)
+FROM (SELECT current_setting('statement_timeout') AS before, current_setting('jit') AS jit OFFSET 0) AS now
+"""
+_AS_BEFORE = "SELECT set_config('statement_timeout', %s, true), set_config('jit', %s, true)"
+
+
+class StatementTimeoutError(Exception):
+    """A statement took longer than `seconds`, and PostgreSQL has ended it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(
+            f'the database took longer than {seconds:g} s, the limit that DURABLE["STATEMENT_TIMEOUT"] sets for a '
+            "statement of a list, a search or a page. Ask for less (a state, a workflow, a shorter time), or try again "
+            "later; if it happens again, ANALYZE durable's tables"
+        )
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Apply the limit to each statement on durable's database in the block.
+
+    Raises StatementTimeoutError when it is reached.
+
+    The block is one transaction, or a savepoint within the caller's transaction. Do not wait in the block.
+    """
+    seconds, connection = conf.STATEMENT_TIMEOUT, connections[conf.DATABASE]
+    if connection.vendor != "postgresql":
+        yield
+        return
+    is_nested = connection.in_atomic_block
+    try:
+        with transaction.atomic(using=conf.DATABASE):
+            before = _limited(connection, seconds)
+            yield
+            if is_nested and not connection.needs_rollback:
+                with connection.cursor() as cursor:
+                    cursor.execute(_AS_BEFORE, before)
+    except OperationalError as error:
+        if is_statement_timeout(error):
+            raise StatementTimeoutError(seconds) from error
+        raise
+
+
+def is_statement_timeout(error: BaseException) -> bool:
+    """Return whether PostgreSQL has ended a statement because it took too long."""
+    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) == _QUERY_CANCELED
+
+
+def _limited(connection: BaseDatabaseWrapper, seconds: float) -> tuple[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute(_LIMIT, {"seconds": seconds, "limit": f"{max(1, round(seconds * 1000))}ms"})
+        [(timeout, jit, *_)] = cursor.fetchall()
+    return str(timeout), str(jit)
