@@ -43,14 +43,13 @@ from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.records import WhenParentEnds
 from durable.core.tags import TagValue
 from durable.core.workflow_limits import Limit, WorkflowLimits
-from durable.declared_limits import check_defined
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.async_calls import run_sync
 from durable.operations.keys import IfOpen, Keep
-from durable.operations.start import check_arguments
+from durable.operations.start import check_arguments, request_of
 from durable.operations.start_options import StartOptions
-from durable.operations.start_rates import WhenFull, start_rate
+from durable.operations.start_rates import WhenFull
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
@@ -240,28 +239,10 @@ class Workflow(Generic[P, R_co]):
         They are stored in clear, unless `DURABLE["TAGS"]` says otherwise. They replace those of an earlier `using`, and
         a child has its own alone.
         """
+        given = {name: value for name, value in locals().items() if value is not None}
+        del given["self"]
         how = copy(self)
-        how._start_options = self._start_options.changed(
-            id=id,
-            queue=queue,
-            delay=delay,
-            on_conflict=on_conflict,
-            deadline=deadline,
-            work_limit=work_limit,
-            key=key,
-            if_open=if_open,
-            debounce=debounce,
-            at_most=at_most,
-            keep=keep,
-            rate=rate,
-            when_full=when_full,
-            when_parent_ends=when_parent_ends,
-            rollback=rollback,
-            priority=priority,
-            share=share,
-            weight=weight,
-            tags=tags,
-        )
+        how._start_options = self._start_options.changed(**given)
         return how
 
     def child_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
@@ -393,27 +374,7 @@ class Workflow(Generic[P, R_co]):
 
     def _request(self) -> operations.StartRequest:
         _check_is_discovered(self)
-        check_defined(self.limits)
-        options = self._start_options
-        for name in ("when_parent_ends", "rollback"):
-            if getattr(options, name) is not None:
-                raise TypeError(
-                    f"using({name}=...) is for children: ctx.child and ctx.start_child take {self.name} with it, start "
-                    "does not"
-                )
-        return operations.StartRequest(
-            workflow=self.name,
-            signature=self.signature,
-            queue=self.queue,
-            delay=options.delay if options.debounce is None else options.debounce,
-            refuses_existing=options.refuses_existing,
-            deadline=options.deadline,
-            work_limit=options.work_limit,
-            key=options.key_options(),
-            rate=start_rate(options.rate, options.when_full, self.limits),
-            ranking=options.ranking,
-            tags=options.stored_tags,
-        )
+        return request_of(self, self.signature, self._start_options)
 
     def _arguments(self, given: Input[P] | Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if isinstance(given, Input):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any, get_args
 
@@ -17,23 +16,18 @@ from durable.cli.arguments import JSON_HELP, add_acting, add_format, add_tags, d
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
-from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError, UnknownLimitError
-from durable.core.ids import check_key
 from durable.core.places import Place
-from durable.core.priorities import check_share, check_weight, ranking_of
-from durable.core.tags import check_tags
-from durable.declared_limits import check_defined
 from durable.inspection import jsonable, payload, redacted, redacted_error
 from durable.inspection.run_facts import checked_tags
-from durable.operations import StartRequest
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.keys import IfOpen, Keep
 from durable.operations.names import workflow_named
-from durable.operations.start_rates import WhenFull, start_rate
-from durable.tag_hashes import stored_tags
+from durable.operations.start import request_of
+from durable.operations.start_options import START_OPTIONS, StartOptions
+from durable.operations.start_rates import WhenFull
 
 
 def _refused(output: Output, error: Exception) -> int:
@@ -52,7 +46,7 @@ def _configure_start(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--id", help="the run's id; a run that has it and the same input is left as it is")
     parser.add_argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's")
-    parser.add_argument("--delay", type=duration, metavar="DURATION", default="0 s", help='"10 minutes", say')
+    parser.add_argument("--delay", type=duration, metavar="DURATION", help='"10 minutes", say')
     parser.add_argument(
         "--deadline",
         type=deadline,
@@ -117,44 +111,17 @@ def _start(options: Namespace, output: Output) -> int:
         definition = workflow_named(options.workflow)
     except registry.UnknownWorkflowError as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
-    debounce = _seconds(options.debounce)
-    try:
-        key = operations.key_options(
-            None if options.key is None else check_key(options.key),
-            if_open=options.if_open,
-            debounce=debounce,
-            at_most=_seconds(options.at_most),
-            keep=options.keep,
-        )
-        rate = start_rate(options.rate, options.when_full, definition.limits)
-        ranking = ranking_of(
-            options.priority,
-            None if options.share is None else check_share(options.share),
-            None if options.weight is None else check_weight(options.weight),
-            conf.PRIORITIES,
-        )
-        tags = stored_tags(check_tags(dict(checked_tags(options.tag))))
-    except (TypeError, ValueError) as error:
-        raise CommandError(str(error), returncode=Exit.USAGE) from error
-    if options.send is not None and key is None:
+    if options.send is not None and options.key is None:
         raise CommandError("--send needs --key", returncode=Exit.USAGE)
+    given = {name: getattr(options, name) for name in START_OPTIONS if name not in ("on_conflict", "tags")}
     try:
-        check_defined(definition.limits)
+        given |= {"tags": dict(checked_tags(options.tag)) or None, "on_conflict": "error" if options.new else None}
+        how = StartOptions().changed(**given)
+        request = request_of(definition, inspect.signature(definition.function), how)
     except UnknownLimitError as error:
         return _refused(output, error)
-    request = StartRequest(
-        workflow=definition.name,
-        signature=inspect.signature(definition.function),
-        queue=options.queue or definition.queue,
-        delay=options.delay.total_seconds() if debounce is None else debounce,
-        key=key,
-        refuses_existing=options.new,
-        deadline=options.deadline,
-        work_limit=_seconds(options.work_limit),
-        rate=rate,
-        ranking=ranking,
-        tags=tags or None,
-    )
+    except (TypeError, ValueError) as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
     call = (options.id, tuple(options.arguments), dict(options.keyword))
     try:
         with acting_as(shell_actor(options.user), reason=options.reason):
@@ -169,10 +136,6 @@ def _start(options: Namespace, output: Output) -> int:
     else:
         output.id(run_id)
     return Exit.OK
-
-
-def _seconds(given: timedelta | None) -> float | None:
-    return None if given is None else given.total_seconds()
 
 
 START = Subcommand(

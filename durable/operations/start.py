@@ -22,40 +22,18 @@ from durable.core.limits import NewRun, RunLimits
 from durable.core.places import Place
 from durable.core.ranks import Ranking
 from durable.core.records import ActionRecord, RunRecord
+from durable.core.registry import WorkflowDefinition
 from durable.core.transitions import started
+from durable.declared_limits import check_defined
 from durable.operations import audit, keys
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.edited_input import edited
 from durable.operations.keys import KeyOptions
 from durable.operations.names import is_of_workflow
-from durable.operations.start_rates import StartRate, note_refused, take_units
+from durable.operations.start_options import OF_CHILDREN, READ, StartOptions
+from durable.operations.start_rates import StartRate, note_refused, start_rate, take_units
 from durable.runtime import Runtime
-
-#: The options of `Workflow.using`; callers who are used to other interfaces pass them to `start`.
-OF_USING = frozenset(
-    {
-        "id",
-        "queue",
-        "delay",
-        "on_conflict",
-        "deadline",
-        "work_limit",
-        "when_parent_ends",
-        "rollback",
-        "key",
-        "if_open",
-        "debounce",
-        "at_most",
-        "keep",
-        "rate",
-        "when_full",
-        "priority",
-        "share",
-        "weight",
-        "tags",
-    }
-)
 
 #: The fence of a new run whose first pass has something to load.
 _LOADED: Final = 1
@@ -81,6 +59,33 @@ class StartRequest:
     rate: StartRate | None = None
     ranking: Ranking | None = None
     tags: Mapping[str, str] | None = None
+
+
+def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, options: StartOptions) -> StartRequest:
+    """Return the start of a workflow, whose function has this signature, with these options.
+
+    Raises UnknownLimitError, and TypeError and ValueError for options that do not go together.
+    """
+    check_defined(workflow.limits)
+    for name in OF_CHILDREN:
+        if getattr(options, name) is not None:
+            raise TypeError(
+                f"using({name}=...) is for children: ctx.child and ctx.start_child take {workflow.name} with it, start "
+                "does not"
+            )
+    return StartRequest(
+        workflow=workflow.name,
+        signature=signature,
+        queue=options.queue or workflow.queue,
+        delay=options.delay if options.debounce is None else options.debounce,
+        refuses_existing=options.refuses_existing,
+        deadline=options.deadline,
+        work_limit=options.work_limit,
+        key=options.key_options(),
+        rate=start_rate(options.rate, options.when_full, workflow.limits),
+        ranking=options.ranking,
+        tags=options.stored_tags,
+    )
 
 
 class Started(NamedTuple):
@@ -217,7 +222,7 @@ def check_arguments(
     try:
         signature.bind(None, *args, **kwargs)
     except TypeError as error:
-        how = sorted(OF_USING & kwargs.keys() - signature.parameters.keys())
+        how = sorted(READ.keys() & kwargs.keys() - signature.parameters.keys())
         problem = f"{workflow} cannot be started with these arguments: {error}"
         if how:
             problem += f"; how to start is said before: .using({', '.join(f'{each}=...' for each in how)}).start(...)"

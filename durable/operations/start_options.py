@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from django.conf import settings
 
@@ -20,7 +19,7 @@ from durable.core.priorities import check_share, check_weight, head_start, ranki
 from durable.core.ranks import Ranking
 from durable.core.rates import rate_wanted
 from durable.core.records import WhenParentEnds
-from durable.core.tags import TagValue, check_tags
+from durable.core.tags import check_tags
 from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
 from durable.operations.start_rates import WhenFull
 from durable.tag_hashes import stored_tags
@@ -57,52 +56,10 @@ class StartOptions:
     weight: float | None = None
     tags: Mapping[str, str] | None = None
 
-    def changed(
-        self,
-        *,
-        id: str | None,
-        queue: str | None,
-        delay: Duration | None,
-        on_conflict: Literal["return", "error"] | None,
-        deadline: Duration | datetime | None,
-        work_limit: Duration | None,
-        key: str | None,
-        if_open: IfOpen | None,
-        debounce: Duration | None,
-        at_most: Duration | None,
-        keep: Keep | None,
-        rate: str | None,
-        when_full: WhenFull | None,
-        when_parent_ends: Literal["cancel", "leave"] | None,
-        rollback: bool | None,
-        priority: Duration | None,
-        share: str | None,
-        weight: float | None,
-        tags: Mapping[str, TagValue] | None,
-    ) -> StartOptions:
-        """Return these options with those that are not None. Raises ValueError and TypeError for what none can be."""
-        changes: dict[str, Any] = {
-            "run_id": id,
-            "queue": None if queue is None else _known_queue(queue),
-            "delay": None if delay is None else parse_remaining(delay, "a delay").total_seconds(),
-            "refuses_existing": None if on_conflict is None else _refuses(on_conflict),
-            "deadline": None if deadline is None else _deadline(deadline),
-            "work_limit": None if work_limit is None else _work_limit(work_limit),
-            "key": None if key is None else check_key(key),
-            "if_open": None if if_open is None else _one_of("if_open", if_open, IfOpen),
-            "debounce": None if debounce is None else parse_remaining(debounce, "a debounce").total_seconds(),
-            "at_most": None if at_most is None else parse_remaining(at_most, "at_most").total_seconds(),
-            "keep": None if keep is None else _one_of("keep", keep, Keep),
-            "rate": None if rate is None else _rate(rate),
-            "when_full": None if when_full is None else _one_of("when_full", when_full, WhenFull),
-            "when_parent_ends": None if when_parent_ends is None else _parent_ends(when_parent_ends),
-            "rollback": rollback,
-            "priority": None if priority is None else _priority(priority),
-            "share": None if share is None else check_share(share),
-            "weight": None if weight is None else check_weight(weight),
-            "tags": None if tags is None else check_tags(tags),
-        }
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+    def changed(self, **given: Any) -> StartOptions:
+        """Return these options with those of `READ` that are not None. Raises ValueError and TypeError."""
+        found = {name: READ[name](value) for name, value in given.items() if value is not None}
+        return replace(self, **{_FIELDS.get(name, name): value for name, value in found.items()})
 
     @property
     def ranking(self) -> Ranking | None:
@@ -119,15 +76,6 @@ class StartOptions:
         if self.debounce is not None and self.delay:
             raise TypeError("using(delay=...) and using(debounce=...) both say when the run begins: leave one out")
         return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
-
-
-#: The options of `Workflow.using` that are about a child and its parent: no start from outside has them.
-OF_CHILDREN: Final = ("when_parent_ends", "rollback")
-
-#: The other options of `Workflow.using`. The admin, REST and the command line have all of them.
-START_OPTIONS: Final = tuple(
-    name for name in inspect.signature(StartOptions.changed).parameters if name not in ("self", *OF_CHILDREN)
-)
 
 
 def _known_queue(queue: str) -> str:
@@ -184,3 +132,39 @@ def _refuses(on_conflict: str) -> bool:
     if on_conflict not in ("return", "error"):
         raise ValueError(f'on_conflict is "return" or "error", not {on_conflict!r}')
     return on_conflict == "error"
+
+
+def _seconds(what: str) -> Callable[[Duration], float]:
+    return lambda given: parse_remaining(given, what).total_seconds()
+
+
+#: By each option of `Workflow.using`, what makes of its argument the value of a start.
+READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "id": lambda run_id: run_id,
+    "queue": _known_queue,
+    "delay": _seconds("a delay"),
+    "on_conflict": _refuses,
+    "deadline": _deadline,
+    "work_limit": _work_limit,
+    "key": check_key,
+    "if_open": lambda given: _one_of("if_open", given, IfOpen),
+    "debounce": _seconds("a debounce"),
+    "at_most": _seconds("at_most"),
+    "keep": lambda given: _one_of("keep", given, Keep),
+    "rate": _rate,
+    "when_full": lambda given: _one_of("when_full", given, WhenFull),
+    "when_parent_ends": _parent_ends,
+    "rollback": lambda given: given,
+    "priority": _priority,
+    "share": check_share,
+    "weight": check_weight,
+    "tags": check_tags,
+}
+#: What `StartOptions` calls otherwise.
+_FIELDS: Final = {"id": "run_id", "on_conflict": "refuses_existing"}
+
+#: The options that are about a child and its parent: no start from outside has them.
+OF_CHILDREN: Final = ("when_parent_ends", "rollback")
+
+#: The other options. The admin, REST and the command line have all of them.
+START_OPTIONS: Final = tuple(name for name in READ if name not in OF_CHILDREN)

@@ -457,6 +457,7 @@ class TestMessages:
         assert shell("start", "cli.echo", "2", *how).lines == ["one"]
         assert "1 later start was merged into this one" in shell("show", "one").out
         assert shell("start", "cli.echo", "1", "--key", "k", "--debounce", "1 hour").status == 2
+        assert "leave one out" in shell("start", "cli.echo", "1", *how, "--delay", "1 hour").err
         assert shell("start", "cli.echo", "1", "--send", "q").status == 2
 
     def test_what_is_not_sent(self, shell: Shell, stage: Stage) -> None:
