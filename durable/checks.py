@@ -541,7 +541,7 @@ def check_rqworker(**_: object) -> list[CheckMessage]:
 
 
 def _reads_json(worker_class: Any) -> bool:
-    from durable.worker.rq_mixin import DurableWorkerMixin
+    from durable.worker.rq import DurableWorkerMixin
 
     if isinstance(worker_class, str):
         try:

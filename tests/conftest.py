@@ -278,11 +278,11 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_outages(unlogged: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the notifier forget the outages of other tests."""
-    from durable.notifier import notify, outages
+    from durable.notifier import notify, redis_clients
 
     monkeypatch.setattr(notify, "_quiet_until", {})
-    monkeypatch.setattr(outages, "_since", {})
-    monkeypatch.setattr(outages, "_poll_until", 0.0)
+    monkeypatch.setattr(redis_clients, "_since", {})
+    monkeypatch.setattr(redis_clients, "_poll_until", 0.0)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from durable.inspection.counting import Count
 from durable.inspection.humanize import plural, relative, span
 from durable.inspection.limits import unused_limits, unused_rates
 from durable.inspection.schedules import count_ticks, gone_schedules
-from durable.notifier import sweep_heartbeat
+from durable.notifier import registry
 from durable.operations.schedules.sync import differences
 
 OK: Final = "ok"
@@ -221,7 +221,7 @@ def _workers(workers: Workers) -> Diagnosis:
 def _sweep() -> Diagnosis:
     now = timezone.now()
     try:
-        last = sweep_heartbeat.last_sweep()
+        last = registry.last_sweep()
     except (RedisError, OSError) as error:
         return Diagnosis(kind="sweep", verdict=PROBLEM, found=f"Redis did not tell: {error}")
     advice = "Keep at least one manage.py durable_worker: plain RQ workers bring neither the timer nor the sweep."

@@ -1,7 +1,7 @@
 """The asynchronous driver: branches are tasks, and an async step is cancelled at its timeout.
 
 Commits and synchronous functions run in the thread that waits for the loop, so that they use the ORM and the
-transactions of that thread (`durable.drivers.owner_thread`); the event loop runs in another thread meanwhile. The
+transactions of that thread (`durable.drivers.threads`); the event loop runs in another thread meanwhile. The
 synchronous functions of branches run in threads of their own, as those of a synchronous workflow's branches, except
 for atomic steps. Branches that commit at the same time share a commit. Must not decide anything: operations do.
 """
@@ -44,9 +44,8 @@ from durable.core.effects import (
 from durable.core.scope import Scope
 from durable.core.tracebacks import is_readable, kind_of
 from durable.drivers import loop_threads
-from durable.drivers.calls import call_atomically, call_unawaited, within_timeout
-from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.owner_thread import (
+from durable.drivers.host import Host, body_failure, call_atomically, call_unawaited, refuse_lazy_body, within_timeout
+from durable.drivers.threads import (
     LoopDelegate,
     Outcome,
     call_in_branch_thread,
@@ -54,7 +53,6 @@ from durable.drivers.owner_thread import (
     finish_before_cancel,
     unwrapped,
 )
-from durable.drivers.raised import body_failure
 
 
 class AsyncDriver:

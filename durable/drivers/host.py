@@ -1,15 +1,35 @@
-"""The host of a driver: commits, contexts for bodies, and where code may run."""
+"""The host of a driver: commits, contexts for bodies, and where code may run.
+
+Errors of user code, kept from ending the worker or its event loop and from breaking descriptions.
+
+Owns which exceptions of a step's function or of a body are passed on unchanged (errors that can be described, the
+engine's control flow, the worker's own end), and as which failure the others are reported.
+
+Calls of steps' functions, for both drivers: with their timeouts, and errors that can be described.
+
+Owns what surrounds such a call in its thread or task. Must not decide what follows from its outcome: steps do.
+
+Owns which exceptions of a step's function or of a body are passed on unchanged (errors that can be described, the
+engine's control flow, the worker's own end), and as which failure the others are reported.
+
+Owns what surrounds such a call in its thread or task. Must not decide what follows from its outcome: steps do.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Final, Protocol, TypeVar
 
+from durable.core.control_flow import ControlFlow
+from durable.core.current import running_step, timed_step
 from durable.core.deadlocks import Deadlock
 from durable.core.effects import (
     Acquire,
+    Body,
     Call,
     CloseLimit,
     KeyOwner,
@@ -27,11 +47,15 @@ from durable.core.effects import (
     Supersede,
     UndoChild,
 )
+from durable.core.errors import AttemptAbandonedError, HeartbeatTimeoutError, StepTimeoutError, WorkflowError
 from durable.core.rates import Reservation
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.core.slot_records import Admission
-from durable.drivers.owner_thread import ThreadDelegate
+from durable.core.tracebacks import is_readable, kind_of
+from durable.drivers import loop_threads
+from durable.drivers.threads import ThreadDelegate
+from durable.drivers.timeouts import HeartbeatTimer, InterruptibleTask, TimedOut, arose_from, call_with_timeout
 
 
 class Host(Protocol):
@@ -139,3 +163,151 @@ def refuse_lazy_body(value: Any, function: Callable[..., Any]) -> None:
         return
     name = getattr(function, "__qualname__", repr(function))
     raise TypeError(f"the body {name} returned {kind}, so none of its code has run: {advice}")
+
+
+T = TypeVar("T")
+
+#: Not errors, but not meant for a worker or a test either, wherever they are raised.
+_UNWELCOME: Final = (SystemExit, GeneratorExit, asyncio.CancelledError)
+
+
+def call_readably(function: Callable[..., T], *args: Any) -> T:
+    """Return `function(*args)`; replace an error that cannot be read by a RuntimeError that says so."""
+    try:
+        return function(*args)
+    except BaseException as error:
+        if is_readable(error):
+            raise
+        kind = kind_of(error)
+    # outside the handler, so that it does not become the error's context
+    raise RuntimeError(f"{kind} was raised, an exception whose attributes cannot be read")
+
+
+def step_failure(effect: Call, error: BaseException, host: Host) -> RuntimeError | None:
+    """Return the failure of a step's attempt that raised `error`; None if `error` is passed on unchanged."""
+    if _goes_on(error, host):
+        return None
+    if isinstance(error, SystemExit):
+        return RuntimeError(f'step "{effect.name}" called sys.exit({error.code!r})')
+    return RuntimeError(f'step "{effect.name}" raised {kind_of(error)}')
+
+
+def body_failure(effect: Body, error: BaseException, host: Host) -> RuntimeError | None:
+    """Return the workflow's error for a body that raised `error`; None if `error` is passed on unchanged."""
+    if _goes_on(error, host):
+        return None
+    name = getattr(effect.function, "__qualname__", "the workflow's code")
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"{name} called sys.exit({error.code!r}): raise an error to fail the run, or return")
+    return RuntimeError(
+        f"{name} raised {kind_of(error)}, which is no Exception: raise an error to fail the run, or return"
+    )
+
+
+def _goes_on(error: BaseException, host: Host) -> bool:
+    kind = type(error)  # not isinstance, which asks the object too
+    if issubclass(kind, Exception | ControlFlow):
+        return True
+    if issubclass(kind, SystemExit):
+        return host.is_evicted()  # the worker itself ends, after a second signal
+    if kind is KeyboardInterrupt and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return True  # Ctrl+C in a terminal
+    if issubclass(kind, BaseExceptionGroup):  # of a TaskGroup, in one of whose tasks an operation has ended the pass
+        assert isinstance(error, BaseExceptionGroup)
+        if error.subgroup(ControlFlow) is not None:
+            return False
+    return host.sequential_branches and not issubclass(kind, _UNWELCOME)  # a test's own: pytest.fail(), for example
+
+
+def call_step(effect: Call, host: Host) -> Any:
+    """Call a step's function in this thread; an async one on an event loop that nothing else uses meanwhile."""
+    with host.calling(effect), host.calling_here(effect), running_step(effect.info):
+        value = _called(effect, host)
+        if inspect.isawaitable(value):
+            value = loop_threads.run(within_timeout, effect, value, host)
+        return value
+
+
+def call_unawaited(effect: Call, host: Host) -> Any:
+    """Call a step's function in this thread; return its value, awaitable or not.
+
+    The caller is inside `host.calling`.
+    """
+    with host.calling_here(effect), running_step(effect.info):
+        return _called(effect, host)
+
+
+def _called(effect: Call, host: Host) -> Any:
+    step = timed_step(effect)
+    try:
+        with step:
+            return call_with_timeout(lambda: call_readably(effect.function, *effect.args), effect.timeout, step)
+    except TimedOut:
+        host.interrupted()
+        raise _interrupted(effect, step) from None
+    except BaseException as error:
+        failure = step_failure(effect, error, host)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def call_atomically(effect: Call, host: Host) -> Any:
+    """Make the call, its record and the commit one transaction."""
+    value: Any = None
+    with ExitStack() as until_committed:
+
+        def call() -> None:
+            nonlocal value
+            until_committed.enter_context(running_step(effect.info))  # on_commit hooks run within the step
+            value = call_step(effect, host)
+
+        def record() -> None:
+            assert effect.record is not None
+            effect.record(value)
+
+        host.save_atomically(effect, call, record)
+    return value
+
+
+async def within_timeout(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
+    """Await the awaitable of a step's function, and cancel it at the timeout. Raises StepTimeoutError."""
+    step = timed_step(effect)
+    try:
+        async with asyncio.timeout(effect.timeout if effect.timeout > 0 else None) as limit:
+            step.awaitable, step.interruptible = awaitable, InterruptibleTask(limit)
+            with step, HeartbeatTimer(limit, step):
+                return await _readably(effect, awaitable, host)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise _interrupted(effect, step) from None
+    except Exception as error:
+        if limit.expired() and arose_from(error, asyncio.CancelledError):
+            raise _interrupted(effect, step) from error
+        raise
+
+
+def _interrupted(effect: Call, step: timed_step) -> WorkflowError:
+    if step.abandoned_at is not None:
+        return AttemptAbandonedError(effect.name)
+    if step.has_no_sign:
+        return HeartbeatTimeoutError(effect.name, effect.info.heartbeat)
+    return StepTimeoutError(effect.name, effect.timeout)
+
+
+async def _readably(effect: Call, awaitable: Awaitable[Any], host: Host) -> Any:
+    try:
+        return await awaitable
+    except BaseException as error:
+        task = asyncio.current_task()
+        if type(error) is asyncio.CancelledError and task is not None and task.cancelling():
+            raise  # this task itself is cancelled
+        if not is_readable(error):
+            kind, failure = kind_of(error), None
+        else:
+            failure = step_failure(effect, error, host)
+            if failure is None:
+                raise
+            raise failure from error
+    raise RuntimeError(f'step "{effect.name}" raised {kind}, whose attributes cannot be read')

@@ -34,7 +34,7 @@ from asgiref.sync import AsyncToSync, SyncToAsync, async_to_sync
 
 from durable.core.control_flow import ControlFlow
 from durable.core.current import running_place
-from durable.drivers.kept_threads import KeptThreads
+from durable.drivers.threads import KeptThreads
 
 logger = logging.getLogger("durable.pass")
 

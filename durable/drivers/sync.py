@@ -38,10 +38,8 @@ from durable.core.effects import (
     UndoChild,
 )
 from durable.core.scope import Scope
-from durable.drivers import branch_threads
-from durable.drivers.calls import call_atomically, call_step
-from durable.drivers.host import Host, refuse_lazy_body
-from durable.drivers.raised import body_failure, call_readably
+from durable.drivers import threads
+from durable.drivers.host import Host, body_failure, call_atomically, call_readably, call_step, refuse_lazy_body
 
 
 class SyncDriver:
@@ -202,7 +200,7 @@ class SyncDriver:
             except IndexError:
                 return
             work = partial(contextvars.copy_context().run, self._help, branches, leave)
-            yield branch_threads.run(work, self.host.branch_thread_ends)
+            yield threads.run(work, self.host.branch_thread_ends)
 
     def _help(self, branches: _Branches, leave: Callable[[], object]) -> None:
         try:

@@ -39,7 +39,7 @@ from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.core.transitions import fence_raised
 from durable.core.witnesses import as_written
 from durable.execution.connections import SESSION_TROUBLE, close_connections
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.store import Store
 
 logger = logging.getLogger("durable.pass")

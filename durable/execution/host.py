@@ -41,18 +41,17 @@ from durable.core.rates import Reservation
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.core.slot_records import Admission
-from durable.drivers.owner_thread import ThreadDelegate
+from durable.drivers.threads import ThreadDelegate
 from durable.execution.commits import CommitSession
 from durable.execution.connections import (
+    Origin,
     abandon_transactions,
     close_broken_connections,
     close_stale_connections,
     restore_sessions,
 )
-from durable.execution.environment import PassEnvironment
+from durable.execution.environment import Eviction, PassEnvironment
 from durable.execution.events import PassEvents
-from durable.execution.eviction import Eviction
-from durable.execution.forks import Origin
 from durable.execution.open_transactions import OpenTransactions
 from durable.execution.queries import PassQueries
 from durable.runtime import Runtime
@@ -219,7 +218,7 @@ class PassHost:
     @contextmanager
     def branch_thread(self) -> Iterator[None]:
         self._transactions.enter_branch_thread()
-        # the thread may have waited for long, see `durable.drivers.branch_threads`
+        # the thread may have waited for long, see `durable.drivers.threads`
         close_stale_connections(all_connections=True)
         try:
             yield

@@ -25,7 +25,7 @@ from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, PassWants, Slots, run_pass
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.host import PassHost
 from durable.instrumentation import observers
 from durable.mistakes import mistakes_of

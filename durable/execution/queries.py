@@ -31,7 +31,7 @@ from durable.core.limits import History
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
 from durable.core.map_entries import open_group
 from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
-from durable.drivers.owner_thread import ThreadDelegate
+from durable.drivers.threads import ThreadDelegate
 from durable.store import Store, sessions
 from durable.store.base import ChildRefused
 

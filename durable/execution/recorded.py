@@ -15,7 +15,7 @@ from durable.core.journal import Event, Journal, Node
 from durable.core.limits import History
 from durable.core.records import EntryKind, EntryRecord, Request, RunRecord
 from durable.drivers.host import Host
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.host import PassHost
 from durable.runtime import Runtime
 from durable.store import Store

@@ -7,7 +7,7 @@ refreshes itself asks every few seconds. A run that was deleted may have a succe
 later. A result is kept for a minute at most, in case somebody changes the rows by hand.
 
 To count 100,000 entries takes a tenth of a second and more, which is too long for a page. The worker that ends a pass
-of a run with more than `LONG_HISTORY` entries notes it (`durable.worker.long_histories`). The process of the sweep
+of a run with more than `LONG_HISTORY` entries notes it (`durable.worker.executor`). The process of the sweep
 counts what is noted once the run has rested for `REST`. Owns the table of these counts; what is counted, `progress` and
 `places` say.
 

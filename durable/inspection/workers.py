@@ -25,7 +25,8 @@ from durable.inspection.counting import queues_of_due_runs
 from durable.models import Build, OperatorAction, Run, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
-from durable.notifier import redis_clients, worker_registry
+from durable.notifier import redis_clients
+from durable.notifier import registry as worker_registry
 
 logger = logging.getLogger("durable.inspection")
 

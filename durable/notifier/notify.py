@@ -28,10 +28,10 @@ query the database, and nothing more is needed. The job deletes the key *before*
 - There is no Redis (`DURABLE["REDIS"] = False`): listeners in this process are notified (`durable.notifier.wakeups`),
   and workers poll.
 - Redis is down: the notification is dropped, and workers poll the database until Redis is back
-  (`durable.notifier.outages`). Listeners in this process are notified, as without Redis. A Redis that made a caller
-  wait is left alone for some seconds: then one caller tries again. If Redis goes down just when a notification was
-  sent: the same, and the next notification reports it, because the sender does not wait for the answer
-  (`durable.notifier.pipelining`).
+  (`durable.notifier.redis_clients`). Listeners in this process are notified, as without Redis. A Redis that made a
+  caller wait is left alone for some seconds: then one caller tries again. If Redis goes down just when a notification
+  was sent: the same, and the next notification reports it, because the sender does not wait for the answer
+  (`durable.notifier.enqueue`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from rq.timeouts import BaseTimeoutException
 from durable.conf import conf
 from durable.core import clock
 from durable.core.renames import names_of_queue
-from durable.notifier import enqueue, outages, redis_clients, silence, wakeups
+from durable.notifier import enqueue, redis_clients, silence, wakeups
 
 logger = logging.getLogger("durable.bell")
 
@@ -183,7 +183,7 @@ def learn_with(learn: Callable[[], None]) -> None:
 def _may_try(queue: str, *, force: bool = False) -> bool:
     """Return False if the Redis of the queue has just made a caller wait. Once that is over, one caller tries."""
     until = _quiet_until.get(queue)
-    if until is None or force or not outages.is_any_away():
+    if until is None or force or not redis_clients.is_any_away():
         return True
     if time.monotonic() < until:
         return False
@@ -193,7 +193,7 @@ def _may_try(queue: str, *, force: bool = False) -> bool:
 
 def _be_quiet(queue: str) -> None:
     for name in redis_clients.queues_beside(queue):
-        _quiet_until[name] = time.monotonic() + outages.QUIET
+        _quiet_until[name] = time.monotonic() + redis_clients.QUIET
 
 
 def _best_effort(queue: str, what: str, command: Callable[[], object]) -> bool:
@@ -209,8 +209,8 @@ def _best_effort(queue: str, what: str, command: Callable[[], object]) -> bool:
         waited = time.monotonic() - began  # for Sentinels or a name server, which no timeout limits
         if isinstance(error, RedisTimeoutError | TimeoutError) or waited >= redis_clients.CONNECT_TIMEOUT:
             _be_quiet(queue)
-        if outages.is_away(error):
-            outages.began(queue, error)
+        if redis_clients.is_away(error):
+            redis_clients.began(queue, error)
         elif _log_this(refused if isinstance(error, ResponseError) else queue):
             until = next(text for kind, text in UNTIL if isinstance(error, kind))
             text = 'cannot %s for queue "%s", due runs wait until %s: %s: %s'
@@ -225,7 +225,7 @@ def _best_effort(queue: str, what: str, command: Callable[[], object]) -> bool:
         else:
             logger.exception('cannot %s for queue "%s"; run `manage.py check`', what, queue)
     else:
-        outages.ended(queue)
+        redis_clients.ended(queue)
         if _quiet_until:
             for name in redis_clients.queues_beside(queue):
                 _quiet_until.pop(name, None)

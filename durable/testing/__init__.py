@@ -29,7 +29,7 @@ from durable.core.records import ENDED, ActionRecord, RunRecord, RunState
 from durable.core.scope import Scope
 from durable.definitions import Workflow
 from durable.drivers import loop_threads
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.operations.schedules.tick import next_due, tick_due

@@ -3,6 +3,18 @@
 Owns the way of one claimed run through a pass, and what follows from the pass's outcome. `durable.worker.loop` decides
 how many runs to claim and in which order to execute them, and the LeaseManager has their leases. The methods may be
 called from any thread. They open and close only the calling thread's database connections.
+
+Note the runs whose histories are long, so that they are counted before an operator looks at them.
+
+Owns the note alone. `durable.inspection.history_counts` counts, in the process of the sweep. A note that is lost costs
+the first look at the run's page some tenths of a second.
+
+Owns the note alone. `durable.inspection.history_counts` counts, in the process of the sweep. A note that is lost costs
+the first look at the run's page some tenths of a second.
+
+Owns the way of one claimed run through a pass, and what follows from the pass's outcome. `durable.worker.loop` decides
+how many runs to claim and in which order to execute them, and the LeaseManager has their leases. The methods may be
+called from any thread. They open and close only the calling thread's database connections.
 """
 
 from __future__ import annotations
@@ -25,28 +37,46 @@ from durable.core.records import ActionRecord, RunRecord
 from durable.core.witnesses import LOST_COMMITS
 from durable.execution.connections import (
     SESSION_TROUBLE,
+    Origin,
     close_connections,
     close_stale_connections,
     guarded_sessions,
     in_clean_context,
     worker_name,
 )
-from durable.execution.eviction import Eviction
-from durable.execution.forks import Origin
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.execution.queries import may_have_history
+from durable.models import HistoryCount
 from durable.notifier import notify, redis_clients
 from durable.store import Store, clocks
 from durable.store.base import ChildRefused
 from durable.store.prefetched import prefetched
-from durable.worker import deaths, long_histories
+from durable.worker import presence
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
 from durable.worker.shutdown import ShutdownFlag
 
+logger = logging.getLogger("durable.worker")
+
+
+def note(run_id: str) -> None:
+    """Note that a pass of the run has ended and that its history is long; one statement.
+
+    Raises nothing of the database.
+    """
+    row = HistoryCount(run_id=run_id, noted_at=clock.now())
+    try:
+        HistoryCount.objects.using(conf.DATABASE).bulk_create(
+            [row], update_conflicts=True, unique_fields=["run"], update_fields=["noted_at"]
+        )
+    except Error as error:
+        close_connections()
+        logger.info("the long history of run %s is not noted: %s", run_id, error, extra={"run_id": run_id})
+
+
 T = TypeVar("T")
 
-logger = logging.getLogger("durable.worker")
 
 # Seconds after which a job claims no further runs: how long the runs of another queue may wait for this worker.
 JOB_TIME_LIMIT: Final = 5.0
@@ -167,7 +197,7 @@ class RunExecutor:
         if not self.leases.pass_started(record, eviction):
             return False
         if record.crashes:
-            deaths.note_takeover(record, self.store)
+            presence.note_takeover(record, self.store)
         about = {"run_id": record.id, "workflow": record.workflow}
         try:
             with guarded_sessions():
@@ -217,7 +247,7 @@ class RunExecutor:
         for queue in outcome.queues_to_notify - {record.queue}:
             notify.notify(queue)
         if outcome.is_long and not outcome.due_now:
-            long_histories.note(record.id)
+            note(record.id)
         return record.queue in outcome.queues_to_notify
 
     def _abandon(self, record: RunRecord) -> None:

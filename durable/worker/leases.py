@@ -9,6 +9,32 @@ keeps locked, one that has sent to it for example. Such a run is *busy*: its lea
 again at each tick. No worker can claim it meanwhile, because a claim passes by what is locked. That holds for an atomic
 step, too, that has sent to its own run and goes on: its own transaction has locked the row, so no other worker begins
 the run, however late the lease. What the commit of such a step does about the lease is in `durable.execution.commits`.
+
+The lease of one claimed run, as its worker knows it.
+
+Owns what is known of it, and when a renewal that fails means a loss. Must not renew: `durable.worker.leases` does.
+
+The claimed runs that a worker gives back: they stay here until the database has taken them.
+
+Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at
+each tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire,
+and a crash is counted. Safe to use from several threads.
+
+Owns what is known of it, and when a renewal that fails means a loss. Must not renew: `durable.worker.leases` does.
+
+Its thread renews their leases, gives up those that are lost, releases the runs that wait too long behind passes, and
+turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened
+when it is first needed and closed when there are no leases.
+
+Must not wait for a row's lock either: all runs of the worker would lose their leases because of one that a transaction
+keeps locked, one that has sent to it for example. Such a run is *busy*: its lease is not renewed now, and is asked for
+again at each tick. No worker can claim it meanwhile, because a claim passes by what is locked. That holds for an atomic
+step, too, that has sent to its own run and goes on: its own transaction has locked the row, so no other worker begins
+the run, however late the lease. What the commit of such a step does about the lease is in `durable.execution.commits`.
+
+Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at
+each tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire,
+and a crash is counted. Safe to use from several threads.
 """
 
 from __future__ import annotations
@@ -19,10 +45,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
+
+from django.db import Error
 
 from durable.conf import conf
 from durable.core import clock
@@ -30,20 +59,121 @@ from durable.core.current import is_running, running_steps, timed_step
 from durable.core.errors import RunNotFoundError
 from durable.core.records import RunRecord
 from durable.execution.connections import SESSION_TROUBLE, close_connections
-from durable.execution.eviction import LEASE_LOST, Eviction
-from durable.notifier import redis_clients
+from durable.execution.environment import LEASE_LOST, Eviction
+from durable.notifier import notify, redis_clients
 from durable.store.base import Store
 from durable.store.transactions import RowsLocked
-from durable.worker.activities import Activities
-from durable.worker.giving_up import given_up
-from durable.worker.lease import Lease
+from durable.worker.activities import Activities, given_up
+from durable.worker.claim_bounds import bounds
 from durable.worker.overruns import Overruns
 from durable.worker.presence import Presence
-from durable.worker.retry import RETRY
-from durable.worker.returns import Returns, announce
-from durable.worker.scheduler import Scheduler
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.scheduler import DEFERRAL, Scheduler
+from durable.worker.shutdown import RETRY, ShutdownFlag
 from durable.worker.unanswered import Statements, answered_within, watch_connections
+
+
+@dataclass(slots=True)
+class Lease:
+    """The lease of a claimed run: since when it is held, and when it was last renewed (both monotonic).
+
+    `eviction` is None until the pass of the run begins. A pass may raise the fence of the record. `is_busy`: at the
+    last renewal, another transaction had locked the run's row.
+    """
+
+    record: RunRecord
+    since: float
+    renewed_at: float
+    eviction: Eviction | None = None
+    is_busy: bool = False
+
+    @property
+    def fence(self) -> int:
+        """The fence under which the lease is held."""
+        return self.record.fence
+
+    def is_lost_without(self, fence: int) -> bool:
+        """Return True if a lease that could not be renewed under this fence means that the run is lost."""
+        return self.fence == fence and not (self.eviction is not None and self.eviction.is_changing_fence)
+
+
+logger = logging.getLogger("durable.worker")
+
+# Seconds for which a worker that ends goes on trying, and between two tries: what a transaction locks a row for,
+# mostly.
+LAST_TRIES: Final = 5.0
+PAUSE: Final = 0.05
+
+
+class Returns:
+    """Claimed runs that have not begun, on their way back: to be due at once, or only after `DEFERRAL`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._released: list[RunRecord] = []
+        self._deferred: list[RunRecord] = []
+
+    def add(self, released: Sequence[RunRecord], deferred: Sequence[RunRecord] = ()) -> None:
+        """Add runs to be released and deferred. This worker must have dropped them."""
+        with self._lock:
+            self._released += released
+            self._deferred += deferred
+
+    def send(self) -> bool:
+        """Release all that can be released now. Return False if some are left. Raises what the database raises."""
+        due_at = clock.now() + timedelta(seconds=DEFERRAL)
+        with self._lock:
+            released, self._released = self._released, []
+            deferred, self._deferred = self._deferred, []
+        try:
+            released = self._sent(released, None)
+            deferred = self._sent(deferred, due_at)
+        finally:
+            self.add(released, deferred)
+        return not released and not deferred
+
+    def try_to_send(self) -> None:
+        """Do the same, but log a failure of the database."""
+        try:
+            self.send()
+        except Error as error:
+            self._tell(error)
+
+    def finish(self) -> None:
+        """Release what is left, before the process ends. What is locked for longer waits until its lease runs out."""
+        until = time.monotonic() + LAST_TRIES
+        try:
+            while not self.send() and time.monotonic() < until:
+                time.sleep(PAUSE)
+        except Error as error:
+            self._tell(error)
+
+    def _tell(self, error: Error) -> None:
+        close_connections()
+        left = len(self._released) + len(self._deferred)
+        logger.warning("%d runs cannot be released now: %s: %s", left, type(error).__name__, error)
+
+    def _sent(self, records: list[RunRecord], due_at: datetime | None) -> list[RunRecord]:
+        """Release the runs, and return those that are locked."""
+        if not records:
+            return []
+        busy = self._store.release([(each.id, each.fence) for each in records], clock.now(), due_at=due_at)
+        gone = [each for each in records if each.id not in busy]
+        if due_at is None:
+            announce(gone)
+        else:
+            for queue in {each.queue for each in gone}:
+                notify.notify_at(queue, due_at)
+        return [each for each in records if each.id in busy]
+
+
+def announce(records: Sequence[RunRecord]) -> None:
+    """Let this process and others find the released runs."""
+    for each in records:
+        bounds.include(each)
+    for queue in {each.queue for each in records}:
+        notify.notify(queue)
+
 
 logger = logging.getLogger("durable.worker")
 

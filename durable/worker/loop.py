@@ -25,7 +25,7 @@ from typing import Final, Self
 from durable.conf import conf
 from durable.core.records import RunRecord
 from durable.core.renames import names_of_queue
-from durable.drivers import branch_threads, loop_threads
+from durable.drivers import loop_threads, threads
 from durable.execution.connections import abandon_inherited_connections, close_stale_connections
 from durable.execution.passes import execute_pass
 from durable.notifier import notify
@@ -118,7 +118,7 @@ class WorkerLoop:
                 self._executor.bounds.forget(name)
         left: list[RunRecord] = []
         try:
-            with branch_threads.keep(), loop_threads.keep():  # from one pass to the next
+            with threads.keep(), loop_threads.keep():  # from one pass to the next
                 is_done = self._begin_due_of_all_names(queue, seconds)
         finally:
             if self._pool.is_inline:  # no thread would begin them

@@ -23,7 +23,7 @@ from typing import Final
 
 from durable.conf import conf
 from durable.core.effects import StepInfo
-from durable.drivers import watchdog
+from durable.drivers import timeouts
 from durable.drivers.loop_threads import LeftBehind, left_behind
 
 logger = logging.getLogger("durable.worker")
@@ -76,7 +76,7 @@ class Overruns:
             return  # the LeaseManager releases the runs that have not begun, and evicts the others
         if begun - runs and now - self._since < HAND_OVER:
             return
-        watchdog.watch(AT_LAST, partial(self._end, STATUS))
+        timeouts.watch(AT_LAST, partial(self._end, STATUS))
         try:
             release(begun - runs)
             expire(runs)

@@ -18,8 +18,7 @@ from typing import Final
 from durable.core import clock
 from durable.notifier import wakeups
 from durable.worker.loop import WorkerLoop
-from durable.worker.retry import RETRY
-from durable.worker.shutdown import ShutdownFlag, stop
+from durable.worker.shutdown import RETRY, ShutdownFlag, stop
 
 logger = logging.getLogger("durable.worker")
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from django.db import connections
 
 from durable.core.records import RunRecord
-from durable.drivers import branch_threads, loop_threads
+from durable.drivers import loop_threads, threads
 from durable.execution.connections import abandon_transactions, close_stale_connections
 from durable.worker.scheduler import Scheduler
 
@@ -124,7 +124,7 @@ class ThreadPool:
             thread.end()
 
     def _execute_waiting(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue) -> None:
-        with branch_threads.keep(), loop_threads.keep():
+        with threads.keep(), loop_threads.keep():
             while (turn := scheduler.next()) is not None:
                 record = turn.record
                 was_suspect, has_made_due = bool(record.crashes), False

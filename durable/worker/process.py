@@ -1,7 +1,7 @@
 """One worker process of `manage.py durable_worker`: serve queues until a stop is requested or the parent is gone.
 
 Owns what the process does besides executing runs: its signals, the pipe from its parent (`durable.worker.supervisor`),
-and what notifies its WorkerLoop of queues with due runs: RQ (`durable.worker.rq_serve`) or, without Redis, the parent
+and what notifies its WorkerLoop of queues with due runs: RQ (`durable.worker.rq`) or, without Redis, the parent
 (`durable.worker.polling`).
 """
 
@@ -19,7 +19,7 @@ from typing import Final
 
 from durable.conf import conf
 from durable.drivers.loop_threads import left_behind
-from durable.worker import polling, rq_serve
+from durable.worker import polling, rq
 from durable.worker.loop import WorkerLoop
 from durable.worker.pools import InlinePool, ThreadPool
 from durable.worker.shutdown import stop
@@ -55,7 +55,7 @@ def run_worker(
     is_open = serves_all and not conf.REDIS
     with WorkerLoop(pool, store=store_for(conf.DATABASE), queues=queues, serves_all=is_open, learns_names=True) as loop:
         if conf.REDIS:
-            rq_serve.serve(loop, queues, due, logging_level=logging_level)
+            rq.serve(loop, queues, due, logging_level=logging_level)
         else:
             polling.serve(loop, due)
     _leave_what_goes_on(say)

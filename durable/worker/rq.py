@@ -7,47 +7,222 @@ They run other jobs if `DURABLE["OTHER_JOBS"]` names them (`durable.worker.rq_jo
 `--worker-class`. Stock RQ workers run durable's jobs as well, if they are started with `--serializer
 rq.serializers.JSONSerializer`; they learn of a shutdown half a second later.
 
-Owns how a job runs in the worker's own process and in a work horse, and how each is asked to stop.
-`durable.worker.rq_mixin` has what both have in common. Must not know what a job of durable does.
+Owns how a job runs in the worker's own process and in a work horse, and how each is asked to stop; and, in the common
+base of both classes, which jobs a worker runs and how it reads them, its heartbeats outside of jobs, and what it keeps
+of a durable job. Must not know what a job of durable does, and executes no runs.
+
+When Redis is away, the worker of a `durable_worker` process leaves RQ's loop, and serves the queues that the parent
+reports, as without Redis (`durable.worker.polling`). Once Redis is back, it has a new RQ worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import rq
+from redis.backoff import NoBackoff
 from redis.client import Pipeline
 from redis.exceptions import RedisError
-from rq.exceptions import DequeueTimeout, StopRequested
+from redis.retry import Retry
+from rq import worker_registration
+from rq.exceptions import DequeueTimeout, InvalidJobOperation, NoSuchJobError, StopRequested
 from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
+from rq.registry import StartedJobRegistry
+from rq.serializers import JSONSerializer, resolve_serializer
 from rq.suspension import WORKERS_SUSPENDED
+from rq.utils import now
 from rq.worker import WorkerStatus
 
 from durable.conf import conf
 from durable.jobs import set_up_django
-from durable.notifier import outages
-from durable.worker import rq_bookkeeping
-from durable.worker.retry import RETRY
-from durable.worker.rq_bookkeeping import execution_args, is_durable_job
-from durable.worker.rq_jobs import GuardedJob
-from durable.worker.rq_mixin import SIGN_EVERY, DurableWorkerMixin
-from durable.worker.shutdown import stop
-
-if TYPE_CHECKING:
-    from durable.worker.loop import WorkerLoop
+from durable.notifier import redis_clients
+from durable.worker import polling, rq_jobs
+from durable.worker.loop import WorkerLoop
+from durable.worker.rq_jobs import GuardedJob, ReadsJson, execution_args, guarded, is_durable_job, problem_of, refuse
+from durable.worker.shutdown import RETRY, stop
 
 __all__ = ["DurableWorkerMixin", "SimpleWorker", "Worker"]
+
+logger = logging.getLogger("durable.worker")
+
+# Seconds that an ending worker waits until its thread has unsubscribed from RQ's commands: a round trip, and no longer,
+# because the process is to end.
+UNSUBSCRIBE_TIMEOUT: Final = 2.0
+# Seconds between two heartbeats of a worker outside a job. RQ forgets a worker that has been silent for more than a
+# minute longer than it waits for jobs.
+SIGN_EVERY: Final = 15.0
+
+
+class DurableWorkerMixin:
+    """What both worker classes have in common."""
+
+    # RQ waits up to a minute between two tries to reach Redis; due runs must not wait that long.
+    max_connection_wait_time = 1.0
+
+    queues: list[Queue]
+    serializer: Any
+    job_class: type[Job]
+    queue_class: type[Queue]
+    _shutdown_requested_date: datetime | None  # set by RQ's signal handler
+    _seen_at = -math.inf  # the monotonic time of the last heartbeat that Redis has confirmed
+
+    def guard(self, serializer: object) -> None:
+        """Check jobs before RQ imports or decodes anything of them. `serializer` is the command's option.
+
+        Each queue has its own serializer. A queue that RQ_QUEUES configures as JSON reads nothing else. `manage.py
+        rqworker` assumes pickle for all queues by default. Where OTHER_JOBS names nothing, only JSON
+        is read.
+        """
+        self.job_class = guarded(self.job_class)
+        self.queue_class = _stoppable(self.queue_class, lambda: self._shutdown_requested_date is not None, self.leaving)
+        is_default = serializer in (None, "rq.serializers.DefaultSerializer", "pickle")
+        for queue in self.queues:
+            chosen: Any = queue.serializer
+            if chosen is not JSONSerializer and not is_default:
+                chosen = resolve_serializer(serializer)  # type: ignore[arg-type]  # RQ resolves whatever it accepts
+            is_json = chosen is JSONSerializer or not conf.OTHER_JOBS
+            queue.serializer = JSONSerializer if is_json else ReadsJson(chosen)
+            queue.job_class = self.job_class
+        self.serializer = JSONSerializer  # for what RQ reads before the queue of the job is known
+
+    def leaving(self) -> AbstractContextManager[None]:
+        """Return a block around a look for jobs: an error within may be a reason to leave RQ's loop."""
+        return contextlib.nullcontext()
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Run the job if this worker may run it, otherwise refuse it."""
+        serializers = [each.serializer for each in self.queues if each.name == queue.name]
+        if isinstance(job, GuardedJob):
+            job.read_with(serializers[0] if serializers else JSONSerializer)
+        if problem := problem_of(job):
+            refuse(self, job, queue, problem)
+        else:
+            super().execute_job(job, queue)  # type: ignore[misc]  # RQ's worker's
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Send a heartbeat. If Redis has forgotten the worker (flushed or restarted), register it again.
+
+        RQ registers a worker once, when it starts. Without the new registration, a worker that goes on serving would be
+        in no list of workers. RQ sends five heartbeats for each job; outside a pipeline, another one within seconds is
+        left out.
+        """
+        if pipeline is not None:
+            super().heartbeat(timeout, pipeline)  # type: ignore[misc]  # RQ's worker's
+        elif timeout is not None or time.monotonic() - self._seen_at >= SIGN_EVERY:
+            worker: Any = self
+            with worker.connection.pipeline(transaction=False) as together:
+                self.sign(together, timeout)
+
+    def sign(self, together: Pipeline, timeout: int | None = None) -> list[Any]:
+        """Execute the pipeline with a heartbeat at its end, and return its answers.
+
+        Register again if Redis forgot the worker.
+        """
+        worker: Any = self
+        self._seen_at = -math.inf
+        super().heartbeat(timeout, together)  # type: ignore[misc]  # RQ's worker's
+        together.hexists(worker.key, "birth")
+        answers = together.execute()
+        if not answers[-1]:
+            with worker.connection.pipeline() as again:
+                again.hset(worker.key, mapping={**worker.serialize(), "state": worker.get_state()})
+                worker_registration.register(worker, again)
+                again.execute()
+        self._seen_at = time.monotonic()
+        return answers
+
+    def handle_payload(self, message: Any) -> None:
+        """Obey a command of RQ's. Ignore an unreadable one: an error would end the listening thread."""
+        try:
+            super().handle_payload(message)  # type: ignore[misc]  # RQ's worker's
+        except Exception as error:  # noqa: BLE001 - anyone may publish anything here: deep JSON is a RecursionError
+            logger.warning("a command to the worker is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200]))
+
+    def unsubscribe(self) -> None:
+        """Stop listening to RQ's commands, and wait for that at most `UNSUBSCRIBE_TIMEOUT`.
+
+        Some versions of redis-py, from 5.3 on, wait for themselves for ever if the listening connection is broken.
+        """
+        farewell = threading.Thread(target=self._unsubscribe, name="durable-farewell", daemon=True)
+        farewell.start()
+        farewell.join(UNSUBSCRIBE_TIMEOUT)
+
+    def _unsubscribe(self) -> None:
+        with contextlib.suppress(RedisError, OSError):  # an unreachable Redis has no subscribers
+            super().unsubscribe()  # type: ignore[misc]  # RQ's worker's
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """Note when the job ended. For a durable job, which is deleted at once, RQ's round trip is left out."""
+        if is_durable_job(job):
+            job.ended_at = now()
+        else:
+            super().handle_execution_ended(job, queue, heartbeat_ttl)  # type: ignore[misc]  # RQ's worker's
+
+    def handle_job_success(
+        self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry, execution: Execution | None = None
+    ) -> None:
+        """Record the success of a job. A job that Redis has forgotten meanwhile needs no record."""
+        if is_durable_job(job):
+            self.finish_job(job)
+            return
+        given = (job, queue, started_job_registry, *execution_args(execution))
+        try:
+            super().handle_job_success(*given)  # type: ignore[misc]  # RQ's worker's
+        except (InvalidJobOperation, NoSuchJobError):
+            logger.warning("Redis has forgotten job %s (%s) while it ran; its work is done", job.id, job.func_name)
+
+    def finish_job(self, job: Job) -> None:
+        """Delete and count a durable job that has succeeded."""
+        worker: Any = self
+        with worker.connection.pipeline(transaction=False) as together:
+            rq_jobs.end(worker, job, together)
+            together.execute()
+
+
+def _stoppable(
+    queue_class: type[Queue], is_stopping: Callable[[], bool], leaving: Callable[[], AbstractContextManager[None]]
+) -> type[Queue]:
+    """Return the queue class with a last look at `is_stopping` before it waits for a job, which raises StopRequested.
+
+    RQ's signal handler raises StopRequested in whatever code an idle worker executes. A logging handler, for example,
+    swallows every exception. Without the look, the worker would then wait for jobs for ever.
+    """
+
+    def look() -> None:
+        if is_stopping():
+            raise StopRequested
+
+    class StoppableQueue(queue_class):  # type: ignore[misc,valid-type]  # the class that RQ_QUEUES may name
+        @classmethod
+        def dequeue_any(cls, *args: Any, **kwargs: Any) -> Any:
+            with leaving():
+                return super().dequeue_any(*args, **kwargs)
+
+        @classmethod
+        def lpop(cls, *args: Any, **kwargs: Any) -> Any:
+            look()
+            return super().lpop(*args, **kwargs)
+
+        @classmethod
+        def lmove(cls, *args: Any, **kwargs: Any) -> Any:
+            look()
+            return super().lmove(*args, **kwargs)
+
+    return StoppableQueue
 
 
 class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
@@ -109,7 +284,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             raise
         except Exception as error:
             if not self._is_asked_to_leave:
-                if not outages.is_away(error):
+                if not redis_clients.is_away(error):
                     raise
                 self.lost = error
             raise StopRequested from None
@@ -119,7 +294,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         if self._is_asked_to_leave or self.lost is not None:
             pubsub_thread.stop()
             return
-        if self.leaves and outages.is_away(exc):
+        if self.leaves and redis_clients.is_away(exc):
             time.sleep(RETRY)
             return
         super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
@@ -182,7 +357,7 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
 
         For a durable job, this writes all records at once.
         """
-        execution = rq_bookkeeping.begin(self, job) if is_durable_job(job) else super().prepare_execution(job)
+        execution = rq_jobs.begin(self, job) if is_durable_job(job) else super().prepare_execution(job)
         self.execution = execution
         self._beats_for, self._beaten_at = (job, execution), time.monotonic()
         return execution
@@ -233,13 +408,13 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
             self._finish_job(job)
         except Exception as error:
             if not self._is_asked_to_leave:
-                if not (self.leaves and outages.is_away(error)):
+                if not (self.leaves and redis_clients.is_away(error)):
                     raise
                 self.lost = error
 
     def _finish_job(self, job: Job) -> None:
         with self.connection.pipeline(transaction=False) as together:
-            rq_bookkeeping.end(self, job, together)
+            rq_jobs.end(self, job, together)
             # Not `set_state`: RQ's signal handler must see the worker as busy until the job is over, and this is part
             # of it.
             together.hset(self.key, "state", WorkerStatus.IDLE)
@@ -306,3 +481,84 @@ class Worker(DurableWorkerMixin, rq.Worker):
 def _on_terminate(_signal: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     stop.request()
+
+
+# Seconds after which RQ forgets an idle worker that sends no heartbeat. RQ waits for jobs a little shorter than that.
+WORKER_TTL: Final = 60
+# Seconds in which a connection must be made: otherwise a host that has vanished holds the worker for minutes.
+CONNECT_TIMEOUT: Final = 2.0
+
+
+def serve(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues, *, logging_level: str) -> None:
+    """Serve the queues until a stop is requested. Redis may be unreachable at any time."""
+    with contextlib.suppress(StopRequested):
+        while not loop.stop.requested:
+            _serve_with_redis(loop, queues, due, logging_level)
+            _poll_until_back(loop, queues, due)
+
+
+def _serve_with_redis(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues, logging_level: str) -> None:
+    """Have an RQ worker serve the queues. Its loop ends by itself only when Redis is in trouble."""
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        worker = _rq_worker(loop, queues)  # which sends its name to Redis
+        due.on_report = worker.leave
+        worker.work(logging_level=logging_level)
+        lost = worker.lost
+    except (RedisError, OSError) as error:
+        lost = error
+    finally:
+        due.on_report = None
+        for number, handler in handlers.items():  # RQ's own raise StopRequested in whatever runs
+            signal.signal(number, handler)
+    if lost is not None and redis_clients.is_away(lost):
+        redis_clients.began(queues[0], lost)
+
+
+def _poll_until_back(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues) -> None:
+    """Serve what is due without Redis until each Redis of the queues answers, but for a moment at least."""
+    is_back, has_ended = threading.Event(), threading.Event()
+
+    def look() -> None:
+        while not has_ended.wait(RETRY):
+            if _answers(queues):
+                is_back.set()
+                due.look()
+                return
+
+    looking = threading.Thread(target=look, name="durable-redis-watch", daemon=True)
+    looking.start()
+    for queue in queues:  # what the process was to be notified of meanwhile
+        due.run_is_due(queue)
+    try:
+        polling.serve(loop, due, is_back.is_set)
+    finally:
+        has_ended.set()
+        looking.join()
+
+
+def _answers(queues: Sequence[str]) -> bool:
+    """Return True if each Redis of the queues answers."""
+    for queue in redis_clients.one_queue_per_redis(queues):
+        try:
+            redis_clients.client(queue).ping()
+        except (RedisError, OSError) as error:
+            if redis_clients.is_away(error):
+                redis_clients.began(queue, error)
+                return False
+        redis_clients.ended(queue)
+    return True
+
+
+def _rq_worker(loop: WorkerLoop, queues: Sequence[str]) -> SimpleWorker:
+    from django_rq import get_worker
+
+    kind: Any = SimpleWorker  # django_rq's annotation is too narrow
+    worker: Any = get_worker(*queues, worker_class=kind, worker_ttl=WORKER_TTL)
+    assert isinstance(worker, SimpleWorker)
+    pool = worker.connection.connection_pool
+    pool.connection_kwargs.setdefault("socket_connect_timeout", CONNECT_TIMEOUT)
+    pool.set_retry(Retry(NoBackoff(), 1))  # to poll the database is better than to try again for long
+    worker.loop = loop
+    worker.leaves = True
+    return worker

@@ -2,12 +2,18 @@
 
 Owns one flag. It is set in signal handlers, which may interrupt the main thread anywhere. So nothing here takes a lock,
 and listeners are `SimpleQueue`s, whose `put` is reentrant.
+
+Delays of a worker before it tries again what an outage has prevented.
+
+Owns one flag. It is set in signal handlers, which may interrupt the main thread anywhere. So nothing here takes a lock,
+and listeners are `SimpleQueue`s, whose `put` is reentrant.
 """
 
 from __future__ import annotations
 
 import contextlib
 from queue import Empty, SimpleQueue
+from typing import Final
 
 
 class ShutdownFlag:
@@ -50,3 +56,8 @@ class ShutdownFlag:
 
 #: The flag of this process.
 stop = ShutdownFlag()
+
+
+# Seconds until the next try while the database or Redis is unreachable. A second late is what due runs may be anyway
+# (MAX_WAIT of the Scheduler), and a server that restarts is not disturbed by a try a second from each process.
+RETRY: Final = 1.0

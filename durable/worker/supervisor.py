@@ -30,9 +30,8 @@ from typing import Final
 
 from durable.conf import conf
 from durable.notifier import wakeups
-from durable.worker import deaths
-from durable.worker.ticker import Ticker
-from durable.worker.timer import Chores, DeadlineListener, Periodic, Sweep, Timer
+from durable.worker import presence
+from durable.worker.timer import Chores, DeadlineListener, Periodic, Sweep, Ticker, Timer
 
 COMMAND: Final = "durable_worker"
 PARENTS: Final = (COMMAND, "durable_dev")  # the commands that start workers
@@ -266,7 +265,7 @@ class Supervisor:
             lived = time.monotonic() - child.started_at
             child.pause = RESTART[0] if lived >= HEALTHY else min(child.pause * 2, RESTART[1])
             child.start_at = time.monotonic() + child.pause
-            deaths.note_death(pid, status)
+            presence.note_death(pid, status)
             self.say(f"worker {child.number} died, pid {pid}, {how}; starting again in {child.pause:g} s")
 
     def _handle_signals(self) -> None:

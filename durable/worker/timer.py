@@ -8,6 +8,25 @@ do. They survive any outage of the database or Redis.
 
 Between two notifications the sweep also counts what has ended (`durable.rollups`), and deletes, for a moment, rows that
 are past their `RETENTION`. `durable.retention` decides which rows those are.
+
+The ticker: the thread that ticks schedules at their moments (`durable.operations.schedules`).
+
+It looks each second. It is a thread of its own beside the timer, so that thousands of ticks at one moment put off no
+deadline of a run. Any number of them may run at once. At its looks it also hands on slots of limits that runs have
+given up outside a pass.
+
+The *timer* notifies at the deadline of a sleep, a backoff or a wait. The *sweep* notifies, every `SWEEP_INTERVAL`, of
+all queues with runs that are due or whose lease expired. So it makes up for every lost notification and alarm; it
+enqueues a job even where a pending-notification key says that there is one. Both only notify; they must not change a
+run. Any number of them may run at once: notifications are coalesced, and the job of a superfluous one finds nothing to
+do. They survive any outage of the database or Redis.
+
+Between two notifications the sweep also counts what has ended (`durable.rollups`), and deletes, for a moment, rows that
+are past their `RETENTION`. `durable.retention` decides which rows those are.
+
+It looks each second. It is a thread of its own beside the timer, so that thousands of ticks at one moment put off no
+deadline of a run. Any number of them may run at once. At its looks it also hands on slots of limits that runs have
+given up outside a pass.
 """
 
 from __future__ import annotations
@@ -32,14 +51,15 @@ from durable.core import clock
 from durable.core.records import ActionRecord, RunState
 from durable.core.renames import names_of_queue
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
-from durable.notifier import notify, outages, redis_clients, sweep_heartbeat
+from durable.notifier import notify, redis_clients, registry
+from durable.operations.schedules.tick import next_look, tick_due
 from durable.retention import Policy, Pruned, Pruner, RetentionError
 from durable.rollups import Roller
 from durable.store import clocks
 from durable.store.base import Store
 from durable.worker import presence
 from durable.worker.chores import CHORES
-from durable.worker.retry import RETRY
+from durable.worker.shutdown import RETRY
 from durable.worker.unanswered import answered_within, watch_connections
 
 logger = logging.getLogger("durable.timer")
@@ -179,7 +199,7 @@ class Timer(Periodic):
 
     def _tick(self, now: datetime) -> datetime:
         queues = list(dict.fromkeys(name for each in redis_clients.queue_names() for name in names_of_queue(each)))
-        is_polling = not conf.REDIS or outages.must_poll()
+        is_polling = not conf.REDIS or redis_clients.must_poll()
         if self._looked_at is None or is_polling:
             due = self.store.due_queues(now)
         else:
@@ -210,7 +230,7 @@ class Sweep(Periodic):
         self.store.learn_queues()
         for queue in self.store.due_queues(now):
             notify.notify(queue, force=True)
-        sweep_heartbeat.record(now, worker_name())
+        registry.record(now, worker_name())
         self._roller.look(now)
         self._prune(now)
         self._log(now)
@@ -363,8 +383,8 @@ class DeadlineListener:
             try:
                 self._listen(queue, redis)
             except (RedisError, OSError) as error:
-                if outages.is_away(error):
-                    outages.began(queue, error)
+                if redis_clients.is_away(error):
+                    redis_clients.began(queue, error)
                     self.timer.bring_forward(clock.now())  # to poll from now on
                 elif _log_this(queue):
                     logger.warning("alarms are not heard now, the sweep makes up for it: %s", error)
@@ -401,7 +421,7 @@ class DeadlineListener:
 
     def _hear(self, queue: str) -> None:
         _log_this.clear(queue)
-        outages.ended(queue)
+        redis_clients.ended(queue)
         self._deaf.discard(queue)
         if not self._deaf:
             self.listening.set()
@@ -417,3 +437,31 @@ class DeadlineListener:
             logger.warning(
                 "an alarm of another shape is ignored: %s: %s", type(error).__name__, ascii(str(error)[:200])
             )
+
+
+#: Between two looks at most: what was added or has ended meanwhile, and a clock that was set, are noticed then.
+LOOK_EVERY: Final = timedelta(seconds=1)
+#: How many notes about slots a look works off at most.
+_NOTES_AT_ONCE: Final = 200
+#: Until the next look if other tickers hold what is due.
+_HELD_BY_OTHERS: Final = timedelta(milliseconds=50)
+
+
+class Ticker(Periodic):
+    """Ticks schedules less than 50 ms after their moments on an idle machine, with one look a second between them."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "durable-ticker")
+
+    def tick(self, now: datetime) -> datetime:
+        """Tick all that is due, and return the time of the next look."""
+        for queue in self.store.sweep_slots(now, _NOTES_AT_ONCE)[0]:
+            notify.notify(queue)
+        while not self._stopping:
+            due = next_look(now)
+            if due is None or due > now:
+                return now + LOOK_EVERY if due is None else min(due, now + LOOK_EVERY)
+            if not tick_due(now):
+                return now + _HELD_BY_OTHERS
+            now = clock.now()
+        return now + LOOK_EVERY

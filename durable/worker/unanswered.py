@@ -33,7 +33,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from durable.conf import conf
-from durable.drivers.watchdog import Deadline, watch
+from durable.drivers.timeouts import Deadline, watch
 from durable.notifier import redis_clients
 from durable.store import sessions
 

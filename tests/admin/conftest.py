@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from durable import Handle, runtime
 from durable.conf import conf
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Run
 

@@ -12,7 +12,7 @@ from durable import get_run, operations, runtime
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
 from durable.core.records import Request
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.inspection import (
     Filtered,
@@ -39,7 +39,7 @@ from durable.inspection import humanize as w
 from durable.inspection.counting import Count
 from durable.inspection.findings import Finding
 from durable.models import Build, Run
-from durable.notifier import redis_clients, sweep_heartbeat
+from durable.notifier import redis_clients, registry
 from durable.operations import bulk
 from durable.operations.audit import Actor, acting_as
 from durable.operations.bulk_decisions import go_on
@@ -476,5 +476,5 @@ class TestRecordsOfOthers:
     def test_a_sign_of_a_sweep_that_cannot_be_read_is_none(
         self, redis_connection: "redis.Redis", text: str | bytes
     ) -> None:
-        redis_connection.set(sweep_heartbeat.KEY, text)
-        assert sweep_heartbeat.last_sweep() is None
+        redis_connection.set(registry.KEY, text)
+        assert registry.last_sweep() is None

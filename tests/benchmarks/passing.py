@@ -12,7 +12,7 @@ from django.utils import timezone
 from durable import Handle
 from durable.conf import conf
 from durable.core.records import RunRecord
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import Run
 from durable.store import store_for

@@ -18,7 +18,7 @@ from rq import SimpleWorker
 
 from durable.inspection import database
 from durable.models import OperatorAction, Run
-from durable.notifier import redis_clients, sweep_heartbeat
+from durable.notifier import redis_clients, registry
 from durable.retention import prune
 from durable.store import store_for
 from durable.worker.timer import Sweep
@@ -161,7 +161,7 @@ class TestDoctor:
         assert "manage.py durable_worker" in done.out
 
     def test_a_sweep_that_was_long_ago(self, shell: Shell, worker: SimpleWorker) -> None:
-        sweep_heartbeat.record(timezone.now() - timedelta(hours=2), "host:1:abc")
+        registry.record(timezone.now() - timedelta(hours=2), "host:1:abc")
         done = shell("doctor")
         assert done.status == 1
         assert "last 2 h ago, by host:1:abc" in done.out
@@ -252,13 +252,13 @@ class TestWorkers:
 class TestPulse:
     def test_nonsense_in_redis_is_no_sign_of_life(self, redis_connection: redis.Redis) -> None:
         for text in ("", "nonsense", "[]", '{"at": "yesterday"}', '{"at": 5, "interval": 1, "by": ""}'):
-            redis_connection.set(sweep_heartbeat.KEY, text)
-            assert sweep_heartbeat.last_sweep() is None
+            redis_connection.set(registry.KEY, text)
+            assert registry.last_sweep() is None
 
     def test_a_sweep_gives_one_and_goes_on_without_redis(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = timezone.now()
-        sweep_heartbeat.record(now, "host:1:abc")
-        found = sweep_heartbeat.last_sweep()
+        registry.record(now, "host:1:abc")
+        found = registry.last_sweep()
         assert found is not None
         assert (found.at, found.by) == (now, "host:1:abc")
         assert not found.is_overdue(now + timedelta(seconds=20))
@@ -268,4 +268,4 @@ class TestPulse:
             raise redis.ConnectionError("refused")
 
         monkeypatch.setattr(redis_clients, "one_queue_per_redis", away)
-        sweep_heartbeat.record(now, "host:1:abc")
+        registry.record(now, "host:1:abc")

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from durable.core.effects import Call
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.testing import Harness
 

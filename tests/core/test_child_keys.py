@@ -19,7 +19,7 @@ from durable import (
 )
 from durable.core.control_flow import PassAborted
 from durable.core.records import Batch, Committed
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness
 from tests.core.driving import threaded_pass

@@ -11,7 +11,7 @@ import pytest
 
 from durable import Context, Limit, get_run, workflow
 from durable.core.slot_records import SlotKind, SlotWant
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness
 

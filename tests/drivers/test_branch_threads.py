@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from durable.drivers import branch_threads
+from durable.drivers import threads
 
 
 class Log:
@@ -15,7 +15,7 @@ class Log:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
 
-    def noting(self, what: str) -> branch_threads.Work:
+    def noting(self, what: str) -> threads.Work:
         return lambda: self.calls.append((what, threading.get_ident()))
 
     def names(self) -> list[str]:
@@ -43,7 +43,7 @@ def living() -> set[threading.Thread]:
 
 
 def test_a_thread_that_is_not_kept_has_ended_its_work_before_the_wait_is_over(log: Log) -> None:
-    branch_threads.run(log.noting("work"), log.noting("end"))()
+    threads.run(log.noting("work"), log.noting("end"))()
     assert log.names() == ["work", "end"]
     assert len(log.idents()) == 1
     assert threading.get_ident() not in log.idents()
@@ -51,9 +51,9 @@ def test_a_thread_that_is_not_kept_has_ended_its_work_before_the_wait_is_over(lo
 
 def test_a_kept_thread_does_the_next_work_and_ends_once(log: Log) -> None:
     before = living()  # a thread that was not kept ends just after it has been waited for
-    with branch_threads.keep():
+    with threads.keep():
         for _ in range(3):
-            branch_threads.run(log.noting("work"), log.noting("end"))()
+            threads.run(log.noting("work"), log.noting("end"))()
         assert log.names() == ["work"] * 3
     assert log.names() == ["work"] * 3 + ["end"]
     assert len(log.idents()) == 1
@@ -68,9 +68,9 @@ def test_work_at_the_same_time_has_threads_of_its_own(log: Log) -> None:
         both.wait(120)
         log.noting("work")()
 
-    with branch_threads.keep():
+    with threads.keep():
         for _ in range(2):
-            for wait in [branch_threads.run(work, log.noting("end")) for _ in range(2)]:
+            for wait in [threads.run(work, log.noting("end")) for _ in range(2)]:
                 wait()
         assert len(log.idents()) == 2
     assert log.names() == ["work"] * 4 + ["end"] * 2
@@ -78,17 +78,17 @@ def test_work_at_the_same_time_has_threads_of_its_own(log: Log) -> None:
 
 
 def test_only_the_outermost_block_ends_what_is_kept(log: Log) -> None:
-    with branch_threads.keep():
-        with branch_threads.keep():
-            branch_threads.run(log.noting("work"), log.noting("end"))()
+    with threads.keep():
+        with threads.keep():
+            threads.run(log.noting("work"), log.noting("end"))()
         assert log.names() == ["work"]
     assert log.names() == ["work", "end"]
 
 
 def test_a_thread_still_at_work_when_the_block_is_left_ends_afterwards(log: Log) -> None:
     may_end = threading.Event()
-    with branch_threads.keep():
-        wait = branch_threads.run(lambda: may_end.wait(120), log.noting("end"))
+    with threads.keep():
+        wait = threads.run(lambda: may_end.wait(120), log.noting("end"))
     assert log.names() == []
     may_end.set()
     wait()
@@ -101,11 +101,11 @@ def test_work_that_breaks_out_ends_its_thread_and_no_wait_hangs(log: Log, crashe
         raise KeyboardInterrupt
 
     def twice() -> None:
-        branch_threads.run(broken, log.noting("end"))()
-        branch_threads.run(log.noting("work"), log.noting("end"))()
+        threads.run(broken, log.noting("end"))()
+        threads.run(log.noting("work"), log.noting("end"))()
 
     if is_kept:
-        with branch_threads.keep():
+        with threads.keep():
             twice()
     else:
         twice()

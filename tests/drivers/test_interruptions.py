@@ -16,10 +16,10 @@ from typing import Any, cast
 import pytest
 
 from durable.core.effects import Fork, Operation, PeekInbox, PeekRun
-from durable.drivers import branch_threads
+from durable.drivers import threads
 from durable.drivers.host import Host
-from durable.drivers.owner_thread import ThreadDelegate
 from durable.drivers.sync import SyncDriver
+from durable.drivers.threads import ThreadDelegate
 
 LIMIT = 60.0  # seconds until a fork counts as hanging
 
@@ -122,7 +122,7 @@ class Owner(threading.Thread):
 
     def run(self) -> None:
         driver = SyncDriver(cast(Host, DelegatingHost()))
-        with branch_threads.keep():
+        with threads.keep():
             with suppress(Interrupted), self.interruption:
                 driver.drive(forking([]))
             driver.drive(forking(self.ended))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from durable.drivers import owner_thread
-from durable.drivers.owner_thread import Serving, ThreadDelegate
+from durable.drivers import threads
+from durable.drivers.threads import Serving, ThreadDelegate
 
 
 class Asking(threading.Thread):
@@ -99,7 +99,7 @@ def test_a_call_that_an_interruption_cuts_off_is_left_to_the_thread_that_asked(
             call._function()
         raise Interrupted
 
-    monkeypatch.setattr(owner_thread._Call, "make", interrupt)
+    monkeypatch.setattr(threads._Call, "make", interrupt)
     with suppress(Interrupted), delegate.served() as serving:
         asking = Asking(delegate, lambda: made.append(threading.get_ident()), serving)
         serving.serve(1)

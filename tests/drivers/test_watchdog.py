@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from durable.drivers import watchdog
-from durable.drivers.watchdog import watch
+from durable.drivers import timeouts
+from durable.drivers.timeouts import watch
 
 
 def threads() -> int:
@@ -34,7 +34,7 @@ def test_what_is_called_off_never_comes_and_is_forgotten() -> None:
     seen: list[int] = []
     for number in range(10_000):
         watch(3600, lambda number=number: seen.append(number)).end()  # type: ignore[misc]  # a lambda's default
-    assert len(watchdog._watchdog._watches) < 1_000
+    assert len(timeouts._watchdog._watches) < 1_000
     done = threading.Event()
     watch(0.01, done.set)
     assert done.wait(60)
@@ -42,16 +42,16 @@ def test_what_is_called_off_never_comes_and_is_forgotten() -> None:
 
 
 def test_the_thread_ends_when_there_is_nothing_to_watch_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "_IDLE", 0.01)
-    watchdog._forget()
+    monkeypatch.setattr(timeouts, "_IDLE", 0.01)
+    timeouts._forget()
     for _ in range(3):
         done = threading.Event()
         watch(0.01, done.set)
         assert done.wait(60)
         deadline = time.monotonic() + 60
-        while watchdog._watchdog._is_served and time.monotonic() < deadline:
+        while timeouts._watchdog._is_served and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert not watchdog._watchdog._is_served
+        assert not timeouts._watchdog._is_served
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

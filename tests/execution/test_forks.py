@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rq import Worker
 
-from durable.execution.forks import _is_workers_handler
+from durable.execution.connections import _is_workers_handler
 from durable.worker.process import _stop_before_work
 
 

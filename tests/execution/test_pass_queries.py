@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from durable import Break, Context, Continue, Handle, workflow
 from durable.conf import conf
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import store_for
 

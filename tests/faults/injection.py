@@ -22,7 +22,7 @@ from django.db import OperationalError
 
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import RunRecord
-from durable.execution.eviction import LEASE_LOST, Eviction
+from durable.execution.environment import LEASE_LOST, Eviction
 from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.testing import Harness, Pass

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from durable.conf import conf
 from durable.core import clock
 from durable.core.records import RunRecord
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.store import Store, store_for

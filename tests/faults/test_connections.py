@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from durable import Context, Handle, current_step, get_run, workflow
 from durable.core.control_flow import PassAborted
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run
 from durable.store import store_for

@@ -204,7 +204,7 @@ def test_a_locked_run_goes_back_as_soon_as_it_can(way: str) -> None:
 
 def test_a_worker_that_ends_waits_a_little_for_a_locked_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "TICK", LIMIT)
-    monkeypatch.setattr("durable.worker.returns.LAST_TRIES", LIMIT)
+    monkeypatch.setattr("durable.worker.leases.LAST_TRIES", LIMIT)
     store = store_for(conf.DATABASE)
     record = claimed(store)
     manager = lease_manager(store)

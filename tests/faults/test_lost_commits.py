@@ -19,7 +19,7 @@ from durable.core.control_flow import CommitsLost
 from durable.core.current import current_step
 from durable.core.records import ENDED, Batch, Committed
 from durable.core.witnesses import LOST_COMMITS
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.inspection import collect_findings, worker_overview
 from durable.models import Entry, EntryMetadata, OperatorAction, Run

@@ -12,7 +12,7 @@ from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from durable.notifier import enqueue, notify, redis_clients
-from durable.notifier.pipelining import PipelinedSender
+from durable.notifier.enqueue import PipelinedSender
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 

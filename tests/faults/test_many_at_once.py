@@ -20,7 +20,7 @@ from django.test.utils import CaptureQueriesContext
 from durable import AsyncContext, Break, Context, Continue, workflow
 from durable.core.journal import Journal
 from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, OutgoingMessage, RunRecord, RunState
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, QueueMessage, Run
 from durable.store import store_for

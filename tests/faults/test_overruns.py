@@ -17,7 +17,7 @@ from django.utils import timezone
 from durable.core.effects import StepInfo
 from durable.core.records import RunRecord
 from durable.drivers.loop_threads import LeftBehind
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.models import Run
 from durable.notifier import notify
 from durable.store import store_for

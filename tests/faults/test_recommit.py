@@ -16,7 +16,7 @@ from durable import AsyncContext, Break, Context, Continue, Handle, workflow
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.core.transitions import fence_raised
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.store import Store, store_for
 from durable.store.base import Renewed

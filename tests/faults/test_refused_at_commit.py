@@ -13,7 +13,7 @@ from django.db import OperationalError, connection
 from durable import AsyncContext, Context, workflow
 from durable.core.clock import now
 from durable.core.control_flow import PassAborted
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from durable.models import OperatorAction, QueueMessage, Run

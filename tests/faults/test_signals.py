@@ -14,7 +14,7 @@ import pytest
 
 from durable import AsyncContext, Context, workflow
 from durable.core.records import EntryStatus
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.handles import Handle
 from tests.faults.passing import claimed, pass_once, production_store

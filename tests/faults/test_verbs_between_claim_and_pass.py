@@ -26,7 +26,7 @@ from durable.conf import conf
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError, ReplayRefusedError
 from durable.core.limits import History
 from durable.core.records import RunRecord
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import OperatorAction, Run
 from durable.operations.audit import Actor, acting_as

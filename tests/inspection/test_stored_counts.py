@@ -19,7 +19,7 @@ from durable.inspection import build_timeline, events, history_counts, list_even
 from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long
 from durable.models import HistoryCount, Run
 from durable.worker.chores import CHORES
-from durable.worker.long_histories import note
+from durable.worker.executor import note
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged
 from tests.admin.flows import SWITCH

@@ -19,7 +19,7 @@ from django.utils import timezone
 from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
 
-from durable.notifier import enqueue, notify, outages, redis_clients
+from durable.notifier import enqueue, notify, redis_clients
 from project.servers import EmbeddedRedis
 from tests.support.notifications import jobs, take_job
 
@@ -341,7 +341,7 @@ class TestOutage:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(redis_clients, "SOCKET_TIMEOUT", 0.2)
-        monkeypatch.setattr(outages, "QUIET", 3600.0)
+        monkeypatch.setattr(redis_clients, "QUIET", 3600.0)
         with socket.create_server(("127.0.0.1", 0)) as mute:  # accepts, and says nothing
             url = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
             with override_settings(RQ_QUEUES={QUEUE: {"URL": url, "SERIALIZER": "json"}}):

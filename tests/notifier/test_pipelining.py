@@ -19,7 +19,7 @@ from redis.connection import Connection
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from durable.notifier.pipelining import PipelinedSender
+from durable.notifier.enqueue import PipelinedSender
 from project.servers import EmbeddedRedis
 
 pytestmark = pytest.mark.redis

@@ -10,7 +10,7 @@ import pytest
 
 from durable import AsyncContext, Context, Handle, get_run, operations, workflow
 from durable.core.control_flow import LeaseLost
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run
 from durable.runtime import Runtime

@@ -27,7 +27,7 @@ from durable.models import (
     StepSave,
 )
 from durable.renames.checking import RenameRefused
-from durable.worker.long_histories import note
+from durable.worker.executor import note
 from tests.renames.conftest import apply, go_on, locations, unapply
 from tests.replay_check.conftest import NAME, Deploys
 

@@ -17,7 +17,7 @@ from durable.core.errors import HoldError, RunNotFoundError
 from durable.core.records import HoldKind
 from durable.core.renames import in_force, names_of_workflow
 from durable.definitions import Workflow
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered

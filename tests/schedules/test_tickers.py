@@ -19,7 +19,7 @@ from durable.models import Run, Tick
 from durable.operations.schedules.rows import rows
 from durable.operations.schedules.tick import next_look, tick_due
 from durable.store import store_for
-from durable.worker.ticker import Ticker
+from durable.worker.timer import Ticker
 from tests.support.hourly import hourly_at
 from tests.support.plans import read
 from tests.support.waiting import eventually

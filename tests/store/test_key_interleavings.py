@@ -18,7 +18,7 @@ from django.db import connections
 from durable import Context, runtime, workflow
 from durable.core import transitions
 from durable.core.records import ENDED, Batch, KeyedSend, MessageState, OutgoingMessage, RunChange, RunRecord
-from durable.execution.passed_on import complete_and_pass_on
+from durable.execution.commits import complete_and_pass_on
 from durable.store.base import MessagesLeft
 from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both

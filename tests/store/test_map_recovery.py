@@ -13,7 +13,7 @@ import pytest
 from durable import AsyncContext, Context, CriticalError, inspection, runtime, workflow
 from durable.core import map_recovery
 from durable.core.control_flow import PassAborted
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import OperatorAction, Run
 from durable.runtime import Runtime

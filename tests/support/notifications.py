@@ -8,7 +8,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from durable.notifier import redis_clients
-from durable.notifier.pipelining import PipelinedSender
+from durable.notifier.enqueue import PipelinedSender
 
 
 def wait_for_answers(sender: PipelinedSender) -> None:

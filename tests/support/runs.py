@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from django.utils import timezone
 
 from durable.core.records import ENDED, Batch, RunRecord, RunState
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.models import Run
 from durable.store import Store

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from durable import runtime
 from durable.conf import conf
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.runtime import Runtime
 

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from durable import Break, Context, Continue, get_run, workflow
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch, Committed
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime

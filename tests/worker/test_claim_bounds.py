@@ -11,7 +11,7 @@ from django.test import override_settings
 from durable.conf import conf
 from durable.core import clock as moments
 from durable.core.records import RunRecord
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import notify
 from durable.store import Store, store_for

@@ -11,7 +11,7 @@ from django.db import OperationalError
 
 from durable import Context, Limit, workflow
 from durable.core.records import RunRecord, RunState
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import Run
 from durable.notifier import notify

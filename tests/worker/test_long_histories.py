@@ -11,7 +11,7 @@ from durable import Context, workflow
 from durable.execution import passes
 from durable.models import HistoryCount, Run
 from durable.store import store_for
-from durable.worker import long_histories
+from durable.worker import executor
 from durable.worker.loop import WorkerLoop
 from durable.worker.pools import InlinePool
 from durable.worker.shutdown import ShutdownFlag
@@ -75,5 +75,5 @@ def test_a_database_that_refuses_costs_the_note_alone() -> None:
             cursor.execute("ALTER TABLE durable_elsewhere RENAME TO durable_historycount")
     assert Run.objects.get(pk="long").state == "completed"
     assert not HistoryCount.objects.exists()
-    long_histories.note("long")
+    executor.note("long")
     assert HistoryCount.objects.get().run_id == "long"

@@ -20,7 +20,7 @@ from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.fences import is_of_first_claim
 from durable.core.records import RunRecord, RunState
 from durable.execution import connections as process
-from durable.execution.eviction import LEASE_LOST, Eviction
+from durable.execution.environment import LEASE_LOST, Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import enqueue, notify
 from durable.store import Store, store_for

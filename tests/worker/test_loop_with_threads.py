@@ -15,11 +15,11 @@ from django.utils import timezone
 from durable.core.control_flow import LeaseLost
 from durable.core.fences import is_of_first_claim
 from durable.core.records import RunRecord, RunState
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import redis_clients
 from durable.store import Store, store_for
-from durable.worker import leases, loop, pools, returns, rq, scheduler
+from durable.worker import leases, loop, pools, rq, scheduler
 from durable.worker.loop import WorkerLoop
 from durable.worker.pools import ThreadPool
 from durable.worker.rq import SimpleWorker
@@ -340,7 +340,7 @@ class TestSuspects:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(scheduler, "MAX_DEFERRAL", 0.1)
-        monkeypatch.setattr(returns, "DEFERRAL", 0.0)
+        monkeypatch.setattr(leases, "DEFERRAL", 0.0)
         monkeypatch.setattr(scheduler, "DRAIN", 0.0)
         monkeypatch.setattr(scheduler, "QUARANTINE", 0.1)
         (long,) = new_runs(store)

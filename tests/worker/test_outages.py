@@ -10,7 +10,7 @@ from django.test import override_settings
 
 from durable import get_run
 from durable.core.records import RunState
-from durable.notifier import outages, redis_clients
+from durable.notifier import redis_clients
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
 from tests.support.processes import Program, Run, is_completed, start_run
@@ -106,7 +106,7 @@ def test_work_goes_on_while_redis_is_away_and_says_so_once(
         for number in range(3):
             goes_on(store, f"meanwhile-{number}")
         program.wait_for("Redis is away", 2)  # the parent and the worker
-        assert outages.is_found_away("default")
+        assert redis_clients.is_found_away("default")
     finally:
         come_back(own_redis)
     program.wait_for("Redis answers again", 2)

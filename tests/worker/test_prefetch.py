@@ -10,7 +10,7 @@ from django.utils import timezone
 from durable import Handle
 from durable.core.errors import ErrorInfo
 from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, RunChange, RunRecord
-from durable.execution.eviction import Eviction
+from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.store import Store, store_for
 from durable.worker import executor

@@ -19,7 +19,7 @@ from rq.utils import as_text
 
 from durable.notifier import notify
 from durable.notifier.enqueue import JOB
-from durable.worker import rq_mixin
+from durable.worker import rq as rq_mixin
 from durable.worker.rq import SimpleWorker
 
 pytestmark = pytest.mark.redis

@@ -15,7 +15,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.core import clock
-from durable.notifier import notify, outages, redis_clients
+from durable.notifier import notify, redis_clients
 from durable.store import Store, store_for
 from durable.worker import timer
 from durable.worker.timer import DeadlineListener, Sweep, Timer
@@ -39,8 +39,8 @@ def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer._log_this, "_said", {})
     monkeypatch.setattr(notify._log_this, "_said", {})
     monkeypatch.setattr(notify, "_quiet_until", {})
-    monkeypatch.setattr(outages, "_since", {})
-    monkeypatch.setattr(outages, "_poll_until", 0.0)
+    monkeypatch.setattr(redis_clients, "_since", {})
+    monkeypatch.setattr(redis_clients, "_poll_until", 0.0)
 
 
 class Notifications:

@@ -30,7 +30,7 @@ from durable import Context, cron, workflow  # noqa: E402
 from durable.inspection.history_counts import REST  # noqa: E402
 from durable.inspection.long_histories import count_long_histories  # noqa: E402
 from durable.models import HistoryCount, Schedule  # noqa: E402
-from durable.worker.long_histories import note  # noqa: E402
+from durable.worker.executor import note  # noqa: E402
 from tests.admin import bigdata  # noqa: E402
 from tests.admin.conftest import staged  # noqa: E402
 from tests.support.rollups import settle  # noqa: E402

@@ -10,38 +10,194 @@ Ctrl+C. A Future guards its state with a `threading.Condition`, which is Python 
 leave its lock held for ever, and the thread that waits for the outcome with it. The put of a `SimpleQueue` cannot be
 cut in two, and may be repeated. So a call that was interrupted before its outcome was put is left to the thread that
 asked for it.
+
+Threads that are kept for the next piece of work, for as long as a user of them says.
+
+Owns which threads are idle, and until when. Must not know what they do.
+
+Threads for branches: new ones or, within `keep`, those that earlier branches have left.
+
+Owns when such a thread begins and ends. A branch thread has a database connection of its own, and opening one takes
+longer than most branches. So a worker keeps the threads from one pass to the next, for as long as its job lasts. Must
+not know the work.
+
+Owns which threads are idle, and until when. Must not know what they do.
+
+Owns when such a thread begins and ends. A branch thread has a database connection of its own, and opening one takes
+longer than most branches. So a worker keeps the threads from one pass to the next, for as long as its job lasts. Must
+not know the work.
+
+`ThreadDelegate` takes them there from the threads of branches, and `LoopDelegate` from the event loop of an async body,
+which runs in another thread while the owner waits for it. Owns how a call gets to the owner and how its outcome comes
+back. Must not know the functions that it calls.
+
+**No `concurrent.futures.Future` brings outcomes to the threads of branches.** The owner may be the main thread, in
+which a signal handler can raise an exception after nearly every instruction: the end of RQ's patience with a job, or
+Ctrl+C. A Future guards its state with a `threading.Condition`, which is Python code: an exception raised inside it can
+leave its lock held for ever, and the thread that waits for the outcome with it. The put of a `SimpleQueue` cannot be
+cut in two, and may be repeated. So a call that was interrupted before its outcome was put is left to the thread that
+asked for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from asgiref.sync import AsyncToSync, sync_to_async
 
-from durable.drivers import branch_threads
 
-T = TypeVar("T")
+class _Thread(Protocol):
+    def end(self) -> None:
+        """End the thread, which is idle, and wait for that."""
+
+
+T = TypeVar("T", bound=_Thread)
+
+
+@dataclass(slots=True)
+class _State(Generic[T]):
+    """Whether threads are kept, and the idle ones."""
+
+    pid: int = field(default_factory=os.getpid)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    depth: int = 0
+    idle: list[T] = field(default_factory=list)
+
+
+class KeptThreads(Generic[T]):
+    """Idle threads of one kind, within `keep`. A forked child has none: its parent's threads do not run there."""
+
+    def __init__(self) -> None:
+        self._state: _State[T] = _State()
+        self._inherited: list[_State[T]] = []
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._inherited.append(self._state)  # what its threads own is shared with the parent: nothing may close it here
+        self._state = _State()
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether some block of `keep` is open in this process."""
+        return self._state.depth > 0
+
+    def take(self) -> T | None:
+        """Return an idle thread, which belongs to the caller from then on; None if there is none."""
+        with self._state.lock:
+            return self._state.idle.pop() if self._state.idle else None
+
+    def give_back(self, thread: T) -> bool:
+        """Keep the thread. Return False if threads are not kept: the caller ends it."""
+        with self._state.lock:
+            if self._state.depth:
+                self._state.idle.append(thread)
+            return self._state.depth > 0
+
+    @contextmanager
+    def keep(self) -> Iterator[None]:
+        """Keep threads within the block. At its end, end the idle ones and wait for that."""
+        state = self._state
+        with state.lock:
+            state.depth += 1
+        try:
+            yield
+        finally:
+            if state.pid == os.getpid():  # else this is a child that was forked within the block
+                self._leave(state)
+
+    def _leave(self, state: _State[T]) -> None:
+        with state.lock:
+            state.depth -= 1
+            ended = [] if state.depth else state.idle
+            if not state.depth:
+                state.idle = []
+        for thread in ended:
+            thread.end()
+
+
+Work = Callable[[], object]
+
+
+def run(work: Work, at_end: Work) -> Callable[[], object]:
+    """Call `work` in another thread, and `at_end` in the same one before it ends. Return a function that waits for the
+    end of `work`, to be called once.
+    """
+    return (_threads.take() or _BranchThread()).give(work, at_end)
+
+
+def keep() -> AbstractContextManager[None]:
+    """Keep threads within the block. At its end, end the idle ones and wait for that."""
+    return _threads.keep()
+
+
+class _BranchThread:
+    """A daemon thread that does one piece of work after the other until it is no longer kept."""
+
+    def __init__(self) -> None:
+        self._given: SimpleQueue[tuple[Work, Work, SimpleQueue[None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="durable-branch", daemon=True)
+        self._thread.start()
+
+    def give(self, work: Work, at_end: Work) -> Callable[[], object]:
+        # not an Event: an exception raised by a signal handler in its wait() could leave its lock held for ever
+        done: SimpleQueue[None] = SimpleQueue()
+        self._given.put((work, at_end, done))
+        return done.get
+
+    def end(self) -> None:
+        self._given.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        at_end: Work | None = None
+        while (given := self._given.get()) is not None:
+            work, at_end, done = given
+            try:
+                work()
+            except BaseException:
+                self._finish(at_end, done)
+                raise
+            if not _threads.give_back(self):
+                self._finish(at_end, done)
+                return
+            done.put(None)
+        if at_end is not None:
+            at_end()
+
+    def _finish(self, at_end: Work, done: SimpleQueue[None]) -> None:
+        try:
+            at_end()
+        finally:
+            done.put(None)
+
+
+_threads: KeptThreads[_BranchThread] = KeptThreads()
+
+
+Result = TypeVar("Result")
 
 #: What a function returned or raised, as a value: a future that is given a StopIteration never ends.
-Outcome = tuple[T | None, BaseException | None]
+Outcome = tuple[Result | None, BaseException | None]
 
 
-def _outcome(function: Callable[..., T], args: tuple[Any, ...] = ()) -> Outcome[T]:
+def _outcome(function: Callable[..., Result], args: tuple[Any, ...] = ()) -> Outcome[Result]:
     try:
         return function(*args), None
     except BaseException as error:  # raised in the thread or task that asked for the call
         return None, error
 
 
-def unwrapped(outcome: Outcome[T]) -> T:
+def unwrapped(outcome: Outcome[Result]) -> Result:
     """Return the outcome's value or raise its error."""
     value, error = outcome
     if error is not None:
@@ -68,7 +224,7 @@ class ThreadDelegate:
         """Return True in the thread that makes the calls."""
         return threading.get_ident() == self._owner
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], Result]) -> Result:
         """Call the function in the owner; return what it returns or raise what it raises.
 
         It must do no harm if called again: a call that an interruption of the owner has cut off is made once more, by
@@ -104,7 +260,7 @@ class Serving:
         self._asked: SimpleQueue[_Call[Any] | None] = SimpleQueue()
         self._open: set[_Call[Any]] = set()
 
-    def ask(self, function: Callable[[], T]) -> _Call[T]:
+    def ask(self, function: Callable[[], Result]) -> _Call[Result]:
         """Ask for a call of the function."""
         call = _Call(function)
         self._open.add(call)
@@ -131,14 +287,14 @@ class Serving:
             call.decline()
 
 
-class _Call(Generic[T]):
+class _Call(Generic[Result]):
     """One call, made by the owner. `result` belongs to the thread that asked for it."""
 
     __slots__ = ("_ended", "_function")
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[], Result]) -> None:
         self._function = function
-        self._ended: SimpleQueue[Outcome[T] | None] = SimpleQueue()
+        self._ended: SimpleQueue[Outcome[Result] | None] = SimpleQueue()
 
     def make(self) -> None:
         self._ended.put(_outcome(self._function))
@@ -146,7 +302,7 @@ class _Call(Generic[T]):
     def decline(self) -> None:
         self._ended.put(None)
 
-    def result(self) -> T:
+    def result(self) -> Result:
         outcome = self._ended.get()
         return self._function() if outcome is None else unwrapped(outcome)
 
@@ -165,13 +321,13 @@ class LoopDelegate:
     def __init__(self) -> None:
         self._executor = _executor()
 
-    def submit(self, function: Callable[..., T], *args: Any) -> asyncio.Future[Outcome[T]]:
+    def submit(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Outcome[Result]]:
         """Call the function in that thread; return a future of its outcome."""
         if self._executor is None:
             return asyncio.ensure_future(_through_asgiref(function, args))
         return asyncio.get_running_loop().run_in_executor(self._executor, _outcome, function, args)
 
-    async def call(self, function: Callable[..., T], *args: Any) -> T:
+    async def call(self, function: Callable[..., Result], *args: Any) -> Result:
         """Call the function in that thread; return what it returns or raise what it raises."""
         return unwrapped(await finish_before_cancel(self.submit(function, *args)))
 
@@ -182,7 +338,7 @@ def _executor() -> Executor | None:
     return found if isinstance(found, Executor) else None
 
 
-async def call_there(function: Callable[..., T], *args: Any) -> T:
+async def call_there(function: Callable[..., Result], *args: Any) -> Result:
     """Call, in the thread that waits for the running loop, a function that calls user code; return or raise its
     outcome.
     """
@@ -190,24 +346,24 @@ async def call_there(function: Callable[..., T], *args: Any) -> T:
 
 
 async def call_in_branch_thread(
-    function: Callable[[], T], around: Callable[[], AbstractContextManager[None]], at_end: Callable[[], object]
-) -> T:
+    function: Callable[[], Result], around: Callable[[], AbstractContextManager[None]], at_end: Callable[[], object]
+) -> Result:
     """Call a function that calls user code in a branch thread, inside `around`; return or raise its outcome.
 
     It has the context of the caller. The thread calls `at_end` before it ends.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Outcome[T]] = loop.create_future()
+    future: asyncio.Future[Outcome[Result]] = loop.create_future()
 
     def call() -> None:
-        outcome: Outcome[T] = None, RuntimeError("the thread of a branch could not be entered or left")
+        outcome: Outcome[Result] = None, RuntimeError("the thread of a branch could not be entered or left")
         try:
             with around():
                 outcome = _outcome(function)
         finally:
             loop.call_soon_threadsafe(future.set_result, outcome)
 
-    wait = branch_threads.run(partial(contextvars.copy_context().run, call), at_end)
+    wait = run(partial(contextvars.copy_context().run, call), at_end)
     try:
         return unwrapped(await finish_before_cancel(future))
     finally:
@@ -217,7 +373,7 @@ async def call_in_branch_thread(
 _through_asgiref = sync_to_async(_outcome)
 
 
-async def finish_before_cancel(awaitable: Awaitable[T]) -> T:
+async def finish_before_cancel(awaitable: Awaitable[Result]) -> Result:
     """Await what must not be cut short: a cancellation takes effect when it has ended."""
     future = asyncio.ensure_future(awaitable)
     cancelled: asyncio.CancelledError | None = None
