@@ -44,7 +44,7 @@ class DurableConfig(AppConfig):
             tag_checks,
         )
         from durable.alerts.watch import look
-        from durable.core import moved_names
+        from durable.core import recorded_names
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule
         from durable.operations import limits
@@ -62,7 +62,7 @@ class DurableConfig(AppConfig):
         for chore in (look, count_long_histories):
             if chore not in CHORES:
                 CHORES.append(chore)
-        moved_names.look_with(look_for_moves)
+        recorded_names.look_with(look_for_moves)
         metrics.set_up()
         tracing.set_up()
 

@@ -64,7 +64,7 @@ from durable.core import registry
 from durable.core.duration import seconds
 from durable.core.ids import check_limit
 from durable.core.places import Place
-from durable.core.priorities import head_start, is_priority_name
+from durable.core.ranks import head_start, is_priority_name
 from durable.core.rates import rate_of
 from durable.core.tags import check_tag_name
 from durable.core.workflow_limits import check_at_once

@@ -12,21 +12,19 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, Unpack, overload
 
 from durable.core import registry
-from durable.core.advice import advised
+from durable.core.bodies import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.branches import join_branches, race_branches
 from durable.core.children import ChildRequest, call_child, child_result, start_child
-from durable.core.compensation import compensate
 from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
 from durable.core.map_results import MapResult
 from durable.core.maps import MapRequest, map_children
+from durable.core.message_claims import record_of
 from durable.core.messages import Received, Wait, body_of, complete, mapped, receive, receive_one, refuse, send
 from durable.core.options import StepOptions, StepPolicy, options_of
-from durable.core.receipts import record_of
 from durable.core.records import OnFailure
-from durable.core.replay_logger import ReplayLogger
 from durable.core.results import (
     AsyncQueueMessage,
     BlockCatch,
@@ -38,13 +36,12 @@ from durable.core.results import (
     StepCatch,
     StepResult,
 )
-from durable.core.scope import Scope
-from durable.core.sleeps import sleep
+from durable.core.rollback import compensate
+from durable.core.scope import ReplayLogger, Scope
+from durable.core.signatures import advised
+from durable.core.simple_operations import get_version, removed, rollback_checkpoint, sleep, tag
 from durable.core.steps import STEP_CATCHES, STEP_CATCHES_DEFAULT, check_catch, step, try_step
-from durable.core.tagging import tag
 from durable.core.tags import TagValue
-from durable.core.try_block import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
-from durable.core.versions import get_version, removed, rollback_checkpoint
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 

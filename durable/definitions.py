@@ -29,18 +29,17 @@ from django.apps import apps
 from durable import operations, runtime
 from durable.conf import conf
 from durable.core import registry
-from durable.core.advice import advised
-from durable.core.child_keys import ChildKey
-from durable.core.children import ChildRequest
+from durable.core.children import ChildKey, ChildRequest
 from durable.core.current import running_run
 from durable.core.duration import Duration
 from durable.core.errors import UndiscoveredWorkflowError
-from durable.core.frozen import frozen
 from durable.core.ids import check_id, check_queue
 from durable.core.location import escape
 from durable.core.message_types import MessageTypes
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
 from durable.core.records import WhenParentEnds
+from durable.core.results import frozen
+from durable.core.signatures import advised
 from durable.core.tags import TagValue
 from durable.core.workflow_limits import Limit, WorkflowLimits
 from durable.handles import Handle

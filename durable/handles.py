@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
-from durable.core.frozen import frozen
+from durable.core.results import frozen
 from durable.operations.async_calls import run_sync
 from durable.operations.bulk import BulkReport
 from durable.operations.comparison import HistoryDifference, differences

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from durable.core.current import running_place
-from durable.core.printable import safe
+from durable.core.words import safe
 from durable.log_capture import RunLogHandler
 
 __all__ = ["LOGGERS", "OneLine", "RunFilter", "RunLogHandler", "guard"]

@@ -10,8 +10,8 @@ from itertools import combinations
 from django.core.checks import CheckMessage, Error, register
 
 from durable.core import registry
-from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.registry import WorkflowDefinition
+from durable.core.renames import Alias, Aliases, AliasKind
 from durable.lint_checks import leaves_code_out
 
 _ID = "durable.E016"

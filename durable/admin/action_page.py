@@ -17,7 +17,6 @@ from durable import runtime
 from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm
-from durable.core.bulk_runs import BULK
 from durable.core.errors import (
     DurableError,
     HoldError,
@@ -30,6 +29,7 @@ from durable.core.errors import (
     StalePlanError,
     StaleRunError,
 )
+from durable.core.own_runs import BULK
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection import activities_of_runs, explain_fully, possible_verbs
 from durable.inspection.family import verb_note

@@ -21,8 +21,8 @@ from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm
 from durable.admin.forms import BulkForm
 from durable.conf import conf
-from durable.core.bulk_runs import BULK as BULK_RUN
 from durable.core.ids import new_id
+from durable.core.own_runs import BULK as BULK_RUN
 from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
 from durable.inspection.bulks import FailedAgain, find_bulk
 from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated

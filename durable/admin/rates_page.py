@@ -14,8 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.admin import access, pages
 from durable.admin.base import AdminPages
-from durable.core.rate_counts import SECONDS
-from durable.core.rates import LimitClosing
+from durable.core.rates import SECONDS, LimitClosing
 from durable.inspection.humanize import thousands
 from durable.inspection.limits import RateKeySummary, RateSummary, list_rates, reservations_of
 from durable.models import Reservation

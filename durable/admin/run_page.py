@@ -20,7 +20,7 @@ from durable.admin.run_parts import Shown, part_of, parts_of
 from durable.admin.streamed_response import streamed
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.core.bulk_runs import BULK
+from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunState
 from durable.inspection import (
     Explanation,

@@ -15,7 +15,7 @@ from durable.admin.forms import MAX_BODY, MuteForm, as_token, json_editor, read_
 from durable.conf import conf
 from durable.core.duration import parse_duration
 from durable.core.ids import check_key, new_id
-from durable.core.priorities import check_share, check_weight, head_start
+from durable.core.ranks import check_share, check_weight, head_start
 from durable.core.rates import rate_wanted
 from durable.inspection.run_facts import checked_tags, read_tag
 from durable.notifier import redis_clients

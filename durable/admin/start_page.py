@@ -16,7 +16,7 @@ from durable.admin.start_form import StartForm
 from durable.admin.typed_arguments import misfit
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.core.bulk_runs import BULK
+from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
 from durable.inspection import find_hold

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from durable.alerts.delivery import deliver
 from durable.context import Context
-from durable.core.alert_runs import ALERT
+from durable.core.own_runs import ALERT
 from durable.definitions import workflow
 
 _TRIES: Final = 50

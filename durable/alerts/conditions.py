@@ -13,8 +13,8 @@ from django.db.models import Exists, OuterRef
 from django.urls import NoReverseMatch, reverse
 
 from durable.conf import conf
-from durable.core.alert_runs import ALERT
 from durable.core.causes import ROLLBACK, place_of
+from durable.core.own_runs import ALERT
 from durable.inspection import RunningStep, hung_steps, list_causes, worker_overview
 from durable.inspection.humanize import plural
 from durable.inspection.schedules import count_ticks, late_schedules

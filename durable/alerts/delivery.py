@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from durable.alerts.alert import Alert
 from durable.alerts.settings import AlertSettings, Target
 from durable.conf import conf
-from durable.core.printable import safe
+from durable.core.words import safe
 
 #: The header with the time and the HMAC of a webhook's request.
 SIGNATURE: Final = "Durable-Signature"

@@ -14,7 +14,7 @@ from io import StringIO
 from textwrap import indent
 from typing import Any, Final, Literal, Protocol
 
-from durable.core.printable import safe
+from durable.core.words import safe
 
 __all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
 

@@ -15,9 +15,8 @@ from django.db import Error
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.core import registry
-from durable.core.aliases import Alias
 from durable.core.records import ENDED
-from durable.core.renames import Rename
+from durable.core.renames import Alias, Rename
 from durable.histories import HistoryFileError, read_files
 from durable.inspection.humanize import plural
 from durable.renames.pending import with_other_names

@@ -17,8 +17,7 @@ from enum import Enum
 from typing import Any
 
 from durable.codec.notation import Refused
-from durable.core.moved_names import other_names
-from durable.core.recorded_names import ModuleRefused, NotInUse, used_module
+from durable.core.recorded_names import ModuleRefused, NotInUse, other_names, used_module
 
 
 def loaded(module: str, name: str) -> Any:

@@ -34,7 +34,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Union
 from uuid import UUID
 
 from durable.core.duration import parse_length
-from durable.core.printable import safe
+from durable.core.words import safe
 
 
 class Fault(NamedTuple):

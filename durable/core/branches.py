@@ -24,10 +24,9 @@ from durable.core.errors import (
 from durable.core.journal import Node
 from durable.core.location import escape, is_within, join, parent
 from durable.core.mistakes import is_mistake
-from durable.core.operation_guard import Branch
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, RaceResult, origins_of, with_failure
-from durable.core.scope import Scope
+from durable.core.scope import Branch, Scope
 
 Bodies = Mapping[str, Callable[..., Any]]
 

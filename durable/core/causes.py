@@ -14,9 +14,9 @@ from typing import Final
 
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape, join, unescape
-from durable.core.printable import safe
 from durable.core.records import Cause, EntryRecord, FailureRecord, RunPatch, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
+from durable.core.words import safe
 
 #: The end of the place of a rollback handler's failure.
 ROLLBACK: Final = "(rollback)"

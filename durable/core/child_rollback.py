@@ -1,9 +1,24 @@
-"""The compensation of children: what a parent that rolls back does to a child that was started with `rollback=True`.
+"""The compensation of children: what a parent that rolls back does to a child and to the children of a map.
 
 A child that has ended runs those of its own rollback handlers that are left, the newest first, and ends as cancelled: a
 cancel without rollback, a mistake and the limit of crashes leave them. One that has not ended is cancelled with its
 rollback. The parent parks until the child has ended. Each look is repeated after a crash, and changes nothing that has
 happened already.
+
+If the map has `rollback=True`, what they did is undone first.
+A lost child was cancelled without its rollback: by an end of the parent that undid nothing, or by an operator. A batch
+of lost children is taken out of the group in one commit, which notes them in the entry. From then on each is a child of
+its own: it has no turn to wait for, and its end wakes the parent. When all of the batch have undone what was left, one
+commit starts the others in their places. A crash between any two commits repeats a look, which changes nothing that has
+begun.
+
+The children of a map have no order among themselves, so those of a batch are compensated at the same time, the batches
+from the last inputs to the first. A batch has as many children as the map runs at a time. The parent is woken once for
+each batch: the group's count says when none of its children is open. Each look is repeated after a crash, and changes
+nothing that has happened already.
+
+Children that have not ended are cancelled with their rollback before that, also where the failure of a map cancels
+them: a plain cancel would leave what they have done until the parent rolls back.
 """
 
 from __future__ import annotations
@@ -13,13 +28,28 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from durable.core import transitions
-from durable.core.child_entries import ANEW
+from durable.core.child_entries import ANEW, CLOSED, REPLACED, UNDONE_FROM, UNDONE_SOME, taken_out
+from durable.core.compatibility import marked_as_newer, unmarked
 from durable.core.control_flow import Park
-from durable.core.effects import SAVE, Operation, UndoChild
+from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, UndoChild
 from durable.core.errors import ErrorInfo
 from durable.core.journal import Journal
-from durable.core.records import ENDED, NOTHING, EntryRecord, Request, RunChange, RunRecord, RunState
-from durable.core.summary import DROPPED, Summary, SummaryKind, awaiting
+from durable.core.records import (
+    ENDED,
+    NOTHING,
+    ChildStart,
+    EntryRecord,
+    EntryStatus,
+    GroupChange,
+    GroupRecord,
+    Member,
+    Request,
+    RunChange,
+    RunRecord,
+    RunState,
+)
+from durable.core.scope import Scope
+from durable.core.summary import DROPPED, Summary, SummaryKind, awaiting, awaiting_group
 
 #: How often a run looks at an open run that is not its child, whose end does not wake it: a child of its original.
 LOOK_EVERY: Final = timedelta(minutes=1)
@@ -112,3 +142,188 @@ def _undone(journal: Journal, entry: EntryRecord, *, is_replaced: bool) -> Opera
         again = None if is_own else journal.environment.now() + LOOK_EVERY
         raise Park(again, doing=[awaiting(entry.location, child_id)], children=frozenset({child_id}))
     return found
+
+
+_BATCH: Final = 50  # children that undo what they did at the same time; fewer if fewer of the map run at a time
+
+#: Returns the start of the child that replaces another one, given its number, its id and its generation.
+Begin = Callable[[int, str, int], ChildStart]
+
+
+def replace_undone(scope: Scope, entry: EntryRecord, begin: Begin) -> Operation:
+    """Start others in the places of the lost children, once these have undone what they did, and let the group go on.
+
+    Raises Park while one of them has not ended. If the compensation of one has stopped, the run waits until an operator
+    has recovered that child: code that comes to a map again cannot be told of a failure.
+    """
+    journal, group_id = scope.journal, entry.data["group"]
+    size = min(_BATCH, entry.data["at_once"] or _BATCH)
+    while True:
+        if not taken_out(entry):
+            after = entry.data.get(REPLACED, {}).get("after", -1)
+            found: list[Member] = yield PeekMembers(group_id, after, size, is_lost=True)
+            if not found:
+                break
+            yield from _take_out(journal, entry, found)
+        children: list[RunRecord] = yield from undo_taken_out(entry, scope.guard.check_may_go_on)
+        if stopped := next((each for each in children if each.state_after_rollback), None):
+            raise Park(journal.environment.now() + LOOK_EVERY, doing=[awaiting(entry.location, stopped.id)])
+        yield from _start_others(journal, entry, begin)
+        scope.guard.check_may_go_on()
+    data = {name: value for name, value in entry.data.items() if name not in (ANEW, REPLACED)}
+    with journal.lock:
+        journal.change_group(GroupChange(id=group_id, is_continued=True))
+        journal.mark(entry, data=unmarked(data))
+    yield SAVE
+
+
+def undo_taken_out(entry: EntryRecord, check: Callable[[], None], *, is_replaced: bool = True) -> Operation:
+    """Let the children that were taken out undo what is left; return those that exist. Raises Park while one is open.
+
+    `check` is called before each child, and raises if the pass has to end.
+    """
+    children: list[RunRecord] = []
+    for child_id, _ in taken_out(entry).values():
+        check()
+        child: RunRecord | None = yield UndoChild(child_id, is_replaced=is_replaced)
+        children += [] if child is None else [child]
+    if waited := next((each.id for each in children if each.state not in ENDED), None):
+        raise Park(None, doing=[awaiting(entry.location, waited)], children=frozenset({waited}))
+    return children
+
+
+def _take_out(journal: Journal, entry: EntryRecord, found: list[Member]) -> Operation:
+    first = entry.data["position"]
+    children = {str(each.position - first): [each.run_id, each.generation] for each in found}
+    replaced: dict[str, Any] = {"after": found[-1].position, "children": children}
+    with journal.lock:
+        journal.change_group(GroupChange(id=entry.data["group"], taken_out=[each.run_id for each in found]))
+        journal.mark(entry, data=marked_as_newer({**entry.data, REPLACED: replaced}))
+    yield SAVE
+
+
+def _start_others(journal: Journal, entry: EntryRecord, begin: Begin) -> Operation:
+    starts = [begin(number, child_id, generation) for number, (child_id, generation) in taken_out(entry).items()]
+    others = {str(number): each.run.id for number, each in zip(taken_out(entry), starts, strict=True)}
+    data = {
+        **entry.data,
+        "ids": {**entry.data.get("ids", {}), **others},
+        REPLACED: {**entry.data[REPLACED], "children": {}},
+    }
+    with journal.lock:  # open again before the first child goes on: it has its turn then
+        change = GroupChange(id=entry.data["group"], starts=starts, is_replacing=True, is_continued=True)
+        journal.change_group(change)
+        journal.mark(entry, data=data)
+    yield SAVE
+
+
+_ROLLBACK_BATCH: Final = 500  # children that one query reads, and that are compensated at the same time
+_TEXT: Final = 1_000  # characters of the error of a compensation that has stopped; the child has the whole
+
+
+def cancel_open(journal: Journal, entry: EntryRecord, check: Callable[[], None]) -> Operation:
+    """Let no other child of the map begin, and cancel the open ones with their rollback.
+
+    Raises Park until all have ended.
+
+    `check` is called between two children, and raises if the pass has to end.
+    """
+    group_id = entry.data["group"]
+    if not entry.data.get(CLOSED):
+        with journal.lock:
+            journal.change_group(GroupChange(id=group_id, is_read=True))
+            journal.mark(entry, data={**entry.data, CLOSED: True})
+        yield SAVE
+    after, is_open = -1, False
+    while True:
+        found: list[Member] = yield PeekMembers(group_id, after, _ROLLBACK_BATCH)
+        for member in found:
+            after = member.position
+            if member.state not in ENDED:
+                check()
+                child = yield UndoChild(member.run_id, only_open=True)
+                is_open |= child is not None and child.state not in ENDED
+        if len(found) < _ROLLBACK_BATCH:
+            break
+    if is_open:
+        raise _waiting(entry, None)
+
+
+def undo_map(journal: Journal, entry: EntryRecord, by: str | None, check: Callable[[], None]) -> Operation:
+    """Compensate the children of the map. Return the error that stops this, None without one.
+
+    Raises Park while some of them have not ended. `check` is called before each child, and raises if the pass has to
+    end.
+    """
+    group: GroupRecord | None = yield PeekGroup(entry.data["group"])
+    is_own = group is not None and group.spec.parent_id == journal.run.id
+    if entry.data.get(ANEW) and not is_own:  # a replay that has started no children yet: they are its original's
+        yield from _finish(journal, entry, by, is_undone=False)
+        return None
+
+    if is_own and entry.status not in (EntryStatus.COMPLETED, EntryStatus.EXHAUSTED):
+        yield from cancel_open(journal, entry, check)
+    first, until = entry.data["position"], _left(entry)
+    replaced = taken_out(entry) if is_own else {}
+    if replaced:
+        others: list[RunRecord] = yield from undo_taken_out(entry, check, is_replaced=False)
+        if stopped := [each for each in others if each.state_after_rollback]:
+            return _stopped(stopped)
+    while until > 0:
+        begin = max(0, until - min(_ROLLBACK_BATCH, entry.data["at_once"] or _ROLLBACK_BATCH))
+        found: list[Member] = yield PeekMembers(entry.data["group"], first + begin - 1, until - begin)
+        batch = [each for each in found if each.position < first + until]
+        children: list[RunRecord] = []
+        for member in reversed(batch):
+            check()
+            child = yield UndoChild(member.run_id)
+            children += [] if child is None else [child]
+        expected = until - begin - sum(begin <= number < until for number in replaced)
+        if len(children) < expected:
+            return _gone(expected - len(children))
+        if any(each.state not in ENDED for each in children):
+            raise _waiting(entry, None if is_own else journal.environment.now() + LOOK_EVERY)
+        if stopped := [each for each in children if each.state_after_rollback]:
+            return _stopped(stopped)
+        some = any(each.state == RunState.CANCELLED and each.output is not None for each in children)
+        policy = entry.data["rollback"]
+        policy = {**policy, UNDONE_FROM: begin, UNDONE_SOME: policy.get(UNDONE_SOME, False) or some}
+        journal.mark(entry, data={**entry.data, "rollback": policy})
+        yield SAVE
+        until = begin
+    yield from _finish(journal, entry, by, is_undone=entry.data["rollback"].get(UNDONE_SOME, False))
+    return None
+
+
+def _left(entry: EntryRecord) -> int:
+    """Return how many children are left to look at, the first ones."""
+    left: int = entry.data["rollback"].get(UNDONE_FROM, entry.data.get("created", 0))
+    return left
+
+
+def _finish(journal: Journal, entry: EntryRecord, by: str | None, *, is_undone: bool) -> Operation:
+    """Note the end of the compensation. A recovery starts the map again if one of its children had completed."""
+    policy = entry.data["rollback"]
+    if is_undone:
+        policy = policy if by is None else {**policy, "by": by}
+        undone = {"rollback_completed_at": journal.environment.now()}
+    else:
+        policy, undone = {**policy, NOTHING: True}, {}
+    journal.mark(entry, data={**entry.data, "rollback": policy}, rollback_error=None, **undone)
+    yield SAVE
+
+
+def _waiting(entry: EntryRecord, deadline: datetime | None) -> Park:
+    doing = [awaiting_group(entry.location, entry.data["size"])]
+    return Park(deadline, doing=doing, groups=frozenset({entry.data["group"]}))
+
+
+def _gone(number: int) -> ErrorInfo:
+    children = "1 child" if number == 1 else f"{number} children"
+    return ErrorInfo("ChildCancelledError", f"{children} of the map cannot be compensated: deleted")
+
+
+def _stopped(children: Sequence[RunRecord]) -> ErrorInfo:
+    more = f", and that of {len(children) - 1} others," if len(children) > 1 else ""
+    text = f'the compensation of child "{children[0].id}"{more} has stopped: {children[0].error}'
+    return ErrorInfo("ChildFailedError", text[:_TEXT])

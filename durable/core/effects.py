@@ -65,9 +65,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.errors import CriticalError
-from durable.core.idempotency_keys import idempotency_key
 from durable.core.rates import RateWant
 from durable.core.records import ChildRecord, EntryRecord, RunPatch, RunRecord, Uncommitted
+from durable.core.saves import idempotency_key
 from durable.core.slot_records import SlotKind, SlotWant
 
 if TYPE_CHECKING:

@@ -123,7 +123,7 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
 }
 
 
-#: All that is checked. `durable.core.tag_entries` says what is wrong with tags.
+#: All that is checked. `durable.core.tags` says what is wrong with tags.
 _KNOWN: Final[Mapping[str, Mapping[str, _Shape]]] = {
     **{kind: {**_OPTIONAL, **needed} for kind, needed in _NEEDED.items()},
     EntryKind.STEP: {**_OPTIONAL, "rollback": _with({}, {**_POLICY, **_PROGRESS})},

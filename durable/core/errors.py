@@ -66,8 +66,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
-from durable.core.tracebacks import kind_of, message_of, traceback_of
-from durable.core.words import Sentence, gettext_noop
+from durable.core.words import Sentence, gettext_noop, kind_of, message_of, traceback_of
 
 if TYPE_CHECKING:
     from durable.core.body_types import Fault

@@ -16,13 +16,11 @@ from datetime import datetime
 from typing import Any, Final, NoReturn, Protocol
 
 from durable.core.causes import failure_by
-from durable.core.child_entries import dropped_with
+from durable.core.child_entries import dropped_with, open_group
 from durable.core.clock import bounded
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
-from durable.core.limits import RunLimits, key_of
-from durable.core.map_entries import open_group
 from durable.core.message_claims import MessageClaims
 from durable.core.message_types import MessageTypes
 from durable.core.records import (
@@ -44,7 +42,8 @@ from durable.core.records import (
 )
 from durable.core.renames import names_of
 from durable.core.slot_records import LIMIT, SlotChange
-from durable.core.tag_entries import newest_pruned, with_pruned
+from durable.core.tags import newest_pruned, with_pruned
+from durable.core.time_limits import RunLimits, key_of
 from durable.core.transitions import progressed
 from durable.core.witnesses import Witnesses
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from durable.core.errors import ErrorInfo
-from durable.core.frozen import frozen
+from durable.core.results import frozen
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -1,5 +1,8 @@
 """Maps: one child for each input, of which a bounded number runs at a time.
 
+They are recovered in batches, each child in a transaction of its own. The entry says how far that has come, so a crash
+costs a look at one batch. The parent is open meanwhile: no end of it, and no sweep, cancels those that go on already.
+
 Owns their records. A map is one entry, whatever the number of children. It is written with each batch of children that
 it starts, in one commit; then the parent parks. The group of the children keeps count of them and lets the next one
 begin at the end of another (`durable.store.tables.groups`), so that the parent has no pass until all have ended, or one
@@ -14,20 +17,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from durable.core.child_rollback import POLICY
+from durable.core.child_entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
+from durable.core.child_rollback import POLICY, cancel_open, replace_undone
 from durable.core.children import ChildRequest, created_at, ids_at
 from durable.core.compatibility import unmarked, unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
-from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, PeekTaken, Save
+from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, PeekTaken, RecoverChild, Save
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID, check_id
-from durable.core.limits import NewRun, RunLimits
-from durable.core.map_entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
-from durable.core.map_recovery import recover_failed
-from durable.core.map_replacing import replace_undone
 from durable.core.map_results import MapChild, MapResult
-from durable.core.map_rollback import cancel_open
 from durable.core.records import (
     ChildRecord,
     ChildStart,
@@ -45,9 +44,41 @@ from durable.core.renames import is_same, is_same_workflow
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.summary import awaiting_group
+from durable.core.time_limits import NewRun, RunLimits
 from durable.core.transitions import started
 
-_BATCH: Final = 500  # children that one commit starts, or one query reads
+_BATCH: Final = 100  # children between two commits, which tell how many are recovered
+
+
+def recover_failed(scope: Scope, entry: EntryRecord) -> Operation:
+    """Recover the children of the map that have failed, so that the group counts them as running or waiting again."""
+    journal, group_id = scope.journal, entry.data["group"]
+    group: GroupRecord | None = yield PeekGroup(group_id)
+    again = entry.data[AGAIN]
+    if group is not None and "of" not in again:
+        again = {**again, "of": group.failed, "done": 0, "after": -1}
+        with journal.lock:  # open again before the first child goes on: it has its turn then
+            journal.change_group(GroupChange(id=group_id, is_continued=True))
+            journal.mark(entry, data={**entry.data, AGAIN: again})
+        yield SAVE
+    while group is not None:
+        found: list[Member] = yield PeekMembers(group_id, again["after"], _BATCH)
+        for member in found:
+            if member.state == RunState.FAILED:
+                scope.guard.check_may_go_on()
+                yield RecoverChild(member.run_id, again["by"])
+        if len(found) < _BATCH:
+            break
+        group = yield PeekGroup(group_id)
+        left = 0 if group is None else group.failed
+        again = {**again, "done": max(0, again["of"] - left), "after": found[-1].position}
+        journal.mark(entry, data={**entry.data, AGAIN: again})
+        yield SAVE
+    journal.mark(entry, data={name: value for name, value in entry.data.items() if name != AGAIN})
+    yield SAVE
+
+
+_START_BATCH: Final = 500  # children that one commit starts, or one query reads
 _LONGEST: Final = MAX_ID - 16  # characters of a group's id; those of its children have a number more
 _HASHED_PREFIX: Final = 150  # characters of the group's id in an id that is hashed
 _LISTED: Final = 3  # failed children that the text of an error names
@@ -125,7 +156,7 @@ def _start_all(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operati
     if group_of(entry) is None:
         yield from _choose_group(scope, entry)
     while (created := entry.data.get("created", 0)) < size:
-        numbers = range(created, min(created + _BATCH, size))
+        numbers = range(created, min(created + _START_BATCH, size))
         yield from _start(scope, entry, request, numbers)
         scope.guard.check_may_go_on()
 
@@ -210,7 +241,7 @@ def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operat
     group_id = entry.data["group"]
     after = -1
     while True:
-        found: list[Member] = yield PeekMembers(group_id, after, _BATCH, is_lost=True)
+        found: list[Member] = yield PeekMembers(group_id, after, _START_BATCH, is_lost=True)
         starts = []
         others = dict(entry.data.get("ids", {}))
         for member in found:
@@ -219,7 +250,7 @@ def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operat
             others[str(number)] = starts[-1].run.id
             after = member.position
         change = GroupChange(
-            id=group_id, starts=starts, renewed=[each.run_id for each in found], is_continued=len(found) < _BATCH
+            id=group_id, starts=starts, renewed=[each.run_id for each in found], is_continued=len(found) < _START_BATCH
         )
         data = {**entry.data, "ids": others}
         if change.is_continued:
@@ -303,9 +334,9 @@ def _wait(scope: Scope, name: str, entry: EntryRecord) -> Operation:
 def _read(group_id: str) -> Operation:
     found: list[Member] = []
     while True:
-        batch: list[Member] = yield PeekMembers(group_id, found[-1].position if found else -1, _BATCH)
+        batch: list[Member] = yield PeekMembers(group_id, found[-1].position if found else -1, _START_BATCH)
         found += batch
-        if len(batch) < _BATCH:
+        if len(batch) < _START_BATCH:
             return found
 
 

@@ -1,7 +1,12 @@
-"""The messages of a run's inbox that waits of the current pass have claimed.
+"""Messages that a pass has: those that its waits have claimed, and completable ones that its code has received.
 
 Branches query the inbox at the same time, and must not receive the same message. A claim is kept from the query that
 found the message until no query is under way that may be older than the commit which took the message out.
+
+The wait's entry records for each message whether it is completed, in which scope, and when among the run's entries (an
+ordinal). A scope's code learns of a completion when it completes the message itself, or when it has seen the end of the
+loop, join, race or block in which that happened. That is at the same point in each pass, even if the record has the
+completion before.
 """
 
 from __future__ import annotations
@@ -9,8 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from durable.core.records import Message
+from durable.core.location import is_within
+from durable.core.records import EntryRecord, Message
 
 
 class MessageClaims:
@@ -72,3 +79,80 @@ class MessageClaims:
         if not self._looks and self._committed:
             self._held -= self._committed
             self._committed.clear()
+
+
+def record_of(wait: EntryRecord, message_id: str) -> dict[str, Any]:
+    """Return the record of a received message in the wait's entry."""
+    record: dict[str, Any] = next(each for each in wait.data["received"] if each["id"] == message_id)
+    return record
+
+
+class Receipts:
+    """The receipts of one scope, and through `parent` those of the scopes around it, which branch threads share."""
+
+    __slots__ = ("_completed", "_entries", "_parent")
+
+    def __init__(self, parent: Receipts | None) -> None:
+        self._parent = parent
+        self._entries: dict[str, EntryRecord] = {}
+        self._completed: set[str] = set()
+
+    def add(self, wait: EntryRecord) -> None:
+        """Note that the code has received the messages of a wait's entry."""
+        for record in wait.data["received"]:
+            self._entries[record["id"]] = wait
+
+    def adopt(self, inner: Receipts) -> None:
+        """Take over what the code of an inner scope has received and completed."""
+        self._entries.update(inner._entries)
+        self._completed.update(inner._completed)
+
+    def complete(self, message_id: str) -> None:
+        """Note that the code has completed this message."""
+        self._completed.add(message_id)
+
+    def learn(self, location: str, but_not: str | None = None) -> None:
+        """Note that the code has seen the end of `location`, or of all in it except the iteration `but_not`, which
+        begins.
+        """
+        for receipts in self._chain():
+            for wait in receipts._waits():
+                for record in wait.data["received"]:
+                    where = record.get("completed_in")
+                    if where is None or not is_within(where, location):
+                        continue
+                    if but_not is None or not is_within(where, but_not):
+                        self._completed.add(record["id"])
+
+    def wait_for(self, message_id: str) -> EntryRecord | None:
+        """Return the entry of the wait that received the message, in this scope or one around it; None if there is
+        none.
+        """
+        return next((each._entries[message_id] for each in self._chain() if message_id in each._entries), None)
+
+    def is_completed(self, message_id: str) -> bool:
+        """Return True if the code in this scope knows that the message is completed."""
+        return any(message_id in each._completed for each in self._chain())
+
+    def completions(self) -> Iterator[tuple[str, int]]:
+        """Yield where the messages of this scope and those around it were completed, each with its ordinal."""
+        for receipts in self._chain():
+            for wait in receipts._waits():
+                for record in wait.data["received"]:
+                    if "completed_in" in record:
+                        yield record["completed_in"], record["completed_order"]
+
+    def uncompleted_messages(self) -> Iterator[tuple[EntryRecord, str]]:
+        """Yield the waits of this scope with their uncompleted messages."""
+        for message_id, wait in self._entries.items():
+            if not record_of(wait, message_id)["completed"]:
+                yield wait, message_id
+
+    def _waits(self) -> Collection[EntryRecord]:
+        return {each.location: each for each in self._entries.values()}.values()
+
+    def _chain(self) -> Iterator[Receipts]:
+        receipts: Receipts | None = self
+        while receipts is not None:
+            yield receipts
+            receipts = receipts._parent

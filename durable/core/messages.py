@@ -29,8 +29,8 @@ from durable.core.errors import (
     RunNotFoundError,
 )
 from durable.core.location import escape
+from durable.core.message_claims import record_of
 from durable.core.places import message_key
-from durable.core.receipts import record_of
 from durable.core.records import (
     ENDED,
     EntryKind,

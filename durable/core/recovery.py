@@ -12,9 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from durable.core import transitions
-from durable.core.child_entries import begun_again
+from durable.core.child_entries import begun_again, group_of, taken_out, waiting_again
 from durable.core.location import escape
-from durable.core.map_entries import group_of, taken_out, waiting_again
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
 from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED

@@ -6,12 +6,31 @@ Frozen data. Nothing here touches a journal or a store.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from durable.core.errors import ErrorInfo
-from durable.core.frozen import frozen
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+T = TypeVar("T")
+
+
+def frozen(cls: type[T]) -> type[T]:
+    """Refuse each assignment to an instance of a frozen dataclass with slots, with FrozenInstanceError.
+
+    `typing` tries to assign `__orig_class__` to what `cls[X](...)` makes, and goes on if that is an AttributeError. The
+    dataclass's own `__setattr__` raises TypeError for a name that is no field: it refers to the class without slots.
+    """
+
+    def refuse(self: T, name: str, _value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to {name!r} of {type(self).__name__}")
+
+    cls.__setattr__ = refuse  # type: ignore[assignment]  # of the class, for all of its instances
+    return cls
+
 
 if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
     from typing_extensions import TypeVar as TypeVarWithDefault

@@ -1,4 +1,6 @@
-"""The decision after a failed attempt of a step or of a rollback handler: whether and when it is tried again.
+"""The decision after a failed attempt: whether and when it is tried again, and what its function has asked for.
+
+An `asyncio.TaskGroup` and others like it raise groups, whatever is raised in their tasks.
 
 Pure functions of the options, of the attempts so far and of the error. A delay is drawn once: the caller records the
 moment, and a replay reads the record.
@@ -7,13 +9,52 @@ moment, and a replay reads the record.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from durable.core.errors import ErrorInfo
+from durable.core import clock
+from durable.core.errors import CriticalError, ErrorInfo, PayloadError, RollbackError
 from durable.core.options import StepPolicy
 from durable.core.records import RunRecord
 from durable.core.retry_later import RetryLater
+from durable.core.words import traceback_of
+
+_GRAVEST_FIRST = (PayloadError, RollbackError, CriticalError, RetryLater)
+
+
+def members_of(error: BaseException) -> Iterator[Exception]:
+    """Yield the errors of a group and of the groups in it; an error that is no group is its only member."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from members_of(each)
+    elif isinstance(error, Exception):
+        yield error
+
+
+def asked_by(error: Exception) -> Exception | None:
+    """Return the gravest of the errors in `error` that ask for something; None if none does.
+
+    Of several RetryLater it is the one with the longest wait.
+    """
+    members = list(members_of(error))
+    for kind in _GRAVEST_FIRST:
+        if found := [each for each in members if isinstance(each, kind)]:
+            return max(found, key=_wait) if kind is RetryLater else found[0]
+    return None
+
+
+def described(error: Exception, *, within: Exception) -> ErrorInfo:
+    """Describe `error`, with the traceback of the group that it was raised in, if it was."""
+    info = ErrorInfo.of(error)
+    return info if error is within else ErrorInfo(info.type, info.message, traceback_of(within))
+
+
+def _wait(asked: Exception) -> float:
+    assert isinstance(asked, RetryLater)
+    now = clock.now()
+    at = asked.at(now)
+    return -1.0 if at is None else (at - now).total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

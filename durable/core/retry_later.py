@@ -12,7 +12,7 @@ from durable.core.clock import bounded
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.errors import WorkflowError
 from durable.core.rates import rate_wanted
-from durable.core.tracebacks import kind_of, message_of
+from durable.core.words import kind_of, message_of
 
 
 class RetryLater(WorkflowError):  # what the function asks for, rather than what is wrong

@@ -1,5 +1,8 @@
 """Going back in a history: which entries are deleted, and which ones around them are reopened.
 
+`durable.core.rewind` deletes entry by entry, and notes the regions that it has deleted. A database counts what is in
+them (`durable.store.tables.surveys`). Both read the rule here.
+
 Shared by recovery and replay. Entries are replaced, never changed: the given ones stay as they were.
 """
 
@@ -7,11 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from durable.core.child_entries import dropped_with, started_anew, started_children
-from durable.core.location import escape, parent
-from durable.core.map_entries import UNDONE_FROM, UNDONE_SOME, continued, group_of, open_maps
+from durable.core.child_entries import (
+    UNDONE_FROM,
+    UNDONE_SOME,
+    continued,
+    dropped_with,
+    group_of,
+    open_maps,
+    started_anew,
+    started_children,
+)
+from durable.core.location import escape, is_within, parent
 from durable.core.records import (
     NOTHING,
     EntryKind,
@@ -24,8 +35,46 @@ from durable.core.records import (
     RunRecord,
     TagChange,
 )
-from durable.core.regions import Region
-from durable.core.tag_entries import rewound
+from durable.core.tags import rewound
+
+
+class Region(NamedTuple):
+    """The entries at `within` and below that began after the ordinal `after`, but for those at `beside` and below.
+
+    "" as `within` is the whole history, "" as `beside` nothing.
+    """
+
+    within: str
+    after: int = -1
+    beside: str = ""
+
+    def covers(self, location: str, ordinal: int) -> bool:
+        """Return True if the entry is in the region."""
+        return (
+            ordinal > self.after
+            and (not self.within or is_within(location, self.within))
+            and not (self.beside and is_within(location, self.beside))
+        )
+
+    def has_all_of(self, location: str) -> bool:
+        """Return True if every entry at the location and below is in the region, whenever it began."""
+        return self.after < 0 and not self.beside and (not self.within or is_within(location, self.within))
+
+
+def simplified(regions: Iterable[Region]) -> list[Region]:
+    """Return regions that have the same entries together, with fewer conditions; those that compare ordinals first.
+
+    What one region leaves out need not be left out where another one has all of it.
+    """
+    every = list(dict.fromkeys(regions))
+    found = [
+        region._replace(beside="")
+        if region.beside and any(each.has_all_of(region.beside) for each in every)
+        else region
+        for region in every
+    ]
+    return sorted(dict.fromkeys(found), key=lambda region: (bool(region.within), bool(region.beside)))
+
 
 FORKS = (EntryKind.JOIN, EntryKind.RACE)
 

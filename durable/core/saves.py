@@ -1,4 +1,4 @@
-"""Saves of a running step's progress: for its next attempt, and as a sign that it goes on.
+"""Saves of a running step's progress, and idempotency keys of its effects.
 
 Owns when a save is a sign, and which one is the newest. The step does not write its saves. The worker's lease manager
 writes them once a second, and so do the commit of a failed attempt and the change that gives a run up.
@@ -6,17 +6,54 @@ writes them once a second, and so do the commit of a failed attempt and the chan
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.errors import PayloadError
-from durable.core.idempotency_keys import generation
-from durable.core.records import SavedDetails
+from durable.core.records import RunRecord, SavedDetails
+from durable.core.renames import canonical, names_of
 
 if TYPE_CHECKING:
     from durable.core.journal import Journal
+
+
+def idempotency_key(run: RunRecord, location: str, purpose: str = "step") -> str:
+    """Return 32 hexadecimal digits: the same for all attempts, and another for each run, location and purpose.
+
+    A step that is executed again after a compensation or a replay gets a new key: the external system must not answer
+    with the earlier result.
+    """
+    oldest = canonical(run.workflow, location)  # a rename must not make another effect of it
+    text = f"{run.id}\0{oldest}\0{generation(run, location)}\0{purpose}"
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def generation(run: RunRecord, location: str) -> int:
+    """Return how often `location` of the run was begun again, by itself or with something around it.
+
+    Locations around it count too, because a loop's pruned iterations have left no entries that could be counted.
+    """
+    generations: Mapping[str, int] = run.generations
+    if not generations:  # the usual case
+        return 0
+    if (names := names_of(run.workflow)) is not None:
+        location = names.canonical(location)
+        found: dict[str, int] = {}
+        for each, number in generations.items():
+            oldest = names.canonical(each)
+            found[oldest] = found.get(oldest, 0) + number
+        generations = found
+    count = generations.get(location, 0) + generations.get("", 0)
+    end = location.rfind("/")
+    while end > 0:
+        count += generations.get(location[:end], 0)
+        end = location.rfind("/", 0, end)
+    return count
+
 
 MOST_BYTES: Final = 4096  # of the details, as codec text
 

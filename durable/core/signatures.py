@@ -1,15 +1,16 @@
-"""Check whether a function can be called with given arguments, without calling it.
+"""Calls with arguments: whether a function can be called with them, and a hint where it could not.
 
 Asked before each attempt of a step, so the answer for plain functions is a comparison of numbers.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable
-from functools import partial
-from types import FunctionType, MethodType
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, wraps
+from types import FunctionType, MappingProxyType, MethodType
+from typing import Any, Final, ParamSpec, TypeVar
 
 _VARARGS: Final = inspect.CO_VARARGS
 
@@ -51,3 +52,47 @@ def _fits(function: FunctionType, count: int) -> bool:
     if count < required or (count > code.co_argcount and not code.co_flags & _VARARGS):
         return False
     return code.co_kwonlyargcount == 0 or len(function.__kwdefaults__ or ()) >= code.co_kwonlyargcount
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def advised(
+    advice: str, others: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Append `advice` to the TypeError of a call whose arguments do not fit; errors raised inside the function are
+    unchanged.
+
+    `others` are keywords of other projects, with those that do the same here.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                frames = error.__traceback__
+                if frames is not None and frames.tb_next is not None:  # raised inside the function
+                    raise
+                text = str(error)
+                hint = (
+                    "" if "Did you mean" in text else _nearest(function, kwargs, others)
+                )  # Python 3.13 says it itself
+                raise TypeError(f"{text}{hint}: {advice}") from None
+
+        return call
+
+    return decorate
+
+
+def _nearest(function: Callable[..., object], given: Iterable[str], others: Mapping[str, str]) -> str:
+    """Return a question for the first keyword that the function does not have and that resembles one it has, or ""."""
+    known = inspect.signature(function).parameters
+    for name in given:
+        if name in known:
+            continue
+        if nearest := [others[name]] if name in others else difflib.get_close_matches(name, known, n=1):
+            return f'; did you mean "{nearest[0]}"?'
+    return ""

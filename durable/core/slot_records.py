@@ -1,4 +1,4 @@
-"""Slots of limits: who holds one, who waits in line. Plain data.
+"""Slots of limits: who holds one, who waits in line, and their names in code. Plain data.
 
 A limit allows so many of something at once, for each of its keys. What counts is a *slot*: a row that belongs to a run,
 held or waiting. So nothing has to be given back, nothing expires, and a dead worker's run keeps what it holds.
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
+
+from durable.core.ids import MAX_ID, check_key, check_limit
 
 #: The key in an entry's data of the limit of a step.
 LIMIT: Final = "limit"
@@ -88,3 +90,20 @@ class SlotRow:
 def limit_label(limit: str, key: str) -> str:
     """Return a limit and its key as people see them."""
     return f"{limit}/{key}" if key else limit
+
+
+def wanted(label: str) -> SlotWant:
+    """Return the slot that a step names: "gpu", or "crm/acme" for a key. Raises ValueError."""
+    limit, key = split_label(label)
+    return SlotWant(limit, key)
+
+
+def split_label(label: str) -> tuple[str, str]:
+    """Return the limit and the key that code names: "crm/acme", or "gpu" without a key. Raises ValueError."""
+    limit, slash, key = label.partition("/")
+    if slash and not key:  # an empty variable: it must not share what is allowed to all
+        raise ValueError(
+            f"{label!r} names an empty key: write {limit!r} for the limit without keys, or a key of 1 to {MAX_ID} "
+            "characters behind the slash"
+        )
+    return check_limit(limit), check_key(key) if key else ""

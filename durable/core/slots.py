@@ -1,21 +1,92 @@
-"""The operation that takes slots of limits, for a pass or for one step.
+"""The operations that take slots of limits, and that wait for a moment in a limit's rate.
+
+Owns who counts as such a run. A run with `hold="open"` keeps its slot until its own end, so nothing that it waits for
+can have the slot before. What a run holds only while a worker executes it is free as soon as the run parks.
 
 Must not decide who is next in a line: a store does, under the lock of the limit's key (`Store.acquire`).
+
+Must not compute a moment: a store does, under the lock of the limit's key (`Store.reserve`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from durable.core.control_flow import Park
-from durable.core.deadlocks import Deadlock
-from durable.core.effects import Acquire, Operation, PeekDeadlock
-from durable.core.errors import UnknownLimitError
+from durable.core.effects import Acquire, CloseLimit, Operation, PeekDeadlock, Reserve, ShortSleep
+from durable.core.errors import DeadlockError, RateUnitsError, UnknownLimitError
+from durable.core.ids import MAX_REASON
 from durable.core.journal import Journal
-from durable.core.slot_records import Admission, SlotKind, SlotWant
-from durable.core.summary import in_line
+from durable.core.rates import RateWant, Reservation
+from durable.core.retry_later import RetryLater
+from durable.core.slot_records import Admission, SlotKind, SlotRow, SlotWant
+from durable.core.summary import in_line, rated
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A run and whether it waits for the end of the one below it in its family."""
+
+    run_id: str
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """A limit all of whose slots are kept by runs of `chain`, from the topmost of them to the run that would wait.
+
+    `is_certain`: each run of the chain waits for the next one; otherwise one may end without the next.
+    """
+
+    limit: str
+    holders: tuple[str, ...]
+    chain: tuple[str, ...]
+    is_certain: bool = True
+
+    def error(self, waiter: str) -> DeadlockError:
+        """Return the error that the workflow sees. `waiter` is what would wait: "child "a"", "step "b""."""
+        held = " and ".join(f'"{each}"' for each in self.holders)
+        waits = ", ".join(
+            f'"{above}" waits for "{below}"' for above, below in zip(self.chain, self.chain[1:], strict=False)
+        )
+        return DeadlockError(
+            f"{waiter} would wait for the limit {self.limit} for ever: run {held} {'keeps' if len(self.holders) == 1 else 'keep'} "
+            f"all of it until {'its end' if len(self.holders) == 1 else 'their ends'}"
+            f'{f", and {waits}" if waits else ""}; write hold="running", or use another limit or key'
+        )
+
+
+def find(
+    family: Sequence[Ancestor], slots: Sequence[SlotRow], want: SlotWant, at_once: int, own: frozenset[SlotKind]
+) -> Deadlock | None:
+    """Return the deadlock of a run that wants a slot of a limit with so many, None if there is none.
+
+    `family` are the run and its ancestors, from the run upwards, `slots` those that they hold. `own` are the kinds of
+    the run's own slots that it keeps while it waits for this one.
+    """
+    holders: list[str] = []
+    is_certain = True
+    for place, member in enumerate(family):
+        if place:
+            is_certain = is_certain and member.waits
+        kinds = own if not place else frozenset({SlotKind.OPEN})
+        held = [
+            each
+            for each in slots
+            if each.run_id == member.run_id
+            and each.is_held
+            and (each.limit, each.key) == (want.limit, want.key)
+            and each.kind in kinds
+        ]
+        holders += [member.run_id] * bool(held)
+        if at_once and len(holders) >= at_once:
+            chain = tuple(each.run_id for each in family[place::-1])
+            return Deadlock(want.label, tuple(reversed(holders)), chain, is_certain)
+    return None
+
 
 #: How often a run in a line looks again whether its ancestors, who hold the limit, wait for it.
 _LOOK_EVERY: Final = timedelta(minutes=1)
@@ -66,3 +137,27 @@ def _checked(journal: Journal, location: str, line: Admission) -> Operation:
     if found.is_certain:
         raise found.error(f'step "{location}"' if location else f'run "{journal.run.id}"')
     return journal.environment.now() + _LOOK_EVERY
+
+
+def reserved(journal: Journal, location: str, want: RateWant, *, may_begin: bool = True) -> Operation:
+    """Wait for the attempt's moment; return it. Raises Park if that is not soon.
+
+    Without `may_begin`, the attempt takes something else before it begins, and asks again then.
+    """
+    try:
+        answer: Reservation = yield Reserve(location, want, may_begin)
+    except (UnknownLimitError, RateUnitsError) as error:  # a mistake, which another worker's code may not make
+        journal.stop(error)
+    if not answer.begins:
+        raise Park(answer.at, doing=[rated(want.label, answer.before)])
+    remaining = (answer.at - journal.environment.now()).total_seconds()
+    if remaining > 0:
+        yield ShortSleep(remaining)
+    return answer.at
+
+
+def closed(asked: RetryLater, retry_at: datetime | None, now: datetime) -> Operation:
+    """Close the limit that an attempt has named, until the moment that it gave, or that of its next attempt."""
+    until = asked.at(now) or retry_at
+    if asked.closes is not None and until is not None and until > now:
+        yield CloseLimit(asked.closes, until, str(asked)[:MAX_REASON])

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Final
 
-from durable.core.asked import asked_by, described, members_of
 from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import (
@@ -27,19 +26,18 @@ from durable.core.errors import (
 )
 from durable.core.journal import Event
 from durable.core.options import StepPolicy, handler_name
-from durable.core.rate_waits import closed, reserved
 from durable.core.rates import RATE, RateWant
 from durable.core.records import AttemptRecord, EntryKind, EntryRecord, EntryStatus
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
-from durable.core.retries import FailedAttempt, retry_of
+from durable.core.retries import FailedAttempt, asked_by, described, members_of, retry_of
 from durable.core.retry_later import RetryLater
 from durable.core.saves import StepProgress
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
 from durable.core.slot_records import LIMIT, SlotWant
-from durable.core.slots import acquired
+from durable.core.slots import acquired, closed, reserved
 from durable.core.summary import backing_off
-from durable.core.tracebacks import message_of
+from durable.core.words import message_of
 
 STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")

@@ -83,8 +83,8 @@ from datetime import datetime
 from typing import Final
 
 from durable.core.errors import ErrorInfo, InvalidTransitionError
-from durable.core.fences import raised
 from durable.core.records import ENDED, MovedPatch, Request, RunPatch, RunRecord, RunState
+from durable.core.witnesses import raised
 
 __all__ = [
     "NEVER_WRITTEN",
@@ -419,7 +419,7 @@ def sent_to(run: RunRecord, *, count: int, awaited_since: datetime | None, is_no
 def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str, drawn: int | None = None) -> RunPatch:
     """A claim by a worker. The run stays due, so that another worker finds it when the lease expires.
 
-    `drawn` is the random part of the fence, where it was drawn for several runs (`durable.core.fences`).
+    `drawn` is the random part of the fence, where it was drawn for several runs (`durable.core.witnesses`).
     """
     return {
         "state": _led(run, "claimed"),

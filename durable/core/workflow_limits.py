@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from durable.core.advice import advised
 from durable.core.ids import check_key, check_limit
 from durable.core.rates import Rate, RateWant, rate_of
+from durable.core.signatures import advised
 from durable.core.slot_records import SlotKind, SlotWant
 
 _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)

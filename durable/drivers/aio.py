@@ -42,7 +42,7 @@ from durable.core.effects import (
     UndoChild,
 )
 from durable.core.scope import Scope
-from durable.core.tracebacks import is_readable, kind_of
+from durable.core.words import is_readable, kind_of
 from durable.drivers import loop_threads
 from durable.drivers.host import Host, body_failure, call_atomically, call_unawaited, refuse_lazy_body, within_timeout
 from durable.drivers.threads import (

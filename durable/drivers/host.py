@@ -26,7 +26,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 from durable.core.control_flow import ControlFlow
 from durable.core.current import running_step, timed_step
-from durable.core.deadlocks import Deadlock
 from durable.core.effects import (
     Acquire,
     Body,
@@ -52,7 +51,8 @@ from durable.core.rates import Reservation
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.core.slot_records import Admission
-from durable.core.tracebacks import is_readable, kind_of
+from durable.core.slots import Deadlock
+from durable.core.words import is_readable, kind_of
 from durable.drivers import loop_threads
 from durable.drivers.threads import ThreadDelegate
 from durable.drivers.timeouts import HeartbeatTimer, InterruptibleTask, TimedOut, arose_from, call_with_timeout

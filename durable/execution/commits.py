@@ -39,13 +39,12 @@ from django.db.transaction import TransactionManagementError
 
 from durable import declared_limits
 from durable.conf import conf
-from durable.core import child_keys, child_rollback, clock
+from durable.core import child_rollback, children, clock
 from durable.core.control_flow import CommitsLost, ControlFlow, LeaseLost, PassAborted
 from durable.core.effects import Acquire, Call, CloseLimit, RecoverChild, Reserve, Save, Supersede, UndoChild
 from durable.core.errors import KeyConflictError, RateUnitsError, RunNotFoundError, UnknownLimitError
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
-from durable.core.limits import NewRun
 from durable.core.places import Place, of_message, of_start
 from durable.core.rates import LimitClosing, Reservation
 from durable.core.records import (
@@ -63,6 +62,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.core.slot_records import Admission
+from durable.core.time_limits import NewRun
 from durable.core.transitions import started
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
@@ -401,7 +401,7 @@ class CommitSession:
             holder = self._store.key_holder(effect.workflow, effect.key)
             if holder is None or holder.id != owner.id:
                 return nothing
-            change = child_keys.change_of(owner, effect.reason, now)
+            change = children.change_of(owner, effect.reason, now)
             if change is None:
                 is_free = False
                 return nothing

@@ -15,7 +15,6 @@ from django.db import connections
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.control_flow import Evicted
-from durable.core.deadlocks import Deadlock
 from durable.core.effects import (
     Acquire,
     Call,
@@ -41,6 +40,7 @@ from durable.core.rates import Reservation
 from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
 from durable.core.slot_records import Admission
+from durable.core.slots import Deadlock
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commits import CommitSession
 from durable.execution.connections import (

@@ -12,9 +12,8 @@ from typing import TypeVar
 
 from durable import declared_limits
 from durable.conf import conf
-from durable.core.child_entries import waits_for
+from durable.core.child_entries import open_group, waits_for
 from durable.core.control_flow import PassAborted
-from durable.core.deadlocks import Ancestor, Deadlock, find
 from durable.core.effects import (
     KeyOwner,
     PeekChild,
@@ -26,11 +25,11 @@ from durable.core.effects import (
     PeekRun,
     PeekTaken,
 )
-from durable.core.fences import is_of_first_claim
-from durable.core.limits import History
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
-from durable.core.map_entries import open_group
 from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
+from durable.core.slots import Ancestor, Deadlock, find
+from durable.core.time_limits import History
+from durable.core.witnesses import is_of_first_claim
 from durable.drivers.threads import ThreadDelegate
 from durable.store import Store, sessions
 from durable.store.base import ChildRefused

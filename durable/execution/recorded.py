@@ -12,8 +12,8 @@ from typing import Any, NoReturn, cast
 from durable.core.control_flow import ControlFlow
 from durable.core.divergences import OperationAt
 from durable.core.journal import Event, Journal, Node
-from durable.core.limits import History
 from durable.core.records import EntryKind, EntryRecord, Request, RunRecord
+from durable.core.time_limits import History
 from durable.drivers.host import Host
 from durable.execution.environment import Eviction
 from durable.execution.host import PassHost

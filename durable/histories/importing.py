@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from durable import runtime
 from durable.core.entry_shapes import check_shape
-from durable.core.history_copy import moved_entry, moved_message
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
+from durable.core.replay import moved_entry, moved_message
 from durable.histories.reading import StoredHistory
 from durable.histories.records import ENTRY, MESSAGE, RUN
 from durable.histories.values import PLAIN, Values

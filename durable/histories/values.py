@@ -22,12 +22,11 @@ from durable.codec import JsonCodec
 from durable.codec.classes import is_named_tuple_type, is_pydantic_type
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
-from durable.core.history_copy import moved_entry, moved_message
 from durable.core.location import unescape
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
-from durable.core.tag_entries import with_new_values
-from durable.core.tags import MAX_VALUE
+from durable.core.replay import moved_entry, moved_message
+from durable.core.tags import MAX_VALUE, with_new_values
 from durable.inspection import redacted
 from durable.inspection.payloads import to_plain
 

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from durable.conf import conf
-from durable.core.bulk_runs import is_stopped
+from durable.core.own_runs import is_stopped
 from durable.core.records import ENDED, Request, RunState
 from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible

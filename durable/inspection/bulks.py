@@ -17,10 +17,10 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from durable import runtime
 from durable.conf import conf
-from durable.core.bulk_runs import BULK, is_stopped, replays_prefix
+from durable.core.own_runs import BULK, is_stopped, replays_prefix
 from durable.core.places import Place
 from durable.core.records import RunState
-from durable.core.replay_log import LOGGED, logged_number
+from durable.core.replay import LOGGED, logged_number
 from durable.core.tally import Tally
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.explanation import capitalized

@@ -22,7 +22,7 @@ from durable.core.messages import MISFIT, NOT_ACCEPTED, REFUSED
 from durable.core.places import Place, of_arguments, of_branch, of_message
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.steps import UNCOUNTED
-from durable.core.tag_entries import PRUNED
+from durable.core.tags import PRUNED
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
 from durable.inspection.humanize import moment
 from durable.inspection.notes import given_note, wait_note

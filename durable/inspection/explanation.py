@@ -12,9 +12,9 @@ from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core import location as locations
-from durable.core.bulk_runs import is_stopped
+from durable.core.child_entries import UNDONE_FROM
 from durable.core.location import awaited_children
-from durable.core.map_entries import UNDONE_FROM
+from durable.core.own_runs import is_stopped
 from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, RunState
 from durable.core.renames import names_of_queue
 from durable.core.slot_records import SlotKind, limit_label

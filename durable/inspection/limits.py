@@ -20,9 +20,19 @@ from django.db.models.functions import Cast, Concat
 
 from durable.conf import conf
 from durable.core import registry
-from durable.core.gcra import Cell, Want, begin_anew, reserve
-from durable.core.rate_counts import BUCKETS, counts_of
-from durable.core.rates import LimitClosing, Rate, RefusedStart, from_nanoseconds, nanoseconds
+from durable.core.rates import (
+    BUCKETS,
+    Cell,
+    LimitClosing,
+    Rate,
+    RefusedStart,
+    Want,
+    begin_anew,
+    counts_of,
+    from_nanoseconds,
+    nanoseconds,
+    reserve,
+)
 from durable.core.records import RunState
 from durable.core.slot_records import SlotKind, limit_label
 from durable.inspection.counting import (

@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.core.map_entries import AGAIN
+from durable.core.child_entries import AGAIN
 from durable.core.records import EntryStatus
 from durable.inspection.humanize import thousands
 from durable.inspection.wording import source_in_words

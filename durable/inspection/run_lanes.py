@@ -17,8 +17,8 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.lookups import Exact, IsNull
 
 from durable.conf import conf
-from durable.core.bulk_runs import INTERNAL
 from durable.core.location import ANY_QUEUE, escape
+from durable.core.own_runs import INTERNAL
 from durable.core.records import ENDED, RunState
 from durable.core.summary import SummaryKind
 from durable.inspection.counting import Count, Key, OfEach, moment_of, sample_rows

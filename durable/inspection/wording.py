@@ -21,8 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import InvalidTransitionError, ReplayRefusedError, StaleRunError
 from durable.core.location import display_location as location_in_words
-from durable.core.printable import safe
-from durable.core.words import Sentence, Words
+from durable.core.words import Sentence, Words, safe
 from durable.inspection.database import StatementTimeoutError
 from durable.inspection.humanize import thousands
 

@@ -26,8 +26,8 @@ from django.utils.translation import gettext_lazy
 
 from durable.conf import conf
 from durable.core import registry
-from durable.core.bulk_runs import BULK
 from durable.core.causes import numberless, place_of
+from durable.core.own_runs import BULK
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.renames import names_of_workflow

@@ -152,10 +152,10 @@ class RateLimit(Row):
 class RateKey(Row):
     """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
 
-    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.gcra`).
+    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.rates`).
     Nothing begins before `closed_until`; the row of the key "" closes all keys. `refused` counts the starts that found
     no room; the other columns about them are of the last one. `recent` has the units of the last minute
-    (`durable.core.rate_counts`).
+    (`durable.core.rates`).
     """
 
     limit = NameField[str, str](max_length=MAX_ID)

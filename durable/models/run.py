@@ -18,10 +18,10 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.core import clock
 from durable.core.errors import ErrorInfo
-from durable.core.fences import FIRST
 from durable.core.records import ENDED, Request, RunState
 from durable.core.tags import TagValue
 from durable.core.transitions import TRANSITIONS
+from durable.core.witnesses import FIRST
 from durable.models.rows import (
     ErrorField,
     JSONTextField,

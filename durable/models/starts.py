@@ -20,10 +20,10 @@ from django.db import models
 from django.db.models import Q
 
 from durable.core.ids import MAX_ID
-from durable.core.limits import RunLimits
 from durable.core.ranks import Ranking, ShareTag
 from durable.core.records import Hold as HoldRecord
 from durable.core.records import HoldKind
+from durable.core.time_limits import RunLimits
 from durable.models.rows import MomentField, NameField, Row, SafeTextField, SummaryField, TagValueField, choices
 from durable.models.run import Run
 
@@ -83,7 +83,7 @@ class Share(Row):
 
 
 class RunLimit(Row):
-    """The limits of one run (`durable.core.limits.RunLimits`); lengths of time are in seconds."""
+    """The limits of one run (`durable.core.time_limits.RunLimits`); lengths of time are in seconds."""
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="limit")
     deadline = MomentField(null=True, blank=True)

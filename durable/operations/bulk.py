@@ -20,9 +20,9 @@ from django.contrib.auth import get_user_model
 
 from durable import runtime
 from durable.core import registry
-from durable.core.bulk_runs import BULK, replays_prefix
 from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
+from durable.core.own_runs import BULK, replays_prefix
 from durable.operations import audit
 from durable.operations.async_calls import run_sync
 from durable.operations.audit import Actor, Outcome, acting_as

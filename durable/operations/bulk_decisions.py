@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from durable import runtime
-from durable.core.bulk_runs import BULK, CANARY, DECISION, is_stopped
 from durable.core.errors import BulkNotStoppedError
 from durable.core.ids import new_id
+from durable.core.own_runs import BULK, CANARY, DECISION, is_stopped
 from durable.core.places import Place, of_message
 from durable.core.records import OutgoingMessage, RunRecord
 from durable.operations.async_calls import run_sync

@@ -13,10 +13,10 @@ from django.db import connections
 
 from durable import runtime, signals
 from durable.conf import conf
-from durable.core.bulk_runs import BULK
 from durable.core.current import is_in_step, running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
+from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.instrumentation import observers
 from durable.operations.async_calls import run_sync

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from durable.core import registry
 from durable.core.location import unescape
-from durable.core.moved_names import other_names
 from durable.core.options import handler_name
+from durable.core.recorded_names import other_names
 from durable.core.records import EntryKind, EntryRecord
 
 _MOST: Final = 200  # modules that are read

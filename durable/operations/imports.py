@@ -15,10 +15,10 @@ from durable import runtime
 from durable.conf import conf
 from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue
-from durable.core.limits import NewRun
 from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState, TagChange
 from durable.core.summary import Summary, SummaryKind
-from durable.core.tag_entries import check_data
+from durable.core.tags import check_data
+from durable.core.time_limits import NewRun
 from durable.models import Entry, EntryMetadata, OperatorAction, QueueMessage, Run
 from durable.models.rows import NameField
 from durable.operations.audit import Outcome

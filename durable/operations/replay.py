@@ -13,8 +13,7 @@ from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConfl
 from durable.core.ids import new_id
 from durable.core.places import Place
 from durable.core.records import EntryKind, EntryRecord, RunChange, RunRecord, RunState, TagChange
-from durable.core.replay import Replay
-from durable.core.replay_log import number_in_log
+from durable.core.replay import Replay, number_in_log
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record

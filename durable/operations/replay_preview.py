@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from durable import runtime
-from durable.core.child_entries import divided, unread_children
+from durable.core.child_entries import divided, group_of, open_maps, unread_children
 from durable.core.errors import EntryNotFoundError
 from durable.core.location import parent
-from durable.core.map_entries import group_of, open_maps
 from durable.core.records import ENDED, EntryRecord, Message, RunRecord, RunState
 from durable.core.replay import Replay, nearest
 from durable.operations.queries import record

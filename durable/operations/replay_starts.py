@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from durable.core.child_entries import divided
+from durable.core.child_entries import divided, started_number
 from durable.core.location import is_within, listed
-from durable.core.map_entries import started_number
 from durable.core.replay import Replay
 from durable.core.words import Sentence, gettext_noop
 from durable.store.base import Store

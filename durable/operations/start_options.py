@@ -15,8 +15,7 @@ from django.conf import settings
 from durable.conf import conf
 from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
 from durable.core.ids import check_key
-from durable.core.priorities import check_share, check_weight, head_start, ranking_of
-from durable.core.ranks import Ranking
+from durable.core.ranks import Ranking, check_share, check_weight, head_start, ranking_of
 from durable.core.rates import rate_wanted
 from durable.core.records import WhenParentEnds
 from durable.core.tags import check_tags

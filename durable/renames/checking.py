@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from durable.core.aliases import Alias, Aliases, AliasKind
 from durable.core.location import parent, unescape
 from durable.core.records import EntryKind
-from durable.core.renames import Names, Rename
+from durable.core.renames import Alias, Aliases, AliasKind, Names, Rename
 from durable.models import Entry, RenamedName, RenamedStep
 from durable.renames.places import Renaming
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from django.db import connections
 from django.db.migrations.migration import Migration
 
-from durable.core.moved_names import Move
+from durable.core.recorded_names import Move
 
 
 def expected_moves(alias: str, pending: Iterable[Migration]) -> list[Move]:

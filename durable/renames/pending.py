@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from django.db import connections
 from django.db.migrations.migration import Migration
 
-from durable.core.aliases import Alias, Aliases, AliasKind
-from durable.core.renames import Rename
+from durable.core.renames import Alias, Aliases, AliasKind, Rename
 from durable.renames.operations import renames_of
 
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from django.db import transaction
 
 from durable.core import clock
-from durable.core.aliases import Alias, AliasKind
 from durable.core.records import ENDED, RunState
+from durable.core.renames import Alias, AliasKind
 from durable.models import Lane, Run, Schedule, Share
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from django.db.models import F
 
-from durable.core.aliases import Alias, AliasKind
+from durable.core.renames import Alias, AliasKind
 from durable.models import Hold, RenamedName, SavedView, Schedule
 
 

@@ -15,11 +15,10 @@ from django.db.models import Count, F, Model, Q
 
 from durable import runtime
 from durable.core import clock
-from durable.core.aliases import AliasKind
 from durable.core.errors import PayloadError
 from durable.core.places import Place
 from durable.core.records import EntryKind, EntryStatus
-from durable.core.renames import Rename
+from durable.core.renames import AliasKind, Rename
 from durable.models import (
     Activity,
     Attempt,

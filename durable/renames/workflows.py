@@ -15,8 +15,8 @@ from django.db import connections, transaction
 from django.db.models import F
 
 from durable.core import clock
-from durable.core.aliases import Alias, AliasKind
 from durable.core.records import RunState
+from durable.core.renames import Alias, AliasKind
 from durable.models import (
     Failure,
     HeldStart,

@@ -10,12 +10,10 @@ from django.db import Error
 
 from durable import guard, runtime
 from durable.conf import conf
-from durable.core.aliases import Alias
 from durable.core.errors import ErrorInfo
-from durable.core.moved_names import Move
-from durable.core.moved_names import in_force as moves_in_force
-from durable.core.recorded_names import importing_nothing
-from durable.core.renames import Rename, in_force
+from durable.core.recorded_names import Move, importing_nothing
+from durable.core.recorded_names import in_force as moves_in_force
+from durable.core.renames import Alias, Rename, in_force
 from durable.renames.classes_pending import expected_moves, moves_of
 from durable.renames.pending import expected_renames, renames_of_migrations
 from durable.renames.project import all_migrations, pending_migrations

@@ -12,8 +12,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import escape, join
 from durable.core.recorded_names import resolve_used
 from durable.core.records import EntryRecord, EntryStatus
-from durable.core.replay_logger import SILENT
-from durable.core.scope import Scope
+from durable.core.scope import SILENT, Scope
 from durable.execution.recorded import RecordedHost, RefusingJournal
 
 T = TypeVar("T")

@@ -27,8 +27,6 @@ from durable.core.current import running_workflow
 from durable.core.divergences import Divergence, DivergenceKind, OperationAt
 from durable.core.effects import Operation
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OutsideStepError, PayloadError
-from durable.core.fences import raised
-from durable.core.limits import History
 from durable.core.location import escape, join
 from durable.core.mistakes import is_mistake
 from durable.core.places import Place
@@ -36,8 +34,10 @@ from durable.core.recorded_names import resolve_used
 from durable.core.records import ENDED, EntryKind, EntryRecord, Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.scope import Scope
+from durable.core.simple_operations import get_version
 from durable.core.steps import step, try_step
-from durable.core.versions import get_version
+from durable.core.time_limits import History
+from durable.core.witnesses import raised
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 from durable.mistakes import mistakes_of

@@ -8,9 +8,9 @@ from typing import Final
 from durable.codec import Codec
 from durable.codec.binding import binding, decode_at
 from durable.core.errors import PayloadError
-from durable.core.history_copy import moved_entry
 from durable.core.places import Place
 from durable.core.records import EntryRecord, RunRecord, RunState
+from durable.core.replay import moved_entry
 
 _MOST_KNOWN: Final = 10_000
 _LONGEST_KNOWN: Final = 500  # characters of a text that is remembered

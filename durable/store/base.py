@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from durable.core.limits import History, RunLimits
 from durable.core.ranks import Ranking
 from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
 from durable.core.records import (
@@ -38,6 +37,7 @@ from durable.core.records import (
     TagChange,
 )
 from durable.core.slot_records import Admission, SlotRow, SlotWant
+from durable.core.time_limits import History, RunLimits
 from durable.store.surveys import Surveyor
 
 #: A point in the order of due runs: `wake_at` and id.

@@ -18,7 +18,6 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
-from durable.core.limits import History, RunLimits, key_of
 from durable.core.ranks import Ranking
 from durable.core.records import (
     ENDED,
@@ -48,6 +47,7 @@ from durable.core.records import (
 from durable.core.records import Hold as HoldRecord
 from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.summary import Summary, SummaryKind
+from durable.core.time_limits import History, RunLimits, key_of
 from durable.core.transitions import moved, paused_at_once, resumed
 from durable.models import (
     Attempt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from durable.core.limits import History
+from durable.core.time_limits import History
 from durable.store.base import Store
 
 

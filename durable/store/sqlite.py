@@ -16,9 +16,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, Exists, F, Min, OuterRef, Sum, TextField, Value
 from django.db.models.functions import Cast, Coalesce, Length
 
-from durable.core import fences
+from durable.core import witnesses
 from durable.core.control_flow import CommitsLost, LeaseLost
-from durable.core.limits import History, NewRun, RunLimits
 from durable.core.records import (
     ENDED,
     Activity,
@@ -39,6 +38,7 @@ from durable.core.records import (
     Witness,
 )
 from durable.core.slot_records import Admission, SlotWant
+from durable.core.time_limits import History, NewRun, RunLimits
 from durable.core.transitions import paused_at_once
 from durable.core.witnesses import columns_of
 from durable.models import (
@@ -352,7 +352,7 @@ class SQLiteStore(DatabaseStore):
 
     def _claimed(self, runs: Sequence[RunRecord], now: datetime, lease_until: datetime, worker: str) -> list[RunRecord]:
         """Claim these runs; return them as claimed."""
-        drawn = fences.draw()
+        drawn = witnesses.draw()
         self._runs.with_ids([run.id for run in runs]).claim(
             now=now, lease_until=lease_until, worker=worker, drawn=drawn
         )

@@ -27,8 +27,8 @@ from durable.admin.visible_text import with_visible_text
 from durable.admin.zone import viewers_zone
 from durable.conf import conf
 from durable.core.ids import new_id
-from durable.core.printable import safe
 from durable.core.records import ENDED, RunState
+from durable.core.words import safe
 from durable.inspection import StatementTimeoutError, humanize, is_diverging, is_undone, reading, state_word
 from durable.inspection.wording import (
     display_location,

@@ -24,9 +24,9 @@ from durable.core.current import running_workflow
 from durable.core.duration import Duration, check_moment, parse_duration
 from durable.core.effects import Call, Operation
 from durable.core.errors import ErrorInfo
-from durable.core.limits import History
 from durable.core.records import ENDED, ActionRecord, RunRecord, RunState
 from durable.core.scope import Scope
+from durable.core.time_limits import History
 from durable.definitions import Workflow
 from durable.drivers import loop_threads
 from durable.execution.environment import Eviction

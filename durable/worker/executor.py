@@ -32,8 +32,8 @@ from django.db import Error
 from durable.conf import conf
 from durable.core import clock
 from durable.core.control_flow import CommitsLost, LeaseLost, PassAborted
-from durable.core.limits import History
 from durable.core.records import ActionRecord, RunRecord
+from durable.core.time_limits import History
 from durable.core.witnesses import LOST_COMMITS
 from durable.execution.connections import (
     SESSION_TROUBLE,

@@ -15,8 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, workflow
-from durable.core.rate_counts import counted
-from durable.core.rates import nanoseconds
+from durable.core.rates import counted, nanoseconds
 from durable.models import OperatorAction, RateKey
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url

@@ -25,8 +25,8 @@ from durable import operations
 from durable.admin import sight
 from durable.admin.run_admin import RunAdmin
 from durable.admin.run_parts import PART_NAMES
-from durable.core.bulk_runs import BULK
 from durable.core.control_flow import Park
+from durable.core.own_runs import BULK
 from durable.core.slot_records import Admission
 from durable.core.summary import in_line, waiting
 from durable.models import Cause, Child, Failure, Hold, OperatorAction, Run, SavedView, Slot

@@ -15,7 +15,7 @@ from django.utils.translation import override
 
 from durable import Context, Continue, get_run, workflow
 from durable.core import registry
-from durable.core.bulk_runs import BULK
+from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
 from durable.inspection import find_hold
 from durable.inspection.activities import FOLDED_FROM

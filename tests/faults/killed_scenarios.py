@@ -23,7 +23,7 @@ from durable import (
     runtime,
     workflow,
 )
-from durable.core import map_recovery
+from durable.core import maps
 from durable.models import Cascade, Child, Entry, GroupTally, Run, RunKey, RunTag, Turn
 from durable.store import families
 from project.shop.models import Mail
@@ -166,7 +166,7 @@ def tagged_family() -> None:
 
 def _driven(drive: Callable[[], None]) -> Callable[[], None]:
     def driven() -> None:
-        map_recovery._BATCH = families._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
+        maps._BATCH = families._AT_ONCE = 2  # type: ignore[misc]  # so that a few children make several batches
         with in_force():
             drive()
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from durable import Context, get_run, workflow
 from durable.conf import conf
 from durable.core.current import current_step
-from durable.core.fences import is_of_first_claim
+from durable.core.witnesses import is_of_first_claim
 from durable.execution.passes import execute_pass
 from durable.models import Activity, Run
 from durable.store import Store, store_for

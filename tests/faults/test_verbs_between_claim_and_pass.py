@@ -24,8 +24,8 @@ from django.utils import timezone
 from durable import Context, Handle, workflow
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError, InvalidTransitionError, ReplayRefusedError
-from durable.core.limits import History
 from durable.core.records import RunRecord
+from durable.core.time_limits import History
 from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import OperatorAction, Run

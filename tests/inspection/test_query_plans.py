@@ -21,7 +21,7 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.paging import cursor_of
 from durable.api.stream.changes import Follower
-from durable.core.regions import Region
+from durable.core.rewind import Region
 from durable.inspection import (
     causes,
     find_names,

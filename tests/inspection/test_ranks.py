@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable.core.limits import NewRun
 from durable.core.ranks import Ranking
+from durable.core.time_limits import NewRun
 from durable.inspection import rank_note, rank_words, share_words
 from durable.models import Run
 from durable.operations import holds

@@ -12,8 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, get_run, runtime, workflow
-from durable.core.rate_counts import counted
-from durable.core.rates import nanoseconds
+from durable.core.rates import counted, nanoseconds
 from durable.inspection import explain
 from durable.inspection.limits import (
     count_rates,

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from durable import AsyncContext, Context, workflow
-from durable.core.fences import is_of_first_claim
+from durable.core.witnesses import is_of_first_claim
 from durable.instrumentation import observers, tracing
 from durable.instrumentation.tracing import Tracing, run_context
 from durable.testing import Harness

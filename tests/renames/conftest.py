@@ -12,7 +12,7 @@ from django.db.migrations.state import ProjectState
 from django.utils import timezone
 
 from durable import runtime
-from durable.core import moved_names
+from durable.core import recorded_names
 from durable.core.renames import put_in_force
 from durable.models import Entry, EntryMetadata, Run
 from tests.replay_check.conftest import Deploys, deploys
@@ -26,7 +26,7 @@ def no_names_left() -> Iterator[None]:
     """What a test puts in force is not in force in the next."""
     yield
     put_in_force(())
-    moved_names.put_in_force(())
+    recorded_names.put_in_force(())
 
 
 def apply(operation: Operation, *, is_known: bool = True) -> None:

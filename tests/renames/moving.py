@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from durable.core import moved_names
+from durable.core import recorded_names
 from durable.models.renames import recorded_moves
 
 PACKAGE = "moving_shop"
@@ -87,4 +87,4 @@ def unapply(operation: Operation) -> None:
 
 def learn() -> None:
     """Have this process know what the database has."""
-    moved_names.put_in_force(recorded_moves(connection.alias))
+    recorded_names.put_in_force(recorded_moves(connection.alias))

@@ -19,10 +19,9 @@ from django.utils import timezone
 
 from durable import Context, CriticalError
 from durable.codec import JsonCodec
-from durable.core import moved_names
+from durable.core import recorded_names
 from durable.core.errors import PayloadError
-from durable.core.moved_names import Move, Moves, recorded_name
-from durable.core.recorded_names import resolve_name
+from durable.core.recorded_names import Move, Moves, recorded_name, resolve_name
 from durable.crypto import FernetCodec
 from durable.migrations import MoveClass, MoveHandler
 from durable.models import Entry, MovedName, Run
@@ -63,7 +62,7 @@ def values(at: ModuleType) -> list[Any]:
 
 
 def put_in_force(*moves: MoveClass | MoveHandler) -> None:
-    moved_names.put_in_force([each.move for each in moves])
+    recorded_names.put_in_force([each.move for each in moves])
 
 
 @pytest.mark.parametrize("number", range(11))
@@ -445,7 +444,7 @@ def test_names_are_as_records_have_them() -> None:
 
 
 def test_a_hostile_row_leads_to_nothing_that_a_record_may_not_name() -> None:
-    moved_names.put_in_force(
+    recorded_names.put_in_force(
         [Move("moving_shop.models:Order", "antigravity:Fly"), Move("a:B", "not a name"), Move("", "")]
     )
     with modules(models=""), pytest.raises(PayloadError, match="moved, renamed or removed"):

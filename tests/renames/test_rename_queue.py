@@ -12,12 +12,11 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable import Schedule, every
-from durable.core.aliases import AliasKind
 from durable.core.errors import BulkCountError, HoldError
-from durable.core.limits import NewRun
 from durable.core.ranks import Ranking
 from durable.core.records import HoldKind
-from durable.core.renames import names_of_queue, put_queues_in_force
+from durable.core.renames import AliasKind, names_of_queue, put_queues_in_force
+from durable.core.time_limits import NewRun
 from durable.inspection.explain_states import explain
 from durable.inspection.runs import RunCriteria, RunOrder, list_runs
 from durable.inspection.selection import Filtered

@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 from durable.core.errors import ErrorInfo
-from durable.core.limits import NewRun
 from durable.core.records import (
     AttemptRecord,
     Batch,
@@ -23,6 +22,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
 )
+from durable.core.time_limits import NewRun
 from durable.store import Store
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 from django.db import connections, transaction
 
 from durable.core.control_flow import LeaseLost
-from durable.core.limits import NewRun
 from durable.core.records import Batch, ChildRecord, ChildStart, RunChange, RunRecord, RunState
+from durable.core.time_limits import NewRun
 from durable.store import Store
 from durable.store.base import ChildIdTaken, ChildKeyTaken
 from durable.store.postgres import PostgresStore

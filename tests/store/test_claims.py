@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from durable.core.fences import is_of_first_claim
 from durable.core.records import Request, RunRecord, RunState
+from durable.core.witnesses import is_of_first_claim
 from durable.store import Store
 from tests.store.making import LEASE, NOW, a_run, at, finished, park, started, the
 

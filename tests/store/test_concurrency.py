@@ -15,8 +15,8 @@ from django.db import connections
 
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RunNotFoundError
-from durable.core.fences import is_of_first_claim
 from durable.core.records import Activity, Batch, Hold, HoldKind, RunChange, RunRecord
+from durable.core.witnesses import is_of_first_claim
 from durable.models import Activity as ActivityRow
 from durable.store import Store
 from durable.store.postgres import PostgresStore

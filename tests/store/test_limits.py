@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from durable.core.limits import NewRun, RunLimits
 from durable.core.records import RunChange
+from durable.core.time_limits import NewRun, RunLimits
 from durable.store import Store
 from tests.store.making import NOW, a_run, an_entry, commit, started
 

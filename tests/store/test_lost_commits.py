@@ -15,7 +15,6 @@ import pytest
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import ErrorInfo
-from durable.core.fences import FIRST, is_of_first_claim
 from durable.core.location import escape
 from durable.core.ranks import Ranking
 from durable.core.rates import Rate, RateWant
@@ -31,6 +30,7 @@ from durable.core.records import (
 )
 from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.transitions import fence_raised
+from durable.core.witnesses import FIRST, is_of_first_claim
 from durable.models import Entry, EntryMetadata, Run
 from durable.store import Store
 from durable.store.memory import MemoryStore

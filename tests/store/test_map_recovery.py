@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, CriticalError, inspection, runtime, workflow
-from durable.core import map_recovery
+from durable.core import maps
 from durable.core.control_flow import PassAborted
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
@@ -104,7 +104,7 @@ def in_states(run: Any) -> Counter[str]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of two and three children, so that nine make several."""
     monkeypatch.setattr(families, "_AT_ONCE", 3)
-    monkeypatch.setattr(map_recovery, "_BATCH", 2)
+    monkeypatch.setattr(maps, "_BATCH", 2)
 
 
 @both

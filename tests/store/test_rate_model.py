@@ -11,9 +11,8 @@ from itertools import count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from durable.core import gcra
-from durable.core.gcra import Cell, Want
-from durable.core.rates import LimitClosing, Rate, RateWant, nanoseconds
+from durable.core import rates as gcra
+from durable.core.rates import Cell, LimitClosing, Rate, RateWant, Want, nanoseconds
 from durable.store import Store
 from durable.store.database import DatabaseStore
 from durable.store.memory import MemoryStore

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from durable.core.gcra import END, LONGEST
-from durable.core.rate_counts import BUCKETS, SECONDS
+from durable.core.rates import BUCKETS, END, LONGEST, SECONDS
 from durable.core.records import (
     ENDED,
     EntryKind,

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from durable.core import transitions
 from durable.core.errors import ErrorInfo
-from durable.core.fences import FIRST
 from durable.core.records import ENDED, Request, RunPatch, RunRecord, RunState
+from durable.core.witnesses import FIRST
 
 NOW: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 

@@ -20,7 +20,7 @@ from durable.conf import conf
 from durable.core import clock
 from durable.core.causes import failed_at
 from durable.core.current import timed_step
-from durable.core.fences import FIRST, is_of_first_claim
+from durable.core.witnesses import FIRST, is_of_first_claim
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
 from durable.inspection import activities_of_runs, history_tree

@@ -17,8 +17,8 @@ from django.utils import timezone, translation
 
 from durable.conf import conf
 from durable.core.control_flow import LeaseLost, PassAborted
-from durable.core.fences import is_of_first_claim
 from durable.core.records import RunRecord, RunState
+from durable.core.witnesses import is_of_first_claim
 from durable.execution import connections as process
 from durable.execution.environment import LEASE_LOST, Eviction
 from durable.execution.passes import PassOutcome

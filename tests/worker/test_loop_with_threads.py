@@ -13,8 +13,8 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.core.control_flow import LeaseLost
-from durable.core.fences import is_of_first_claim
 from durable.core.records import RunRecord, RunState
+from durable.core.witnesses import is_of_first_claim
 from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import redis_clients

@@ -14,7 +14,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
-from durable.core.printable import safe
+from durable.core.words import safe
 from durable.execution.connections import DATABASE_TROUBLE
 from durable.inspection import StatementTimeoutError, how_to_migrate, missing_migrations
 

@@ -17,7 +17,6 @@ from typing import Final
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RunNotFoundError
-from durable.core.limits import History, NewRun, RunLimits, key_of
 from durable.core.location import escape
 from durable.core.ranks import Ranking
 from durable.core.records import (
@@ -51,6 +50,7 @@ from durable.core.records import (
     Witness,
 )
 from durable.core.slot_records import Admission, SlotRow, SlotWant
+from durable.core.time_limits import History, NewRun, RunLimits, key_of
 from durable.core.transitions import moved
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
 from durable.store.memory.children import MemoryChildren, due_for_children

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from durable.core.errors import KeyConflictError
-from durable.core.limits import NewRun
 from durable.core.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
 from durable.core.records import (
     ENDED,
@@ -25,6 +24,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.core.summary import Summary, SummaryKind
+from durable.core.time_limits import NewRun
 from durable.core.transitions import paused_at_once, resumed
 from durable.store.base import DuePoint
 from durable.store.rules import row_rules

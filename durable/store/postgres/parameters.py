@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from durable.core.limits import NewRun
 from durable.core.ranks import Ranking
 from durable.core.records import (
     AttemptRecord,
@@ -24,6 +23,7 @@ from durable.core.records import (
     RunRecord,
     Witness,
 )
+from durable.core.time_limits import NewRun
 from durable.core.witnesses import columns_of
 from durable.models.rows import pack
 from durable.store.postgres import sql_functions

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from durable.core.fences import FIRST
 from durable.core.ranks import UNTAGGED
 from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
+from durable.core.witnesses import FIRST
 from durable.store.tables.rows import (
     ACTIVITY,
     ENTRY,
@@ -41,7 +41,7 @@ _CLAIMABLE: Final = ", ".join(f"'{state}'" for state in starts_of("claimed"))
 
 # -- claims and leases
 
-#: A fence that is higher than the row's (`durable.core.fences.raised`). PostgreSQL draws anew for each row.
+#: A fence that is higher than the row's (`durable.core.witnesses.raised`). PostgreSQL draws anew for each row.
 RAISED: Final = f"r.fence + CASE r.fence WHEN 0 THEN {FIRST} ELSE {2 * FIRST} END + floor(random() * {FIRST})::bigint"
 
 _TAKEN = f"""fence = {RAISED},

@@ -19,7 +19,6 @@ from django.db import Error, IntegrityError, InternalError, connections, transac
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
-from durable.core.limits import History, NewRun, key_of, without_key
 from durable.core.location import escape
 from durable.core.ranks import Ranking
 from durable.core.rates import RateWant, Reservation, from_nanoseconds
@@ -36,6 +35,7 @@ from durable.core.records import (
     SavedDetails,
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
+from durable.core.time_limits import History, NewRun, key_of, without_key
 from durable.models import Run, SlotNote
 from durable.models.rows import pack, unpack
 from durable.store import sessions

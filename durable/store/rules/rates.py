@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from durable.core import gcra
+from durable.core import rates
 from durable.core.errors import RateUnitsError, UnknownLimitError
-from durable.core.gcra import Cell, Want
-from durable.core.rate_counts import counted
 from durable.core.rates import (
+    Cell,
     LimitClosing,
     Rate,
     RateKeyRow,
     RateWant,
     RefusedStart,
     Reservation,
+    Want,
+    counted,
     from_nanoseconds,
     nanoseconds,
 )
@@ -183,7 +184,7 @@ class RateStore(ABC):
             rate = self._rates.rate(limit)
             room = rate.burst * rate.spacing if rate is not None else 0
             found = self._rates.keys(limit, keys)
-        return [_shown(row, gcra.given_until(row.cell, room, _nanoseconds(last)), now) for row, last in found]
+        return [_shown(row, rates.given_until(row.cell, room, _nanoseconds(last)), now) for row, last in found]
 
     def note_refused(self, limit: str, key: str, start: RefusedStart) -> None:
         with self._writing():
@@ -200,7 +201,7 @@ def _reserve(
         if want.rate is None:
             raise UnknownLimitError(want.limit, is_rate=True)
         rate = table.define(want.limit, want.rate)
-    if want.units * rate.spacing > gcra.LONGEST:
+    if want.units * rate.spacing > rates.LONGEST:
         raise RateUnitsError(want.label, want.units, rate.text)
     row, ticket = table.key(want.limit, want.key), table.ticket(run_id, location)
     if ticket is not None and (ticket.limit, ticket.key, ticket.units) != (want.limit, want.key, want.units):
@@ -215,8 +216,8 @@ def _reserve(
         may_begin=may_begin,
         last=_nanoseconds(table.last(want.limit, want.key)) if ticket is None else None,
     )
-    begins, moment = gcra.reserve(row.cell, rate.spacing, rate.burst, wanted)
-    before = gcra.units_before(moment, now, closed, rate.spacing)
+    begins, moment = rates.reserve(row.cell, rate.spacing, rate.burst, wanted)
+    before = rates.units_before(moment, now, closed, rate.spacing)
     answer = Reservation(at=from_nanoseconds(moment), begins=begins, before=before)
     if begins and may_begin:
         row.recent = counted(row.recent, moment, want.units)
@@ -247,12 +248,12 @@ def _retimed(table: RateTable, limit: str, key: str | None, at: datetime, spacin
         assert rate is not None, "a limit that is set or opened has a rate"
         closed = _closed(table, limit, each.key)
         if spacing_before:
-            gcra.rescale(row.cell, now, spacing_before, rate.spacing)
-        gcra.begin_anew(row.cell)
+            rates.rescale(row.cell, now, spacing_before, rate.spacing)
+        rates.begin_anew(row.cell)
         moment: int | None = None
         for ticket in table.waiting(limit, each.key, at, _RETIMED):
             wanted = Want(units=ticket.units, at=now, closed_until=closed, may_begin=False, last=moment)
-            _, moment = gcra.reserve(row.cell, rate.spacing, rate.burst, wanted)
+            _, moment = rates.reserve(row.cell, rate.spacing, rate.burst, wanted)
             queues.add(table.move(ticket, from_nanoseconds(moment), at))
         table.write(row)
     return frozenset(each for each in queues if each is not None)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from django.db.models import Q, QuerySet
 
-from durable.core.limits import NewRun
 from durable.core.records import ENDED, ChildStart, GroupChange, GroupRecord, Member, RunRecord, RunState
+from durable.core.time_limits import NewRun
 from durable.models import Child, ChildGroup, GroupTally, Run, Turn
 from durable.store.base import ChildIdTaken
 from durable.store.rules import group_rules

@@ -15,7 +15,6 @@ from typing import Any, Final
 from django.db import models
 
 from durable.core.clock import EARLIEST, LATEST, bounded
-from durable.core.limits import History, NewRun, RunLimits
 from durable.core.location import escape, unescape
 from durable.core.records import Activity as ActivityRecord
 from durable.core.records import (
@@ -29,6 +28,7 @@ from durable.core.records import (
     RunRecord,
     SavedDetails,
 )
+from durable.core.time_limits import History, NewRun, RunLimits
 from durable.models import (
     Activity,
     Attempt,

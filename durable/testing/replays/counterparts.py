@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from durable.core.replay_logger import SILENT
+from durable.core.scope import SILENT
 from durable.testing.replays.orders import NAME, reordered, with_other_orders
 
 #: How far the replay's clock is ahead: another day of the week, another half of the day, mostly another year.

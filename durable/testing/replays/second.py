@@ -17,13 +17,12 @@ from durable.core.control_flow import ControlFlow
 from durable.core.current import leave_code_around, running_workflow
 from durable.core.effects import Operation
 from durable.core.errors import ErrorInfo
-from durable.core.fences import raised
-from durable.core.limits import History
 from durable.core.records import Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
-from durable.core.replay_logger import SILENT
 from durable.core.run_pass import PassOutcome
-from durable.core.scope import Scope
+from durable.core.scope import SILENT, Scope
+from durable.core.time_limits import History
+from durable.core.witnesses import raised
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 from durable.execution.host import PassHost

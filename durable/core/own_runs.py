@@ -1,4 +1,4 @@
-"""The run of a bulk in the background, as others recognize it: its workflow's name, and its wait for a decision."""
+"""Durable's own runs, as others recognize them: those of bulks, and those that send alerts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from typing import Final
 
 from durable.core.location import awaited_queues
 from durable.core.records import ENDED
+
+#: The workflow whose runs send alerts, one for each alert and target.
+ALERT: Final = "durable.alert"
+
 
 #: The workflow that performs background bulks with the permissions of the user who requested them.
 BULK: Final = "durable.bulk"

@@ -1,4 +1,4 @@
-"""The limits of a run: when it has to have ended, and for how long workers may work on it.
+"""The time limits of a run: when it has to have ended, and for how long workers may work on it.
 
 Owns what the limits are, and what remains of them. Plain data: `durable.core.run_pass` ends the run.
 """

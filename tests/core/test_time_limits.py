@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from durable import Workflow
-from durable.core.limits import RunLimits
+from durable.core.time_limits import RunLimits
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.conftest import NOW

@@ -1,0 +1,139 @@
+"""Operations of one entry: sleeps, tags that a run gives itself, and those about the code's own history.
+
+Owns their records. A sleep is one entry, which exists from the start of the sleep and has its deadline.
+
+A step begins after that commit, so that the run is found by its tags while the step is executed.
+
+A call has no name: as a send, it is numbered in its scope. The entry has the values as they are stored, and those that
+they have replaced, so that a replay can take them back (`durable.core.tags`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from durable.core.control_flow import Park
+from durable.core.duration import later
+from durable.core.effects import SAVE, Operation, PeekTags, ShortSleep
+from durable.core.journal import Node
+from durable.core.records import EntryKind, EntryRecord
+from durable.core.scope import Scope
+from durable.core.summary import asleep
+from durable.core.tags import TagValue, check_number, check_tags
+
+
+def sleep(scope: Scope, name: str, duration: timedelta | None, moment: datetime | None) -> Operation:
+    """Wait for `duration` to pass, or until `moment`."""
+    node = scope.cursor.match(EntryKind.SLEEP, name)
+    entry = node.entry
+    if entry is None:
+        deadline = moment if moment is not None else later(scope.environment.now(), duration or timedelta(), "a wait")
+        entry = scope.create(node, EntryKind.SLEEP, data={"state": "pending", "deadline": deadline.isoformat()})
+        scope.journal.mark(entry)
+        is_new = True
+    elif entry.data["state"] != "pending":
+        scope.determinism.observe(entry)
+        return
+    else:
+        deadline = datetime.fromisoformat(entry.data["deadline"])
+        is_new = False
+    yield from _wait_until(scope, entry, deadline, is_new)
+    scope.journal.finish(entry, data={**entry.data, "state": "completed"})
+    scope.determinism.observe(entry)
+
+
+def _wait_until(scope: Scope, entry: EntryRecord, deadline: datetime, is_new: bool) -> Operation:
+    remaining = (deadline - scope.environment.now()).total_seconds()
+    if remaining <= 0:
+        return
+    if remaining < scope.environment.short_sleep:
+        yield ShortSleep(remaining)
+        return
+    if is_new and scope.is_concurrent:
+        yield SAVE  # another branch may run for long before this pass parks and commits
+    raise Park(deadline, doing=[asleep(entry.location)])
+
+
+def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
+    """Set these tags of the run. Raises TypeError and ValueError for what is no tag, and for more than 8 tags in all.
+
+    A recorded call that has set none of these tags was another one: the code does not fit the history.
+    """
+    if not tags:
+        raise TypeError('tag() takes at least one tag: ctx.tag(stage="paid")')
+    texts = check_tags(tags)
+    node = scope.cursor.match_tag()
+    entry = node.entry
+    if entry is None:
+        journal = scope.journal
+        stored = scope.environment.stored_tags(texts)
+        if journal.tags is None:
+            found = yield PeekTags()
+            with journal.lock:
+                journal.tags = found if journal.tags is None else journal.tags  # of another branch meanwhile
+        with journal.lock:
+            check_number({*journal.tags, *stored})
+            before = {name: journal.tags.get(name) for name in stored}
+            entry = scope.create(node, EntryKind.TAG, data={"tags": stored, "before": before})
+            journal.set_tags(stored)
+            journal.finish(entry)
+        if scope.is_concurrent:
+            yield SAVE  # another branch may be executed for long before this pass commits
+    elif not texts.keys() & entry.data["tags"].keys():
+        old, new = (", ".join(sorted(names)) for names in (entry.data["tags"], texts))
+        scope.cursor.diverged(f'"{node.location}" set the tag {old:.200}, the code now sets {new:.200}', node.location)
+    scope.determinism.observe(entry)
+
+
+def rollback_checkpoint(scope: Scope, name: str) -> Operation:
+    """Mark that from here on steps of this scope, and of scopes in it, may have rollback handlers."""
+    node = scope.cursor.match(EntryKind.ROLLBACK_CHECKPOINT, name)
+    if node.entry is None:
+        scope.journal.finish(scope.create(node, EntryKind.ROLLBACK_CHECKPOINT))
+    scope.has_checkpoint = True
+    yield from ()  # an operation is a generator, even if it yields no effect
+
+
+def removed(scope: Scope, name: str, kind: str) -> Operation:
+    """Stand in for the entry `name` of this kind, which the code no longer makes."""
+    if kind not in set(EntryKind):
+        raise ValueError(f"removed knows the kinds {', '.join(EntryKind)}, not {kind!r}")
+    node = _match(scope, name, kind)
+    entry = node.entry
+    if entry is not None and entry.kind not in (EntryKind.REMOVED, kind):
+        scope.cursor.diverged(
+            f'expected a {kind} or its removal at "{node.location}", found a {entry.kind}', node.location
+        )
+    if entry is None and not node.children:
+        scope.journal.finish(scope.create(node, EntryKind.REMOVED, data={"original": str(kind)}))
+    yield from ()
+
+
+def _match(scope: Scope, name: str, kind: str) -> Node:
+    # sends, compensations and tags have no names: they are numbered, and a removed one keeps its number
+    if kind == EntryKind.SEND:
+        return scope.cursor.match_send(EntryKind.REMOVED)
+    if kind == EntryKind.COMPENSATE:
+        return scope.cursor.match_compensation(EntryKind.REMOVED)
+    if kind == EntryKind.TAG:
+        return scope.cursor.match_tag(EntryKind.REMOVED)
+    return scope.cursor.match(EntryKind.REMOVED, name)
+
+
+def get_version(scope: Scope, name: str, latest: int) -> Operation:
+    """Return this run's version of the code path `name`, and record it.
+
+    A run that reaches this call for the first time gets `latest`; a run whose history already continues past it gets 1.
+    """
+    if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
+        raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")
+    node = scope.cursor.match(EntryKind.VERSION_CHECK, name)
+    entry = node.entry
+    if entry is None:
+        resolved = 1 if scope.cursor.unvisited() else latest
+        entry = scope.create(node, EntryKind.VERSION_CHECK, data={"resolved": resolved, "latest": latest})
+        scope.journal.finish(entry)
+    scope.determinism.observe(entry)
+    yield from ()
+    return entry.data["resolved"]
