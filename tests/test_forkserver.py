@@ -23,7 +23,10 @@ from tests.support.forkserver.clone import is_possible
 ROOT = Path(__file__).resolve().parent.parent
 MANAGE = str(ROOT / "manage.py")
 
-pytestmark = pytest.mark.skipif(not is_possible(), reason="only Linux forks on behalf of another process")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_possible(), reason="only Linux forks on behalf of another process"),
+]
 
 # What a program can see of its beginning. Names that only the interpreter's own start imports are of no interest.
 SEEN = """

@@ -10,6 +10,8 @@ from django.conf import settings
 from django.db import connection
 from rq.serializers import JSONSerializer, resolve_serializer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(settings.BASE_DIR)
 
 

@@ -16,7 +16,7 @@ from durable.core.records import EntryKind
 from durable.models import Entry, EntryMetadata, Run
 from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 KEYS = (
     *("branches", "received", "rollback", "failure", "deadline", "state", "names", "iteration", "action", "child"),

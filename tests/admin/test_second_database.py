@@ -26,7 +26,7 @@ from tests.admin.every_page import addresses, fill
 from tests.admin.pages import hidden, url
 from tests.support.databases import migrated
 
-pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db]
 
 ALIAS = "admin_elsewhere"
 

@@ -24,6 +24,8 @@ from durable.histories import HistoryFileError, StoredHistory, read_files
 from durable.models import Entry, EntryMetadata, QueueMessage, Run
 from tests.cli.conftest import Shell, Stage
 
+pytestmark = pytest.mark.slow
+
 NAME = "histories.order"
 HOSTILE = "pay 💶 / ~1 % \ud800 é"
 

@@ -42,7 +42,7 @@ def only_here(ctx: Context) -> None:
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
-pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(autouse=True)

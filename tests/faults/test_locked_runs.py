@@ -30,6 +30,7 @@ from tests.support.waiting import eventually
 from tests.support.worker import lease_manager
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.redis,
     pytest.mark.postgres,  # SQLite has no row locks
     pytest.mark.django_db(transaction=True),

@@ -24,6 +24,8 @@ from tests.conformance.trace import Trace, entry_traces
 from tests.faults.injection import HOWS, Fault, FaultyHarness
 from tests.faults.worlds import MemoryWorld
 
+pytestmark = pytest.mark.slow
+
 #: Every so-manieth program is played with faults; all of them, at all of their calls, are a matter of half an hour.
 STRIDE: dict[Colour, int] = {"sync": 3, "async": 12}
 

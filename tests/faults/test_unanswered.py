@@ -32,7 +32,7 @@ from tests.support.networks import Network
 from tests.support.waiting import eventually
 from tests.support.worker import work_off
 
-pytestmark = [pytest.mark.postgres, pytest.mark.redis]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.redis]
 
 ALIAS = "vanishing"
 LOCK = 4711

@@ -13,7 +13,7 @@ from durable.inspection import cached_tables
 from durable.management.commands import durable_worker
 from tests.foreign.conftest import Command
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 STARTS = [["check"], ["migrate"], ["durable_worker", "default"]]
 CACHALOT = """

@@ -13,6 +13,8 @@ from drf_spectacular.generators import SchemaGenerator
 from tests.api.conftest import ALL, Api, MakeApi, make_api
 from tests.foreign import urls
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["make_api"]
 
 

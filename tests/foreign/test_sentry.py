@@ -11,6 +11,8 @@ import pytest
 
 from tests.foreign.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def events() -> dict[str, dict[str, Any]]:

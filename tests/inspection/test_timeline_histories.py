@@ -18,7 +18,7 @@ from durable.inspection import Row, Timeline, build_timeline, history_counts, pl
 from durable.inspection.places import stands_for
 from durable.models import Entry, EntryMetadata, Run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
 MOST: Final = 40  # entries
 OPENED: Final = 5  # rows of each history

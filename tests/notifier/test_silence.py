@@ -18,6 +18,8 @@ from durable.checks import check_settings
 from durable.conf import conf
 from durable.notifier import silence
 
+pytestmark = pytest.mark.slow
+
 MODULES: Final = {
     "settings.py": """
         import os

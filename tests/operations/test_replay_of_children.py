@@ -15,6 +15,8 @@ from durable.operations.replay_starts import StartsAgain
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
 
+pytestmark = pytest.mark.slow
+
 KEYS: list[str] = []
 
 

@@ -35,6 +35,8 @@ from tests.replay_check.conftest import NAME, Deploys
 from tests.support.processes import Program
 from tests.support.waiting import eventually, wait_until_ended
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = {"shop": "tests.renames.project_migrations"}
 

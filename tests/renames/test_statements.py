@@ -28,7 +28,7 @@ from durable.models import (
 from tests.renames.conftest import apply
 from tests.support.plans import scans, sorts
 
-pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db]
 
 #: What grows with the runs. The others have a row for a name, a schedule or a minute.
 GROWING = {

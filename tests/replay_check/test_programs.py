@@ -24,6 +24,8 @@ from tests.conformance.interpreter import START, WORKFLOWS
 from tests.conformance.recorder import recording
 from tests.conformance.scenarios import Scenario, scenarios
 
+pytestmark = pytest.mark.slow
+
 #: What is told although no pass stops as diverged: it fails with that error, or follows a version that is gone.
 OTHERWISE = frozenset({FindingKind.EXCEPTION, FindingKind.RULE, FindingKind.UNKNOWN_VERSION})
 

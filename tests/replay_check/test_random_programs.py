@@ -23,6 +23,8 @@ from durable.replay_check.replaying import RecordedRun, replayed
 from durable.runtime import current
 from durable.testing import Harness
 
+pytestmark = pytest.mark.slow
+
 Program = list[dict[str, Any]]
 
 ROUNDS: Final = 60

@@ -17,6 +17,8 @@ from durable.core.records import EntryKind, EntryRecord, EntryStatus
 from durable.replay_check.reading import open_runs, sampled_runs
 from tests.replay_check.conftest import Deploys
 
+pytestmark = pytest.mark.slow
+
 LONG: Final = 100_000
 
 

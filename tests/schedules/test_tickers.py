@@ -24,7 +24,7 @@ from tests.support.hourly import hourly_at
 from tests.support.plans import read
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -13,6 +13,8 @@ from durable.core.records import RunState
 from durable.testing import Harness, SimulatedCrash
 from tests.support.stores import in_force, settle
 
+pytestmark = pytest.mark.slow
+
 DONE: list[str] = []
 FAIL: set[str] = set()
 MISTAKE: set[str] = set()

@@ -21,7 +21,7 @@ from durable.store import families
 from durable.testing import Harness
 from tests.support.stores import in_force, passed, settle
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 COUNT = 230  # more than the transaction of the recovery and one batch of a pass recover
 
 CALLS: list[int] = []

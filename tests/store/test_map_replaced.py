@@ -19,6 +19,8 @@ from durable.models import Run
 from durable.testing import Harness, SimulatedCrash
 from tests.support.stores import in_force, settle
 
+pytestmark = pytest.mark.slow
+
 DONE: list[str] = []
 FAIL: set[str] = set()
 MISTAKE: set[str] = set()

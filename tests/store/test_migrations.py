@@ -26,6 +26,8 @@ from project.settings import database_from
 from tests.store.making import an_entry, commit, started
 from tests.support.databases import migrated
 
+pytestmark = pytest.mark.slow
+
 ALIAS = "migrations_alone"
 
 #: The names of all tables, indexes, functions and triggers whose names begin with durable.

@@ -31,6 +31,8 @@ from tests.store.making import (
     the,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def queries(count: int, alias: str = POSTGRES) -> Iterator[None]:

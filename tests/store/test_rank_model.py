@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from durable.core.records import RunRecord
 from durable.store import Store
 from durable.store.memory import MemoryStore
 from tests.store.making import NOW, a_new_run, finished, park, the
+
+pytestmark = pytest.mark.slow
 
 HELD = timedelta(days=1)
 RANKINGS = [

@@ -28,6 +28,8 @@ from tests.store.making import LEASE, NOW, at, commit, park, started, the
 from tests.store.windows import check as check_windows
 from tests.support.transitions import CALLS
 
+pytestmark = pytest.mark.slow
+
 Verb = Callable[[PostgresStore], Callable[[], Any]]
 SECOND = Rate.of("1/s")
 QUICK = Rate.of("100/s")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from durable.store.memory import MemoryStore
 from durable.store.tables import rates
 from tests.store.making import LEASE, NOW, a_run
 from tests.store.windows import check
+
+pytestmark = pytest.mark.slow
 
 RUNS = 5
 SECOND = 1_000_000_000

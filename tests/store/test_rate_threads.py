@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from django.db import connections
 
 from durable.core.rates import Rate, RateWant, from_nanoseconds, nanoseconds
@@ -18,6 +19,8 @@ from durable.core.records import RunRecord
 from durable.store import Store
 from tests.store.making import NOW, started
 from tests.store.windows import check
+
+pytestmark = pytest.mark.slow
 
 THREADS = 4
 ATTEMPTS = 25  # of each thread

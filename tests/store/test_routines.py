@@ -24,6 +24,8 @@ from tests.store.emptying import empty
 from tests.store.making import an_entry, commit, started
 from tests.support.locks import other_session
 
+pytestmark = pytest.mark.slow
+
 STATES = [path.stem for path in sorted(Path(str(durable.migrations.__file__)).parent.glob("0*.py"))]
 
 BREAKS = {

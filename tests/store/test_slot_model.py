@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store import Store
 from tests.store.making import LEASE, NOW, a_run, commit, park, the
+
+pytestmark = pytest.mark.slow
 
 RUNS = 4
 #: Which of the two limits an operation wants: one that allows one slot, one that allows two for a key, or both.

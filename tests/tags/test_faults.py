@@ -22,6 +22,8 @@ from durable.testing import Harness
 from tests.support.breaking import Breaking
 from tests.support.stores import in_force, passed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def at(transactional_db: None) -> Iterator[Runtime]:

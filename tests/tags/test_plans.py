@@ -15,7 +15,7 @@ from durable.models import Run, RunTag
 from durable.models.run import TAG_KEY, RunQuerySet
 from tests.support.plans import most_read, scans, sorts
 
-pytestmark = [pytest.mark.postgres, pytest.mark.django_db]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db]
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 TABLES: Final = {"durable_run", "durable_runtag"}

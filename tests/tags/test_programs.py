@@ -14,6 +14,8 @@ from durable.runtime import Runtime
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
 
+pytestmark = pytest.mark.slow
+
 Program: TypeAlias = list[tuple[Any, ...]]
 
 PROGRAMS = 40

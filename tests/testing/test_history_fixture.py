@@ -15,6 +15,8 @@ from durable.core import registry
 from durable.histories import written_history
 from tests.support.stores import in_force, settle
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 from durable import workflow

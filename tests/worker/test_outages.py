@@ -18,6 +18,7 @@ from tests.support.runs import state
 from tests.support.waiting import eventually
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.redis,
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("unlogged", "no_outages"),
