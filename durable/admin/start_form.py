@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,14 +15,13 @@ from django.utils.translation import gettext_lazy as _
 from durable.admin.forms import MAX_BODY, MuteForm, as_token, json_editor, read_arguments
 from durable.conf import conf
 from durable.core.duration import parse_duration
-from durable.core.ids import check_key, new_id
-from durable.core.ranks import check_share, check_weight, head_start
-from durable.core.rates import rate_wanted
+from durable.core.ids import new_id
 from durable.inspection.run_facts import checked_tags, read_tag
 from durable.notifier import redis_clients
-from durable.operations.start_options import START_OPTIONS
+from durable.operations.start_options import READ, START_OPTIONS
 
 _LONGEST: Final = 100  # characters of a duration or a time
+_LENGTHS: Final = ("delay", "work_limit", "debounce", "at_most")
 
 
 def _duration_field(label: Any, help_text: Any) -> forms.CharField:
@@ -166,14 +166,6 @@ class StartForm(MuteForm):
             )
         return queue
 
-    def clean_delay(self) -> timedelta | None:
-        """Return the delay. Raises ValidationError."""
-        return self._duration("delay")
-
-    def clean_work_limit(self) -> timedelta | None:
-        """Return the limit of the work. Raises ValidationError."""
-        return self._duration("work_limit")
-
     def clean_deadline(self) -> timedelta | datetime | None:
         """Return the deadline, a length of time or a moment. Raises ValidationError."""
         text = str(self.cleaned_data["deadline"]).strip()
@@ -185,48 +177,6 @@ class StartForm(MuteForm):
             return self._duration("deadline")
         return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
-    def clean_key(self) -> str:
-        """Return the key. Raises ValidationError."""
-        key = str(self.cleaned_data["key"])
-        try:
-            return check_key(key) if key else ""
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
-
-    def clean_priority(self) -> str:
-        """Return the priority. Raises ValidationError."""
-        text = str(self.cleaned_data["priority"]).strip()
-        try:
-            if text:
-                head_start(text, conf.PRIORITIES)
-        except (ValueError, OverflowError) as error:
-            raise forms.ValidationError(str(error)) from None
-        return text
-
-    def clean_share(self) -> str:
-        """Return the share. Raises ValidationError."""
-        share = str(self.cleaned_data["share"])
-        try:
-            return check_share(share) if share else ""
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
-
-    def clean_debounce(self) -> timedelta | None:
-        """Return the debounce. Raises ValidationError."""
-        return self._duration("debounce")
-
-    def clean_at_most(self) -> timedelta | None:
-        """Return the longest debounce. Raises ValidationError."""
-        return self._duration("at_most")
-
-    def clean_weight(self) -> float | None:
-        """Return the weight. Raises ValidationError."""
-        weight: float | None = self.cleaned_data["weight"]
-        try:
-            return None if weight is None else check_weight(weight)
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
-
     def clean_tags(self) -> dict[str, str]:
         """Return the tags. Raises ValidationError."""
         lines = [each.strip() for each in str(self.cleaned_data["tags"]).splitlines()]
@@ -236,8 +186,10 @@ class StartForm(MuteForm):
             raise forms.ValidationError(str(error)) from None
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a choice about a key without a key."""
+        """Read what is a length or has rules of its own; refuse a choice about a key without a key, and its like."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
+        self._read(_LENGTHS, self._duration)
+        self._read(("key", "rate", "priority", "share", "weight"), lambda name: READ[name](given[name]))
         if given.get("if_open") and not given.get("key") and "key" not in self.errors:
             self.add_error("key", gettext("Give the key that the choice below is about."))
         if given.get("debounce") is not None and not given.get("key") and "key" not in self.errors:
@@ -254,15 +206,16 @@ class StartForm(MuteForm):
             self.add_error("when_full", gettext("Say what the start does if this rate has no room."))
         return given
 
-    def clean_rate(self) -> str:
-        """Return the limit and its key. Raises ValidationError."""
-        rate = str(self.cleaned_data["rate"])
-        try:
-            if rate:
-                rate_wanted(rate)
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
-        return rate
+    def _read(self, names: Iterable[str], read: Callable[[str], Any]) -> None:
+        """Replace what was given for these by what `read` makes of it; mark what it refuses."""
+        for name in names:
+            if name in self.cleaned_data and self.cleaned_data[name] not in ("", None):
+                try:
+                    self.cleaned_data[name] = read(name)
+                except (forms.ValidationError, ValueError, OverflowError) as error:
+                    self.add_error(name, error if isinstance(error, forms.ValidationError) else str(error))
+            elif name in _LENGTHS:
+                self.cleaned_data[name] = None
 
     def _duration(self, name: str) -> timedelta | None:
         text = str(self.cleaned_data[name]).strip()
