@@ -20,6 +20,7 @@ from durable.core.errors import MessageNotAcceptedError
 from durable.core.ids import MAX_ID, MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
 from durable.inspection.wording import told
+from durable.models.run import RunQuerySet
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
 from durable.operations.verb import Flag, Number, Option, Text, Until, Verb
@@ -96,6 +97,25 @@ class _Asking(MuteForm):
 
 class ActForm(_Asking):
     """A verb with at most one option."""
+
+
+class MoveMessageForm(_Asking):
+    """The run that gets a message: one of `visible`."""
+
+    to = forms.CharField(max_length=MAX_ID, label=_("To run"), help_text=_("The id of the run that gets the message."))
+
+    field_order = ["to", "reason"]
+
+    def __init__(self, *args: Any, visible: RunQuerySet, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.visible = visible
+
+    def clean_to(self) -> str:
+        """Return the id. Raises ValidationError if there is no such run, or the user may not see it."""
+        to = str(self.cleaned_data["to"])
+        if not self.visible.filter(pk=to).exists():
+            raise forms.ValidationError(_('There is no run "%(run)s".'), params={"run": to})
+        return to
 
 
 class BulkForm(_Asking):

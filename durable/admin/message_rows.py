@@ -8,8 +8,10 @@ from typing import Final
 
 from durable.admin.base import AdminPages
 from durable.admin.payload_view import PayloadView, payload_title, view_of
+from durable.admin.url_keys import as_key
 from durable.core.location import unescape
 from durable.core.places import of_message
+from durable.core.records import MessageState
 from durable.inspection import inbox, newest_messages, payload
 from durable.inspection.payloads import TooLarge, read_within
 from durable.inspection.wording import display_location
@@ -21,13 +23,18 @@ _MOST: Final = 4_000  # characters of a body that a row shows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """A message; `body` and `response` are None if the user may not see them, or there is none."""
+    """A message; `body` and `response` are None if the user may not see them, or there is none.
+
+    The addresses are "" once the run has received it.
+    """
 
     message: QueueMessage
     queue: str
     receiver: str
     body: PayloadView | None
     response: PayloadView | None
+    move_url: str = ""
+    delete_url: str = ""
 
 
 def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[MessageRow]:
@@ -37,6 +44,7 @@ def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[Me
     rows = []
     for message in found:
         body, response = _both(values.get(message.pk))
+        is_pending = message.state == MessageState.PENDING
         rows.append(
             MessageRow(
                 message=message,
@@ -44,6 +52,8 @@ def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[Me
                 receiver=display_location(message.received_by),
                 body=_view(admin, run, message, "message", body),
                 response=_view(admin, run, message, "response", response),
+                move_url=admin.url("message_act", run.id, as_key(message.pk), "move") if is_pending else "",
+                delete_url=admin.url("message_act", run.id, as_key(message.pk), "delete") if is_pending else "",
             )
         )
     return rows

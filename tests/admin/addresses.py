@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from durable.models import Activity, Cause, Limit, OperatorAction, Run, SavedView, Schedule
+from durable.models import Activity, Cause, Limit, OperatorAction, QueueMessage, Run, SavedView, Schedule
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.support.worker_rows import a_worker
@@ -73,6 +73,7 @@ PAGES: Mapping[str, Address] = {
     "schedule_act": Address(("nightly", "run"), get=_also("operate_schedule")),
     "workflow_start": Address(("tests.switched",), get=_also("start_run")),
     "send": Address(RUN, get=_also("operate_run")),
+    "message_act": Address(("run", "message", "delete"), get=_also("operate_run")),
     "replay": Address(RUN, "?at=charge", _also("replay_run")),
     "give_output": Address(RUN, "?at=charge", _also("replay_run", "give_output")),
     "edit_input": Address(RUN, get=_also("edit_input", "start_run", "view_payload")),
@@ -112,6 +113,7 @@ def make_site(stage: Stage) -> dict[str, str]:
             created_at=now,
         )
     view = SavedView.objects.create(name="failed", owner_key="0", created_at=now, is_shared=True)
+    QueueMessage.objects.create(id="message", run_id="run", queue="stray", body="7", sent_at=now, order=1)
     Limit.objects.create(name="carrier", at_once=4, override=2)
     Schedule.objects.create(name="nightly", workflow="tests.switched", rule="30 2 * * *")
     cause, action = Cause.objects.get(), OperatorAction.objects.get(bulk_id="many")

@@ -226,6 +226,7 @@ def addresses() -> dict[str, list[str]]:
         "schedule_create": [url("schedule_create")],
         "schedule_act": [url("schedule_act", "zq", each.word) for each in VERBS if each.on == SCHEDULE],
         "send": [url("send", "run-6")],
+        "message_act": [url("message_act", "run-6", "none", each) for each in ("delete", "move", "none")],
         "replay": [f"{url('replay', run)}?at={as_parameter(at)}" for run, at in steps if run in set(failed)],
         "give_output": [url("give_output", "run-19") + "?at=charge"],
         "edit_input": [url("edit_input", "run-1"), url("edit_input", "run-20")],

@@ -105,6 +105,68 @@ def test_what_the_state_does_not_allow_is_refused_in_words(stage: Stage, operato
     assert traces("run")[0][2] == "refused"
 
 
+class TestTakingAMessageOut:
+    """A message to the wrong run is deleted, or goes to another one, on the page of its run."""
+
+    @pytest.fixture
+    def message(self, stage: Stage) -> str:
+        for each in ("run", "other"):
+            stage.start(flows.approve, id=each)
+        return get_run("run").send("stray", 7)
+
+    def test_it_is_moved_to_another_run(self, stage: Stage, operator: Client, message: str) -> None:
+        address = url("message_act", "run", message, "move")
+        assert address in operator.get(f"{url('change', 'run')}?part=messages").content.decode()
+        page = operator.get(address)
+        assert f"durable move-message run {message} RUN" in text_of(page)
+        given = {**hidden(page), "to": "other", "reason": "wrong run"}
+        done = operator.post(address, given)
+        assert done["Location"] == url("change", "other")
+        assert [(each.run_id, each.id) for each in QueueMessage.objects.all()] == [("other", message)]
+        assert traces("run") == traces("other") == [("ada", "move_message", "done", "wrong run")]
+        assert "Nothing was done" in text_of(operator.post(address, given), 422)
+
+    def test_it_is_deleted(self, stage: Stage, operator: Client, message: str) -> None:
+        address = url("message_act", "run", message, "delete")
+        assert address in operator.get(f"{url('change', 'run')}?part=messages").content.decode()
+        assert operator.post(address, hidden(operator.get(address))).status_code == 302
+        assert not QueueMessage.objects.exists()
+        assert traces("run")[0][:3] == ("ada", "delete_message", "done")
+
+    @pytest.mark.parametrize(
+        ("to", "problem"), [("nowhere", "There is no run"), ("run", "in the inbox of the run"), ("", "required")]
+    )
+    def test_a_run_that_cannot_have_it_is_refused_in_words(
+        self, stage: Stage, operator: Client, message: str, to: str, problem: str
+    ) -> None:
+        address = url("message_act", "run", message, "move")
+        assert problem in unescape(text_of(operator.post(address, {**hidden(operator.get(address)), "to": to}), 422))
+        assert QueueMessage.objects.get().run_id == "run"
+
+    def test_a_received_message_has_no_button_and_stays(self, stage: Stage, operator: Client) -> None:
+        stage.start(flows.approve, id="run")
+        message = get_run("run").send("approved", 7)
+        stage.settle("run")
+        address = url("message_act", "run", message, "delete")
+        assert address not in operator.get(f"{url('change', 'run')}?part=messages").content.decode()
+        page = operator.get(address)
+        assert "it would be refused" in text_of(page)
+        assert "has received the message" in unescape(text_of(operator.post(address, hidden(page)), 422))
+
+    def test_it_needs_the_permission(self, stage: Stage, log_in: LogIn, message: str) -> None:
+        client = log_in("view_run", "view_payload", "start_run")
+        address = url("message_act", "run", message, "delete")
+        assert address not in client.get(f"{url('change', 'run')}?part=messages").content.decode()
+        text_of(client.post(address, {"token": "x"}), 403)
+        assert traces("run")[0][1:3] == ("delete_message", "denied")
+
+    def test_an_address_that_knows_no_such_message_or_verb_is_not_found(
+        self, stage: Stage, operator: Client, message: str
+    ) -> None:
+        for each in (("run", "none", "delete"), ("other", message, "move"), ("run", message, "keep")):
+            text_of(operator.get(url("message_act", *each)), 404)
+
+
 class TestSending:
     def test_the_awaited_queues_come_first_and_the_message_arrives_once(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.approve, id="run")

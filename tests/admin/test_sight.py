@@ -29,7 +29,7 @@ from durable.core.control_flow import Park
 from durable.core.own_runs import BULK
 from durable.core.slot_records import Admission
 from durable.core.summary import in_line, waiting
-from durable.models import Cause, Child, Failure, Hold, OperatorAction, Run, SavedView, Slot
+from durable.models import Cause, Child, Failure, Hold, OperatorAction, QueueMessage, Run, SavedView, Slot
 from durable.operations import bulk
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
@@ -222,6 +222,19 @@ def test_nothing_else_of_a_run_names_hidden_relatives(related: None, ada: Client
     other = url("compare", "mine") + "?with="
     hidden, none = (_without_tokens(answered(ada, other + each)[1], each) for each in ("hid-next", "hid-none"))
     assert hidden == none
+
+
+def test_a_message_goes_to_no_hidden_run_and_it_is_as_one_that_does_not_exist(
+    related: None, ada: Client, limited: None
+) -> None:
+    QueueMessage.objects.create(id="stray", run_id="mine", queue="q", body="7", sent_at=timezone.now(), order=1)
+    address, said = url("message_act", "mine", "stray", "move"), []
+    for each in ("hid-next", "hid-none"):
+        status, text = answered(ada, address, {"to": each, "token": "x"})
+        assert status == 422
+        said.append(_without_tokens(text, each))
+    assert said[0] == said[1]
+    assert QueueMessage.objects.get().run_id == "mine"
 
 
 def test_the_children_of_a_hidden_run_are_not_counted(related: None, ada: Client, limited: None) -> None:

@@ -17,7 +17,7 @@ from durable.admin.list_columns import COLUMNS, ORDERS
 from durable.admin.run_parts import PART_NAMES
 from durable.admin.url_keys import as_key
 from durable.inspection.workflows import KINDS
-from durable.models import Cause, Limit, OperatorAction, RateLimit, Run, SavedView, Schedule
+from durable.models import Cause, Limit, OperatorAction, QueueMessage, RateLimit, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG
 from tests.support.addresses import names_of_admin, names_of_interface
 from tests.tools.scale import BULK, DEEP, MAPPER, PARENT
@@ -100,6 +100,8 @@ def _admin() -> dict[str, list[Asked]]:
     assert cause is not None
     assert action is not None
     assert view is not None
+    message = QueueMessage.objects.filter(run_id=LONG).order_by("-order").first()
+    assert message is not None
     log = "admin:durable_operatoraction_changelist"
     runs = (LONG, DEEP, _FAILED, _COMPLETED, PARENT, MAPPER, _KEYED)
     schedules = list(Schedule.objects.order_by("name").values_list("name", flat=True)[:1])
@@ -162,6 +164,7 @@ def _admin() -> dict[str, list[Asked]]:
         "workflow_hold": [_page("workflow_hold", _WORKFLOW, "hold")],
         "workflow_start": [_page("workflow_start", "shop.fulfil")],
         "send": [_page("send", LONG)],
+        "message_act": [_page("message_act", LONG, message.pk, each) for each in ("delete", "move")],
         "replay": [
             _page("replay", LONG, at="step 50000"),
             _page("replay", DEEP, at="batch 3/sku 151/fetch"),
