@@ -19,13 +19,13 @@ from durable.cli.replay import REPLAY
 from durable.cli.replay_check import REPLAY_CHECK
 from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
+from durable.cli.run_verb_command import VERBS
 from durable.cli.running_list import RUNNING
 from durable.cli.schedule_verbs import CREATE
 from durable.cli.schedules import SCHEDULES
 from durable.cli.show import EXPORT, SHOW, WHY
 from durable.cli.stack import STACK
 from durable.cli.subcommand import Subcommand
-from durable.cli.verb_commands import VERBS
 from durable.cli.worker_list import WORKERS
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
