@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Any
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
 
+# What only some processes do is imported by them: each of these functions is a receiver, or is called for one.
 
-def count_long_histories(now: datetime) -> None:
-    """Count the histories that are noted as long; only the process of the sweep needs what this imports."""
-    from durable.inspection import long_histories
 
-    long_histories.count_long_histories(now)
+def _prepare_schedule(sender: type, **kwargs: Any) -> None:
+    from durable.operations.schedules.rows import prepare
+
+    prepare(sender, **kwargs)
+
+
+def _follow_migrate(sender: AppConfig, using: str, **kwargs: Any) -> None:
+    """Restore the database's functions; write the schedules and limits that code declares."""
+    from durable.operations import limits
+    from durable.operations.schedules import sync
+    from durable.store.routines import restore
+
+    for receiver in (restore, sync.synchronise_after_migrate, limits.synchronise_after_migrate):
+        receiver(sender=sender, using=using, **kwargs)
+
+
+def _look_for_moves() -> None:
+    from durable.renames.classes_looking import look_for_moves
+
+    look_for_moves()
 
 
 class DurableConfig(AppConfig):
@@ -43,26 +60,14 @@ class DurableConfig(AppConfig):
             schedule_checks,
             tag_checks,
         )
-        from durable.alerts.watch import look
         from durable.core import recorded_names
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule
-        from durable.operations import limits
-        from durable.operations.schedules.rows import prepare
-        from durable.operations.schedules.sync import synchronise_after_migrate
-        from durable.renames.classes_looking import look_for_moves
-        from durable.store.routines import restore
         from durable.tasks import workflow  # noqa: F401  # the workflow whose runs are tasks
-        from durable.worker.chores import CHORES
 
-        pre_save.connect(prepare, sender=Schedule, dispatch_uid="durable.schedules")
-        post_migrate.connect(restore, sender=self)
-        post_migrate.connect(synchronise_after_migrate, sender=self)
-        post_migrate.connect(limits.synchronise_after_migrate, sender=self)
-        for chore in (look, count_long_histories):
-            if chore not in CHORES:
-                CHORES.append(chore)
-        recorded_names.look_with(look_for_moves)
+        pre_save.connect(_prepare_schedule, sender=Schedule, dispatch_uid="durable.schedules")
+        post_migrate.connect(_follow_migrate, sender=self)
+        recorded_names.look_with(_look_for_moves)
         metrics.set_up()
         tracing.set_up()
 

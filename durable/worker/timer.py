@@ -40,6 +40,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Self
 
+from django.utils.module_loading import import_string
 from redis import Redis
 from redis.client import PubSub
 from redis.exceptions import RedisError
@@ -58,7 +59,6 @@ from durable.rollups import Roller
 from durable.store import clocks
 from durable.store.base import Store
 from durable.worker import presence
-from durable.worker.chores import CHORES
 from durable.worker.shutdown import RETRY
 from durable.worker.unanswered import answered_within, watch_connections
 
@@ -82,6 +82,9 @@ LOG_EVERY: Final = 3_600.0
 SILENCE: Final = 2.0
 # Between two turns of the chores.
 CHORES_EVERY: Final = timedelta(seconds=30)
+#: Functions of the time. Each returns soon, and may be called by several processes at once. They are named, and not
+#: imported: their packages are above this one, and only the process of the sweep needs them.
+CHORES: Final = ("durable.alerts.watch.look", "durable.inspection.long_histories.count_long_histories")
 
 _log_this = redis_clients.LogThrottle()
 
@@ -337,7 +340,7 @@ def _pruner() -> Pruner | None:
 
 
 class Chores(Periodic):
-    """Every half minute does what `durable.worker.chores.CHORES` lists."""
+    """Does what `CHORES` names every half minute."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, "durable-chores")
@@ -345,7 +348,7 @@ class Chores(Periodic):
     def tick(self, now: datetime) -> datetime:
         """Do all of them, and return the time of the next turn."""
         for chore in CHORES:
-            chore(now)
+            import_string(chore)(now)
         return now + CHORES_EVERY
 
 

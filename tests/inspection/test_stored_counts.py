@@ -18,8 +18,9 @@ from durable.definitions import Workflow
 from durable.inspection import build_timeline, events, history_counts, list_events, long_histories, places, progress_of
 from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long
 from durable.models import HistoryCount, Run
-from durable.worker.chores import CHORES
+from durable.store import store_for
 from durable.worker.executor import note
+from durable.worker.timer import Chores
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged
 from tests.admin.flows import SWITCH
@@ -183,8 +184,7 @@ def test_counts_of_another_release_are_not_used(stage: Stage) -> None:
 def test_a_chore_of_the_sweep_does_it(stage: Stage) -> None:
     stage.start(flows.many, 6, id="run")
     note("run")
-    for chore in CHORES:
-        chore(later())
+    Chores(store_for("default")).tick(later())
     assert HistoryCount.objects.get().noted_at is None
 
 
