@@ -26,7 +26,7 @@ from durable.inspection import (
     reading,
     spread_of,
 )
-from durable.inspection.causes import BARS, WIDTH
+from durable.inspection.causes import BARS, SPANS
 from durable.inspection.family import has_children
 from durable.inspection.forks import failed_places
 from durable.inspection.queues import held_workflows
@@ -38,6 +38,12 @@ SAMPLES: Final = 10  # runs on the page of a cause
 CANARY: Final = {"first": 5, "stop_after": 3}  # that the page proposes
 MOST_NAMES: Final = 8  # workflows, queues and workers each that it names
 MOST_PAUSES: Final = 2  # workflows whose open runs it offers to pause, and whose new starts to hold
+#: By span of the chart: its words, what it is called for who cannot see it, and how a time of its axis is written.
+_SPANS: Final = {
+    "day": (gettext_lazy("The last day"), gettext_lazy("Failures in the last day, by half hour"), "H:i"),
+    "week": (gettext_lazy("The last week"), gettext_lazy("Failures in the last week"), "D H:i"),
+    "month": (gettext_lazy("The last 30 days"), gettext_lazy("Failures in the last 30 days"), "j M"),
+}
 #: What can be said of a cause, and the answer.
 _SAVED: Final = {
     "mute": gettext_lazy("It is muted."),
@@ -106,7 +112,10 @@ def _page(
     now = pages.now()
     within = sight.within(request)
     is_limited = within is not None
-    cause = find_cause(fingerprint, now, within)
+    span = request.GET.get("span", "")
+    span = span if span in SPANS else "day"
+    width = SPANS[span]
+    cause = find_cause(fingerprint, now, within, span=span)
     if cause is None:
         raise Http404(
             gettext('There is no cause "%(cause)s". A cause without runs is kept for a day.') % {"cause": fingerprint}
@@ -125,7 +134,10 @@ def _page(
         "cause": cause,
         "row": row,
         "most": max(cause.bars),
-        "hours": [now - BARS * WIDTH + each * (BARS * WIDTH) / 4 for each in range(4)],
+        "hours": [now - BARS * width + each * (BARS * width) / 4 for each in range(4)],
+        "span": span,
+        "spans": [(name, words) for name, (words, _, _) in _SPANS.items()],
+        "chart": _SPANS[span],
         "spread": spread,
         "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
         "replay_url": "" if is_limited else attention.bulk_url("replay", query, site, CANARY if is_many else {}),

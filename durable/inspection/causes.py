@@ -53,6 +53,9 @@ MOST_BUILDS: Final = 10  # builds of a cause
 SAMPLE: Final = 500  # failures of a cause from which its workflows and its last day are taken
 BARS: Final = 48  # of the last day
 WIDTH: Final = timedelta(minutes=30)  # of a bar
+#: The width of a bar by the time that the chart of a single cause shows.
+SPANS: Final = {"day": WIDTH, "week": timedelta(days=7) / BARS, "month": timedelta(days=30) / BARS}
+LONG_SAMPLE: Final = 10_000  # failures from which more than a day is taken
 _NEW: Final = timedelta(hours=1)  # where no build is known
 
 #: What is shown instead of a pattern whose text the project's hook may hide.
@@ -65,8 +68,9 @@ class CauseSummary:
 
     `count` is the number of runs that are failed because of it. The first of these failed at `since`, the last one at
     `last_at`. `workflows`, the one with the most failures first, and `bars`, the failures in each half hour of the last
-    day, come from the newest `SAMPLE` failures; `is_sampled` says that the last day had more. `builds` are those builds
-    of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a single cause.
+    day, or of a longer one of SPANS, come from the newest failures; `is_sampled` says that this time had more. `builds`
+    are those builds of the code whose workers have seen it: the newest one in a list, the newest `MOST_BUILDS` of a
+    single cause.
     `is_new` says that it was first seen since the newest build appeared or, where no build is known, within the last
     hour. `pattern` is redacted; show it to users with `view_payload`. `note` is what an operator has said of it, "" for
     nothing; it is left out for a user who may see some runs only.
@@ -151,14 +155,17 @@ def further_causes(*, after: int, most: int) -> list[CauseLine]:
     ]
 
 
-def find_cause(fingerprint: str, now: datetime, within: RunQuerySet | None = None) -> CauseSummary | None:
+def find_cause(
+    fingerprint: str, now: datetime, within: RunQuerySet | None = None, *, span: str = "day"
+) -> CauseSummary | None:
     """Return the cause with this fingerprint, with or without failed runs; None if there is none.
 
-    `within` is that of `list_causes`: a cause for which none of these runs is failed is none.
+    `within` is that of `list_causes`: a cause for which none of these runs is failed is none. `span`, one of SPANS, is
+    the time of its bars.
     """
     if within is not None:
-        return next(iter(_within(within, now, None, 1, fingerprint)), None)
-    found = _summaries(list(_known().filter(fingerprint=fingerprint)), now)
+        return next(iter(_within(within, now, None, 1, fingerprint, span)), None)
+    found = _summaries(list(_known().filter(fingerprint=fingerprint)), now, span)
     if not found:
         return None
     builds = _builds().filter(cause__fingerprint=fingerprint).values_list("build", flat=True)
@@ -252,7 +259,7 @@ def _with_builds() -> QuerySet[Any]:
 
 
 def _within(
-    within: RunQuerySet, now: datetime, muted: bool | None, most: int, fingerprint: str = ""
+    within: RunQuerySet, now: datetime, muted: bool | None, most: int, fingerprint: str = "", span: str = "day"
 ) -> list[CauseSummary]:
     """Return the causes for which some of these runs are failed, or the one with this fingerprint."""
     found = visible_failures(within, CAP)
@@ -262,24 +269,25 @@ def _within(
     if fingerprint:
         causes = causes.filter(fingerprint=fingerprint)
     shown = sorted(causes, key=lambda cause: (-found.by_cause[cause.pk][0].failed_at.timestamp(), cause.pk))[:most]
-    begin = now - BARS * WIDTH
+    width, sample = SPANS[span], SAMPLE if span == "day" else LONG_SAMPLE
+    begin = now - BARS * width
     spreads = []
     for cause in shown:
         failures = found.by_cause[cause.pk]
         cause.last_at, cause.since, cause.newest_run = failures[0].failed_at, failures[-1].failed_at, failures[0].run_id
         cause.first_seen_at = cause.since  # perhaps it was seen before in a run out of sight
-        newest = failures[:SAMPLE]
+        newest = failures[:sample]
         spreads.append(
             _Spread(
                 first_seen_at=cause.since,
                 count=Count(number=min(len(failures), CAP), is_capped=found.is_cut or len(failures) > CAP),
                 workflows=Counter(each.workflow for each in newest),
-                bars=_with_last(Counter((each.failed_at - begin) // WIDTH for each in newest)),
+                bars=_with_last(Counter((each.failed_at - begin) // width for each in newest)),
             )
         )
     # A build may have seen it in runs out of sight alone, and a note may tell of them.
     unseen: dict[str, Any] = {"builds": [], "note": "", "noted_at": None, "noted_by": ""}
-    return [replace(each, **unseen) for each in _told(shown, spreads, now)]
+    return [replace(each, **unseen) for each in _told(shown, spreads, now, sample)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,16 +300,17 @@ class _Spread:
     bars: Mapping[int, int]
 
 
-def _summaries(causes: Sequence[Any], now: datetime) -> list[CauseSummary]:
+def _summaries(causes: Sequence[Any], now: datetime, span: str = "day") -> list[CauseSummary]:
     if not causes:
         return []
     counts = _open_of_each(causes, CAP)
-    workflows, bars = _spread_of_newest(_failures_of_each(causes), now - BARS * WIDTH)
+    width, sample = SPANS[span], SAMPLE if span == "day" else LONG_SAMPLE
+    workflows, bars = _spread_of_newest(_failures_of_each(causes), now - BARS * width, width, sample)
     spreads = [
         _Spread(first_seen_at=cause.first_seen_at, count=count, workflows=names, bars=shown)
         for cause, count, names, shown in zip(causes, counts, workflows, bars, strict=True)
     ]
-    return _told(causes, spreads, now)
+    return _told(causes, spreads, now, sample)
 
 
 def _failures_of_each(causes: Sequence[Any], *, only_open: bool = False) -> OfEach:
@@ -315,7 +324,7 @@ def _open_of_each(causes: Sequence[Any], cap: int) -> list[Count]:
     return count_capped([_failures_of_each(causes, only_open=True)], cap)
 
 
-def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime) -> list[CauseSummary]:
+def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime, sample: int) -> list[CauseSummary]:
     return [
         CauseSummary(
             fingerprint=cause.fingerprint,
@@ -328,7 +337,7 @@ def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime) -> l
             last_at=cause.last_at,
             workflows=sorted(spread.workflows, key=lambda name: (-spread.workflows[name], name)),
             bars=[spread.bars.get(each, 0) for each in range(BARS)],
-            is_sampled=sum(spread.bars.values()) >= SAMPLE and min(spread.bars) >= 0,
+            is_sampled=sum(spread.bars.values()) >= sample and min(spread.bars) >= 0,
             newest_run=cause.newest_run or "",
             muted_at=cause.muted_at,
             muted_by=cause.muted_by,
@@ -342,17 +351,19 @@ def _told(causes: Sequence[Any], spreads: Sequence[_Spread], now: datetime) -> l
     ]
 
 
-def _spread_of_newest(newest: OfEach, begin: datetime) -> tuple[list[Mapping[str, int]], list[Mapping[int, int]]]:
+def _spread_of_newest(
+    newest: OfEach, begin: datetime, width: timedelta, sample: int
+) -> tuple[list[Mapping[str, int]], list[Mapping[int, int]]]:
     """Return how many of the newest failures of each cause each workflow had, and how many each bar from `begin` on.
 
     Those of before have negative bars. The database counts: one statement, and at most `BARS` rows a cause beside its
     workflows.
     """
-    bar = Cast(_Bar("failed_at", Value(begin, output_field=DateTimeField())), TextField())
+    bar = Cast(_Bar("failed_at", Value(begin, output_field=DateTimeField()), width=width), TextField())
     of_workflow, of_bar = (
         OfEach(newest.queryset.annotate(counted=counted), newest.keys) for counted in (F("workflow"), bar)
     )
-    found = tally([of_workflow, of_bar], "counted", SAMPLE)
+    found = tally([of_workflow, of_bar], "counted", sample)
     names, bars = found[: len(newest)], found[len(newest) :]
     return (
         [{unpack(name): number for name, number in each.items()} for each in names],
@@ -369,9 +380,13 @@ def _with_last(bars: Mapping[Any, int]) -> Mapping[int, int]:
 
 
 class _Bar(Func):
-    """The number of bars from one moment to another."""
+    """The number of bars of this `width` from one moment to another."""
 
     output_field = IntegerField()
+
+    def __init__(self, *moments: Any, width: timedelta) -> None:
+        super().__init__(*moments)
+        self.width = width
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:
         """Return the SQL: the difference is an interval on PostgreSQL, and microseconds on SQLite."""
@@ -379,7 +394,7 @@ class _Bar(Func):
         passed, given = connection.ops.subtract_temporals("DateTimeField", *sides)
         if connection.vendor == "postgresql":
             passed = f"extract(epoch FROM {passed}) * 1000000"
-        return f"CAST(FLOOR(({passed}) / {WIDTH / timedelta(microseconds=1)}) AS integer)", tuple(given)
+        return f"CAST(FLOOR(({passed}) / {self.width / timedelta(microseconds=1)}) AS integer)", tuple(given)
 
 
 def _shown_patterns(causes: Sequence[Any]) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
 import pytest
 from django.test import Client, override_settings
 from django.urls import URLResolver, reverse
+from django.utils import timezone
 
 from durable.models import Cause, Failure, OperatorAction, Run
 from tests.admin import flows
@@ -211,6 +213,20 @@ def test_the_page_of_a_cause(failed: str, operator: Client) -> None:
         assert each in shown
     assert url("change", "other") not in shown
     assert "There is no cause" in text_of(operator, cause_url("0" * 16), 404)
+
+
+@pytest.mark.parametrize(("span", "days"), [("day", 0.5), ("week", 5), ("month", 25)])
+def test_the_chart_of_a_cause_shows_a_day_a_week_or_a_month(
+    failed: str, operator: Client, span: str, days: float
+) -> None:
+    Failure.objects.update(failed_at=timezone.now() - timedelta(days=days))
+    page, drawn = cause_url(failed), dict[str, bool]()
+    for each in ("day", "week", "month", "none"):
+        text = text_of(operator, f"{page}?span={each}")
+        drawn[each] = "durable-fill-bad" in text
+        assert text.count('aria-current="true">The last') == 1
+    order = ["day", "week", "month"]
+    assert drawn == {each: order.index(each) >= order.index(span) for each in order} | {"none": span == "day"}
 
 
 def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Client) -> None:

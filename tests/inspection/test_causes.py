@@ -243,6 +243,20 @@ def test_a_day_old_failure_is_no_longer_drawn() -> None:
     assert sum(cause.bars) == 0
 
 
+@pytest.mark.parametrize(("span", "days"), [("day", 1), ("week", 7), ("month", 30)])
+def test_the_failures_of_a_single_cause_are_drawn_over_a_longer_time(span: str, days: int) -> None:
+    at, long = now(), timedelta(days=days)
+    for run_id, moment in (("before", at - long - timedelta(seconds=1)), ("first", at - long), ("newest", at)):
+        declined(run_id)
+        Failure.objects.filter(run=run_id).update(failed_at=moment)
+    [known] = list_causes(at)
+    for within in (None, Run.objects.all()):
+        cause = find_cause(known.fingerprint, at, within, span=span)
+        assert cause is not None
+        assert {bar: number for bar, number in enumerate(cause.bars) if number} == {0: 1, BARS - 1: 1}
+        assert not cause.is_sampled
+
+
 def test_failures_are_drawn_in_the_half_hour_in_which_they_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     at = now().replace(microsecond=500_000)
     begin = at - BARS * WIDTH
