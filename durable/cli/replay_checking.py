@@ -21,11 +21,9 @@ from durable.histories import HistoryFileError, read_files
 from durable.inspection.humanize import plural
 from durable.renames.pending import with_other_names
 from durable.replay_check import RecordedRun
-from durable.replay_check.checking import Facts, check_recorded, check_stored
-from durable.replay_check.findings import Verdict
-from durable.replay_check.processes import Check, in_processes
+from durable.replay_check.checking import Check, Facts, check_recorded, check_stored, in_processes
+from durable.replay_check.findings import Report, Verdict
 from durable.replay_check.reading import open_runs, sampled_runs, workflows_with_runs
-from durable.replay_check.report import Report
 
 _ENDED: Final = 1_000  # ended runs that are checked if nothing is said
 _EVERY: Final = 2.0  # seconds between two lines of progress

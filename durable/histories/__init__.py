@@ -6,9 +6,15 @@ runs, one after the other, as lines of JSON; files can be joined. Starts nothing
 
 from __future__ import annotations
 
-from durable.histories.importing import digest_of, moved_history
-from durable.histories.reading import StoredHistory, read_files, read_histories
-from durable.histories.records import FORMAT, HistoryFileError
+from durable.histories.records import (
+    FORMAT,
+    HistoryFileError,
+    StoredHistory,
+    digest_of,
+    moved_history,
+    read_files,
+    read_histories,
+)
 from durable.histories.values import Values
 from durable.histories.writing import written_history
 

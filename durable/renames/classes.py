@@ -60,9 +60,8 @@ class _Moved(Operation):
             return
         from durable.models import MovedName, Run
         from durable.models.renames import recorded_moves
-        from durable.renames.checking import RenameRefused
-        from durable.renames.classes_pending import moves_of
-        from durable.renames.project import all_migrations
+        from durable.renames.pending import all_migrations, moves_of
+        from durable.renames.rewriting import RenameRefused
 
         if MovedName._meta.db_table not in schema_editor.connection.introspection.table_names():
             raise RenameRefused(

@@ -71,7 +71,7 @@ class _Renaming(Operation):
         if connection.alias != conf.DATABASE:
             return
         from durable.models import RenamedName
-        from durable.renames.checking import RenameRefused
+        from durable.renames.rewriting import RenameRefused
 
         if RenamedName._meta.db_table not in connection.introspection.table_names():
             raise RenameRefused(
@@ -196,7 +196,7 @@ class RenameWorkflow(_RenamingOfName):
             raise ValueError(f'"{name}" is a name of durable itself: choose another name')
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:
-        from durable.renames.workflows import rename_workflow
+        from durable.renames.names import rename_workflow
 
         rename_workflow(alias, self.old, self.new, is_back=is_back, wait=self.wait, say=_say)
 
@@ -229,7 +229,7 @@ class RenameQueue(_RenamingOfName):
         check_queue(name)
 
     def _rewrite(self, alias: str, *, is_back: bool) -> None:
-        from durable.renames.queues import rename_queue
+        from durable.renames.names import rename_queue
 
         rename_queue(alias, self.old, self.new, is_back=is_back, wait=self.wait, say=_say)
 

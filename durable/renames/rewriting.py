@@ -6,19 +6,32 @@ run has nothing under the old name.
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeAlias
 
 from django.db import connections, transaction
 from django.db.models import Count, F, Model, Q
 
 from durable import runtime
 from durable.core import clock
+from durable.core.causes import ROLLBACK, numberless, place_of
 from durable.core.errors import PayloadError
-from durable.core.places import Place
+from durable.core.location import (
+    ITERATION_PATTERN,
+    MAX_LOCATION,
+    MAX_LOCATION_BYTES,
+    display_location,
+    parent,
+    unescape,
+)
+from durable.core.places import Place, of_arguments, of_branch
 from durable.core.records import EntryKind, EntryStatus
-from durable.core.renames import AliasKind, Rename
+from durable.core.renames import Alias, Aliases, AliasKind, Names, Rename
+from durable.core.summary import Summary, SummaryKind
 from durable.models import (
     Activity,
     Attempt,
@@ -29,6 +42,7 @@ from durable.models import (
     Failure,
     LogLine,
     QueueMessage,
+    RenamedName,
     RenamedStep,
     Reservation,
     Run,
@@ -36,10 +50,300 @@ from durable.models import (
     StepSave,
 )
 from durable.models.causes import names_of
-from durable.renames.batches import TRY_EVERY, check_atomic, counted, runs_of
-from durable.renames.checking import RenameRefused, check_names, check_runs, recorded_names
-from durable.renames.places import Renaming
-from durable.renames.records import Copied, rebind, renamed_data, renamed_generations, renamed_summary
+from durable.models.rows import dump_summary
+from durable.models.run import RunQuerySet
+
+
+class Renaming:
+    """The locations at or below the pattern `old`, as those at or below `new`."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self.old = old
+        self.new = new
+        self._name = new.rpartition("/")[2]
+        scope = parent(old)
+        self._scope = _regex(scope)
+        self._new = _regex(new)
+        inner = _regex(scope).pattern
+        before = f"{inner}/" if scope else ""
+        self._place = re.compile(f"({before}){re.escape(old.rpartition('/')[2])}(?=/|$)")
+        self._old_place, self._new_place = place_of(old), place_of(new)
+
+    def has(self, location: str) -> bool:
+        """Return True for a location of the operation, or below it, under the old name."""
+        return self._place.match(location) is not None
+
+    def is_new(self, location: str) -> bool:
+        """Return True for a location of the new name, or below it."""
+        return re.match(f"{self._new.pattern}(?=/|$)", location) is not None
+
+    def is_scope(self, location: str) -> bool:
+        """Return True for the location around the operation."""
+        return self._scope.fullmatch(location) is not None
+
+    def of(self, location: str) -> str:
+        """Return the location under the new name; others unchanged."""
+        found = self._place.match(location)
+        return location if found is None else f"{found.group(1)}{self._name}{location[found.end() :]}"
+
+    def shown(self, location: str) -> str:
+        """Return a location, or one as it is shown to people, under the new name."""
+        if self.has(location):
+            return self.of(location)
+        return display_location(self.new) if location == display_location(self.old) else location
+
+    def of_place(self, place: str) -> str:
+        """Return the place of a cause (`durable.core.causes.place_of`) under the new name, without numbers.
+
+        A place of which the numbers were left out may be that of other operations too (`is_shared`).
+        """
+        for old in (self._old_place, numberless(self._old_place)):
+            if place.removesuffix(f" {ROLLBACK}") == old or place.startswith(f"{old} / "):
+                return numberless(self._new_place + place[len(old) :])
+        return place
+
+    def is_shared(self, place: str) -> bool:
+        """Return True for a place that operations with other numbers in their names have too."""
+        old = self._old_place
+        return old != numberless(old) and not (place == old or place.startswith((f"{old} / ", f"{old} {ROLLBACK}")))
+
+    def in_column(self, column: str, pattern: str | None = None) -> Q:
+        """Return a condition that rows of the old name meet, or of another pattern, and perhaps a few more."""
+        pattern = self.old if pattern is None else pattern
+        literal, tilde, _ = pattern.partition(ITERATION_PATTERN)
+        if tilde:
+            return Q(**{f"{column}__startswith": f"{literal}{ITERATION_PATTERN}"})
+        return Q(**{column: pattern}) | Q(**{f"{column}__startswith": f"{pattern}/"})
+
+    @staticmethod
+    def is_too_long(location: str) -> bool:
+        """Return True for a location that cannot be recorded."""
+        return len(location) > MAX_LOCATION or len(location.encode()) > MAX_LOCATION_BYTES
+
+
+def _regex(pattern: str) -> re.Pattern[Any]:
+    return re.compile(
+        "/".join("~[0-9]+" if each == ITERATION_PATTERN else re.escape(each) for each in pattern.split("/"))
+    )
+
+
+#: Codec text of the first place, as text of the second.
+Copied: TypeAlias = Callable[[str, Place, Place], str]
+
+
+def renamed_data(data: dict[str, Any], renaming: Renaming) -> dict[str, Any]:
+    """Return the engine's data of an entry with its locations under the new name."""
+    changed = dict(data)
+    if "branches" in data:
+        changed["branches"] = {
+            name: {**each, "origins": [renaming.of(origin) for origin in each["origins"]]}
+            if each.get("origins")
+            else each
+            for name, each in data["branches"].items()
+        }
+    if "received" in data:
+        changed["received"] = [
+            {**each, "completed_in": renaming.of(each["completed_in"])} if each.get("completed_in") else each
+            for each in data["received"]
+        ]
+    return changed
+
+
+def rebind(entry: Entry, location: str, copied: Copied) -> None:
+    """Make the codec text of an entry belong to the new location. Raises PayloadError."""
+    run_id, old = entry.run_id, entry.location
+    if entry.output is not None:
+        entry.output = copied(entry.output, Place(run_id, "output", old), Place(run_id, "output", location))
+    if entry.arguments is not None and entry.kind != EntryKind.SEND:
+        before = of_arguments(run_id, entry)
+        entry.arguments = copied(entry.arguments, before, before._replace(where=location))
+    data: dict[str, Any] = dict(entry.data)
+    if entry.kind == EntryKind.LOOP and data.get("state") is not None:
+        data["state"] = copied(data["state"], Place(run_id, "state", old), Place(run_id, "state", location))
+    if "branches" in data:
+        data["branches"] = {
+            name: {
+                **each,
+                "output": copied(each["output"], of_branch(run_id, old, name), of_branch(run_id, location, name)),
+            }
+            if each.get("output") is not None
+            else each
+            for name, each in data["branches"].items()
+        }
+    entry.data = data
+
+
+def renamed_generations(generations: dict[str, int], renaming: Renaming) -> dict[str, int]:
+    """Return how often each location was begun again, under the new name."""
+    found: dict[str, int] = {}
+    for location, number in generations.items():
+        new = renaming.of(location)
+        found[new] = found.get(new, 0) + number
+    return found
+
+
+def renamed_summary(summary: str, renaming: Renaming) -> str:
+    """Return a summary with the locations in its data under the new name."""
+    stored = dump_summary(summary)
+    found = Summary.load(stored)
+    if found.kind is SummaryKind.TEXT:
+        return summary
+    facts = json.loads(json.dumps(dict(found.facts)))
+    for each in (facts, *(facts.get("doing") or ())):
+        if isinstance(each.get("location"), str):
+            each["location"] = renaming.shown(each["location"])
+    return Summary(found.kind, **facts) if facts != dict(found.facts) else summary
+
+
+class RenameRefused(Exception):
+    """A recorded name cannot be changed: what forbids it, why, and what to do."""
+
+
+def recorded_names(alias: str, kind: AliasKind) -> Aliases:
+    """Return what migrations have renamed so far."""
+    rows = RenamedName.objects.using(alias).filter(kind=kind.value).order_by("id")
+    return Aliases(Alias(kind, *each) for each in rows.values_list("old", "new"))
+
+
+def is_recorded(alias: str, name: Alias) -> bool:
+    """Return True if both names are of one thing already. Raises RenameRefused if no migration can make them so."""
+    names = recorded_names(alias, name.kind)
+    if names.is_same(name.old, name.new):
+        return True
+    try:
+        names.add(name)
+    except ValueError as error:
+        raise RenameRefused(f"{error}. Nothing was written.") from error
+    return False
+
+
+def check_names(alias: str, rename: Rename, workflows: Sequence[str]) -> None:
+    """Raise RenameRefused for a name that another rename has; `workflows` are all names of the rename's workflow."""
+    before = RenamedStep.objects.using(alias).filter(workflow__in=workflows).order_by("id")
+    try:
+        Names([*(Rename(*each) for each in before.values_list("workflow", "old", "new")), rename])
+    except ValueError as error:
+        raise RenameRefused(f"{error}. Nothing was written.") from error
+
+
+def check_runs(alias: str, run_ids: Sequence[str], renaming: Renaming) -> None:
+    """Raise RenameRefused for a run in which the new name is taken, or which cannot be rewritten."""
+    entries = Entry.objects.using(alias).filter(run__in=run_ids).order_by()
+    taken = entries.filter(renaming.in_column("location", renaming.new)).values_list("run_id", "location")
+    for run_id, location in taken.iterator():
+        if renaming.is_new(location):
+            raise RenameRefused(
+                f'the run "{run_id}" has a record "{location}" already: "{renaming.new}" is the name of another operation, '
+                "or code that uses it runs before the migration does. Choose another name, or migrate before the new "
+                "code runs. Nothing was written."
+            )
+    scope, name = parent(renaming.old), unescape(renaming.old.rpartition("/")[2])
+    if scope:
+        forks = entries.filter(renaming.in_column("location", scope), kind__in=[EntryKind.JOIN, EntryKind.RACE])
+        for run_id, location, data in forks.values_list("run_id", "location", "data").iterator():
+            if renaming.is_scope(location) and name in data.get("branches", ()):
+                raise RenameRefused(
+                    f'in the run "{run_id}", "{name}" is a branch of "{location}": a branch cannot be renamed. '
+                    "Keep its name, or let these runs go the old way with ctx.get_version. Nothing was written."
+                )
+    if len(renaming.new.encode()) > len(renaming.old):
+        named = entries.filter(renaming.in_column("location")).values_list("run_id", "location")
+        for run_id, location in named.iterator():
+            if renaming.has(location) and renaming.is_too_long(renaming.of(location)):
+                raise RenameRefused(
+                    f'in the run "{run_id}", the location "{renaming.of(location)[:80]}..." would be too long: choose a '
+                    "shorter name. Nothing was written."
+                )
+
+
+#: Runs that are looked at together, and the most that an atomic migration may have to look at.
+MOST_ATOMIC: Final = 500
+TRY_EVERY: Final = 0.5  # seconds between two tries to rewrite runs that workers or other transactions have
+
+
+def check_atomic(alias: str, *workflows: str) -> None:
+    """Raise RenameRefused for an atomic migration of workflows with many runs."""
+    refuse_atomic(alias, workflows[-1], Run.objects.using(alias).filter(workflow__in=workflows))
+
+
+def refuse_atomic(alias: str, name: str, runs: RunQuerySet) -> None:
+    """Raise RenameRefused for an atomic migration that would rewrite many runs."""
+    if connections[alias].in_atomic_block and runs.order_by()[: MOST_ATOMIC + 1].count() > MOST_ATOMIC:
+        raise RenameRefused(
+            f'"{name}" has more than {MOST_ATOMIC} runs, and the migration is atomic: it would keep all of them '
+            "locked until its end. Write `atomic = False` into the migration. Nothing was written."
+        )
+
+
+def runs_of(alias: str, workflows: Iterable[str], until: datetime) -> Iterator[list[str]]:
+    """Yield the ids of the workflows' runs that were created until then, some at a time, the oldest first of each."""
+    for workflow in workflows:
+        yield from in_batches(Run.objects.using(alias).filter(workflow=workflow, created_at__lte=until))
+
+
+def in_batches(runs: RunQuerySet) -> Iterator[list[str]]:
+    """Yield the ids of the runs, some at a time, the oldest first."""
+    runs = runs.order_by("created_at", "id")
+    rows = list(runs.values_list("created_at", "id")[:MOST_ATOMIC])
+    while rows:
+        yield [run_id for _, run_id in rows]
+        at, last = rows[-1]
+        after = Q(created_at__gt=at) | Q(created_at=at, id__gt=last)
+        rows = list(runs.filter(after, created_at__gte=at).values_list("created_at", "id")[:MOST_ATOMIC])
+
+
+def rewrite_runs(
+    alias: str,
+    batches: Iterable[Sequence[str]],
+    rewrite: Callable[[Sequence[str]], object],
+    *,
+    wait: float,
+    say: Callable[[str], object],
+) -> None:
+    """Call `rewrite` with the runs of each batch, locked, in a transaction of its own.
+
+    Runs that other transactions have locked are tried again for `wait` seconds; `say` is told of those that are left.
+    """
+    locked: set[str] = set()
+    for run_ids in batches:
+        locked = locked.difference(run_ids).union(_rewritten(alias, run_ids, rewrite))
+    left = sorted(locked)
+    deadline = time.monotonic() + wait
+    while left and time.monotonic() < deadline:
+        time.sleep(TRY_EVERY)
+        left = [each for part in _parts(left) for each in _rewritten(alias, part, rewrite)]
+    if left:
+        keep = "keeps" if len(left) == 1 else "keep"
+        say(
+            f"{counted(len(left))} that other transactions have locked {keep} the old name, which goes on to fit; the same "
+            "operation in a later migration rewrites the name"
+        )
+
+
+def _rewritten(alias: str, run_ids: Sequence[str], rewrite: Callable[[Sequence[str]], object]) -> list[str]:
+    """Rewrite the runs in one transaction; return those whose rows another transaction has locked."""
+    features = connections[alias].features
+    runs = Run.objects.using(alias)
+    with transaction.atomic(using=alias):
+        if features.has_select_for_update:
+            rows = runs.with_ids(run_ids).select_for_update(skip_locked=features.has_select_for_update_skip_locked)
+        else:
+            runs.lock_table()
+            rows = runs.with_ids(run_ids)
+        locked = list(rows.values_list("id", flat=True))
+        rewrite(locked)
+    return sorted({*run_ids} - {*locked}) if len(locked) < len(run_ids) else []
+
+
+def _parts(run_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(run_ids), MOST_ATOMIC):
+        yield run_ids[first : first + MOST_ATOMIC]
+
+
+def counted(number: int) -> str:
+    """Return a number of runs in words."""
+    return "1 run" if number == 1 else f"{number:,} runs"
+
 
 _RECORDS: Final = 2_000  # entries of one transaction, if they are of several runs
 _ROWS: Final = 500  # rows of one statement

@@ -1,21 +1,201 @@
-"""The outcome of the code at the end of a replay, and the decisions that differ from the record."""
+"""What a replay stands on and comes to: its host, decoded values, stand-ins for starts and sends, and its outcome.
+
+The host refuses every effect, and imports nothing that only a record asks for. Its contexts log nothing. A start and a
+send with an id are allowed: each pass does them again and finds what the first one has done, so a replay takes them for
+done.
+"""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar, cast
 
+from durable import runtime
 from durable.codec import Codec, JsonCodec
-from durable.codec.binding import decode_at
+from durable.codec.binding import binding, decode_at
+from durable.context import AsyncContext, Context
 from durable.core.divergences import Divergence, DivergenceKind
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, PayloadError
-from durable.core.location import general_location
+from durable.core.location import escape, general_location, join
 from durable.core.places import Place
-from durable.core.records import ENDED, RunRecord, RunState
+from durable.core.recorded_names import resolve_used
+from durable.core.records import ENDED, EntryRecord, EntryStatus, Message, OutgoingMessage, RunRecord, RunState
+from durable.core.replay import moved_entry
+from durable.core.scope import SILENT, Scope
+from durable.execution.recorded import NotRecorded, RecordedHost, RefusingJournal
 from durable.replay_check.findings import Decision
-from durable.replay_check.host import RecordsJournal
 from durable.replay_check.mends import named
+from durable.runtime import Runtime
+from durable.store import Store
+
+T = TypeVar("T")
+
+
+class RecordsJournal(RefusingJournal):
+    """Notes the branches that fail although nothing in their records has failed."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.failed_branches: list[tuple[str, ErrorInfo]] = []
+
+    def mark(self, entry: EntryRecord, **columns: Any) -> None:
+        if entry.kind in self._FORKS and "data" in columns:
+            before = entry.data["branches"]
+            for name, now in columns["data"]["branches"].items():
+                is_new = now["status"] == EntryStatus.FAILED and before.get(name) != now
+                if is_new and not now["origins"]:
+                    self.failed_branches.append((join(entry.location, escape(name)), ErrorInfo(*now["error"])))
+        super().mark(entry, **columns)
+
+    def forget(self) -> None:
+        """Give up the history, which the frames of an ended pass would keep until the next collection of garbage."""
+        self.root.children = None
+
+
+class RecordsHost(RecordedHost):
+    """Answers from the records, which anybody may have written; contexts log nothing."""
+
+    journal_class = RecordsJournal
+    journal: RecordsJournal
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.environment.resolve = resolve_used
+
+    def sync_context(self, scope: Scope, driver: Any) -> Context:
+        return _silent(super().sync_context(scope, driver))
+
+    def async_context(self, scope: Scope, driver: Any) -> AsyncContext:
+        return _silent(super().async_context(scope, driver))
+
+
+def _silent(context: T) -> T:
+    logged: Any = context
+    logged.logger.logger = SILENT
+    return context
+
+
+_MOST_KNOWN: Final = 10_000
+_LONGEST_KNOWN: Final = 500  # characters of a text that is remembered
+
+#: Where a value cannot be read, which field it is, and why.
+UnreadableValue = tuple[str, str, PayloadError]
+
+
+def unreadable_value(run: RunRecord, entries: Iterable[EntryRecord], codec: Codec) -> UnreadableValue | None:
+    """Return the first recorded value that this code cannot read, None if it can read all."""
+    looker = _Looker(codec)
+    for each in entries:
+        looker.location = each.location
+        if each.data:
+            moved_entry(each, run.id, run.id, {}, looker.look)
+        else:
+            if each.output is not None:
+                looker.look(each.output, Place(run.id, "output", each.location), None)
+            if each.arguments is not None:
+                looker.look(each.arguments, Place(run.id, "arguments", each.location), None)
+        if looker.found is not None:
+            return looker.found
+    looker.location = ""
+    if run.output is not None and run.state == RunState.COMPLETED:
+        looker.look(run.output, Place(run.id, "output"), None)
+    return looker.found
+
+
+class _Looker:
+    """Decodes texts, those that are the same once; keeps the first that cannot be decoded."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.location = ""
+        self.found: UnreadableValue | None = None
+        self._codec = codec
+        self._is_bound = binding(codec) is not None
+        self._known: set[str] = set()
+
+    def look(self, text: str, old: Place, _new: Place | None) -> str:
+        """Decode the text, which stays as it is."""
+        if text in self._known or self.found is not None:
+            return text
+        try:
+            decode_at(self._codec, text, old)
+        except PayloadError as error:
+            self.found = (self.location, old.field, error)
+            return text
+        if not self._is_bound and len(text) <= _LONGEST_KNOWN and len(self._known) < _MOST_KNOWN:
+            self._known.add(text)
+        return text
+
+
+_READS: Final = frozenset(
+    {
+        *(
+            "get",
+            "get_many",
+            "states",
+            "history",
+            "limits",
+            "attempts",
+            "failure",
+            "messages",
+            "message",
+            "sent_before",
+        ),
+        *("key_holder", "keys", "held", "children", "children_of", "group", "groups_of", "members", "at_once", "slots"),
+    }
+)
+
+
+@contextmanager
+def refusing_runtime(at: Runtime) -> Iterator[None]:
+    """Within the block, what code does through durable's own functions reads, or is taken for done before."""
+    refusing = replace(
+        at,
+        store=cast("Store", _Store(at.store)),
+        notify=_ignore,
+        notify_at=_ignore,
+        poll_wait=_end,
+        after_commit=_ignore,
+    )
+    runtime.activate(refusing)
+    try:
+        yield
+    finally:
+        runtime.deactivate(refusing)
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing: the pass that has recorded the history has done it."""
+
+
+def _end(*_: object, **__: object) -> Any:
+    raise NotRecorded
+
+
+class _Store:
+    """Reads from the store, and takes starts and sends for done. Anything else ends the replay."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def create(self, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, bool]]:
+        return [(each, False) for each in runs]
+
+    def send(self, messages: Iterable[OutgoingMessage]) -> tuple[list[Message], frozenset[str]]:
+        sent = [
+            Message(id=each.id, run_id=each.to, queue=each.queue, body=each.body, sent_at=each.sent_at, order=0)
+            for each in messages
+        ]
+        return sent, frozenset()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return getattr(self._store, name) if name in _READS else _end
+
 
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)
 
@@ -48,21 +228,23 @@ def decision_of(run: RunRecord, outcome: Outcome, codec: Codec) -> Decision | No
         kind = ErrorInfo.of(error).type
         if run.state == RunState.FAILED and run.error is not None and run.error.type == kind:
             return None
-        return Decision(run.workflow, "", f"raised {kind}", _end(run))
+        return Decision(run.workflow, "", f"raised {kind}", _end_of_code(run))
     for each in [] if outcome.has_ended else outcome.journal.not_answered:
         if outcome.journal.entry_at(each.location) is None:
-            return Decision(run.workflow, general_location(each.location), f"gone on with {named(each)}", _end(run))
+            return Decision(
+                run.workflow, general_location(each.location), f"gone on with {named(each)}", _end_of_code(run)
+            )
     if not outcome.has_ended:
         return None
     if run.state == RunState.FAILED:
-        return Decision(run.workflow, "", "completed", _end(run))
+        return Decision(run.workflow, "", "completed", _end_of_code(run))
     if run.state == RunState.COMPLETED and _differs(run, outcome.value, codec):
         return Decision(run.workflow, "", "returned another result", "the recorded one")
     return None
 
 
 def _diverged(run: RunRecord, found: Divergence) -> Decision:
-    instead = next(iter(map(named, found.recorded)), _end(run))
+    instead = next(iter(map(named, found.recorded)), _end_of_code(run))
     if found.raised is not None:
         place = general_location(found.recorded[0].location)
         return Decision(run.workflow, place, f"raised {ErrorInfo.of(found.raised).type}", instead)
@@ -73,7 +255,7 @@ def _diverged(run: RunRecord, found: Divergence) -> Decision:
     return Decision(run.workflow, general_location(found.code.location), does, instead)
 
 
-def _end(run: RunRecord) -> str:
+def _end_of_code(run: RunRecord) -> str:
     if run.state == RunState.COMPLETED:
         return "completing"
     if run.state == RunState.FAILED:

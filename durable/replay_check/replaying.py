@@ -42,12 +42,9 @@ from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
 from durable.mistakes import mistakes_of
 from durable.replay_check.findings import Finding, FindingKind, Verdict
-from durable.replay_check.host import RecordsHost
 from durable.replay_check.mends import mend_of, named
-from durable.replay_check.outcomes import Outcome, decision_of
+from durable.replay_check.outcomes import Outcome, RecordsHost, decision_of, refusing_runtime, unreadable_value
 from durable.replay_check.read_only import is_refused_write
-from durable.replay_check.surroundings import refusing_runtime
-from durable.replay_check.values import unreadable_value
 from durable.runtime import Runtime
 
 _CODEC: Final = JsonCodec(max_bytes=sys.maxsize)

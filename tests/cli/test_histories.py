@@ -31,7 +31,7 @@ HOSTILE = "pay 💶 / ~1 % \ud800 é"
 
 
 def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durable.histories.reading.LONGEST", 100)
+    monkeypatch.setattr("durable.histories.records.LONGEST", 100)
     path = tmp_path / "endless.jsonl"
     path.write_text("{" + "1" * 101, encoding="utf-8")
     with pytest.raises(HistoryFileError, match="line 1: longer than 100 characters"):

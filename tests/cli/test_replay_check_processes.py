@@ -19,8 +19,7 @@ from django.utils import timezone
 
 from durable.core import registry
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
-from durable.replay_check.checking import check_stored
-from durable.replay_check.processes import in_processes
+from durable.replay_check.checking import check_stored, in_processes
 from durable.runtime import production
 from tests.cli.conftest import Shell
 from tests.cli.workflows import deadly, napping

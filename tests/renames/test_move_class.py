@@ -26,7 +26,7 @@ from durable.crypto import FernetCodec
 from durable.migrations import MoveClass, MoveHandler
 from durable.models import Entry, MovedName, Run
 from durable.renames import classes_looking
-from durable.renames.checking import RenameRefused
+from durable.renames.rewriting import RenameRefused
 from durable.replay_check.findings import FindingKind
 from tests.cli.conftest import Shell, shell
 from tests.renames.conftest import go_on

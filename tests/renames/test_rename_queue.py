@@ -27,7 +27,7 @@ from durable.notifier import enqueue, notify, redis_clients, wakeups
 from durable.operations.bulk import BulkOrder, eligible, perform_page
 from durable.operations.bulk import apply as bulk
 from durable.operations.holds import pause_queue, resume_queue
-from durable.renames.checking import RenameRefused
+from durable.renames.rewriting import RenameRefused
 from durable.store import Store, store_for
 from durable.worker.loop import WorkerLoop
 from durable.worker.polling import DueQueues

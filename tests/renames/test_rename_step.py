@@ -26,7 +26,7 @@ from durable.models import (
     Run,
     StepSave,
 )
-from durable.renames.checking import RenameRefused
+from durable.renames.rewriting import RenameRefused
 from durable.worker.executor import note
 from tests.renames.conftest import apply, go_on, locations, unapply
 from tests.replay_check.conftest import NAME, Deploys

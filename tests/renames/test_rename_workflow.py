@@ -27,7 +27,7 @@ from durable.operations.holds import hold_starts, release_starts
 from durable.operations.names import workflow_named
 from durable.operations.schedules.sync import differences, synchronise
 from durable.operations.schedules.tick import tick_due
-from durable.renames.checking import RenameRefused
+from durable.renames.rewriting import RenameRefused
 from durable.retention import Policy, Pruner
 from tests.renames.conftest import apply, due, go_on, locations, unapply
 from tests.replay_check.conftest import NAME, Deploys

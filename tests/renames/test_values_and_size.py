@@ -18,7 +18,7 @@ from durable.core.places import Place
 from durable.crypto import FernetCodec
 from durable.migrations import RenameStep
 from durable.models import Entry, Run, StepSave
-from durable.renames.checking import RenameRefused
+from durable.renames.rewriting import RenameRefused
 from tests.renames.conftest import apply, go_on, locations
 from tests.replay_check.conftest import NAME, Deploys
 
