@@ -60,6 +60,7 @@ class DurableConfig(AppConfig):
             schedule_checks,
             tag_checks,
         )
+        from durable.alerts import alert_run  # noqa: F401  # the workflow whose runs send alerts
         from durable.core import recorded_names
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule

@@ -28,8 +28,7 @@ from durable.operations.catalogue import RULE, ZONE
 from durable.operations.schedules import verbs
 from durable.operations.schedules.rows import arguments_of
 from durable.schedules import CATCH_UPS, OVERLAPS, check_name
-from durable.schedules.options import MAX_NAME
-from durable.schedules.rules import duration_text
+from durable.schedules.rules import MAX_NAME, duration_text
 
 
 class BackfillForm(ActForm):

@@ -35,8 +35,7 @@ from durable.codec.notation import (
     fault,
     to_json,
 )
-from durable.codec.refusals import refusal
-from durable.codec.scalars import WRITERS, has_surrogate_pair, write_date, write_datetime, write_str
+from durable.codec.scalars import WRITERS, has_surrogate_pair, refusal, write_date, write_datetime, write_str
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _ALL_STR: Final = frozenset({str})

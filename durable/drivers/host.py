@@ -8,11 +8,6 @@ engine's control flow, the worker's own end), and as which failure the others ar
 Calls of steps' functions, for both drivers: with their timeouts, and errors that can be described.
 
 Owns what surrounds such a call in its thread or task. Must not decide what follows from its outcome: steps do.
-
-Owns which exceptions of a step's function or of a body are passed on unchanged (errors that can be described, the
-engine's control flow, the worker's own end), and as which failure the others are reported.
-
-Owns what surrounds such a call in its thread or task. Must not decide what follows from its outcome: steps do.
 """
 
 from __future__ import annotations

@@ -20,23 +20,6 @@ Threads for branches: new ones or, within `keep`, those that earlier branches ha
 Owns when such a thread begins and ends. A branch thread has a database connection of its own, and opening one takes
 longer than most branches. So a worker keeps the threads from one pass to the next, for as long as its job lasts. Must
 not know the work.
-
-Owns which threads are idle, and until when. Must not know what they do.
-
-Owns when such a thread begins and ends. A branch thread has a database connection of its own, and opening one takes
-longer than most branches. So a worker keeps the threads from one pass to the next, for as long as its job lasts. Must
-not know the work.
-
-`ThreadDelegate` takes them there from the threads of branches, and `LoopDelegate` from the event loop of an async body,
-which runs in another thread while the owner waits for it. Owns how a call gets to the owner and how its outcome comes
-back. Must not know the functions that it calls.
-
-**No `concurrent.futures.Future` brings outcomes to the threads of branches.** The owner may be the main thread, in
-which a signal handler can raise an exception after nearly every instruction: the end of RQ's patience with a job, or
-Ctrl+C. A Future guards its state with a `threading.Condition`, which is Python code: an exception raised inside it can
-leave its lock held for ever, and the thread that waits for the outcome with it. The put of a `SimpleQueue` cannot be
-cut in two, and may be repeated. So a call that was interrupted before its outcome was put is left to the thread that
-asked for it.
 """
 
 from __future__ import annotations

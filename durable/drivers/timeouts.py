@@ -10,15 +10,6 @@ Call functions at a given time, unless they are cancelled before: one thread in 
 
 Owns that thread. Nearly all calls are cancelled soon, which does not wake the thread. The thread ends after some time
 without calls, and starts again when there is one. Must not know the functions that it calls.
-
-Owns that thread. Nearly all calls are cancelled soon, which does not wake the thread. The thread ends after some time
-without calls, and starts again when there is one. Must not know the functions that it calls.
-
-Owns how code is interrupted. In the main thread a timer signal interrupts whatever blocks: a sleep, a socket, a query.
-In other threads the exception is set asynchronously, and raised at the thread's next bytecode. The interruption derives
-from KeyboardInterrupt, because database drivers and other libraries clean up after that. Python swallows an
-interruption in a finalizer (a generator that is collected, `__del__`, a weak reference's callback), so it is repeated
-while the call goes on.
 """
 
 from __future__ import annotations

@@ -11,16 +11,6 @@ run before it. A run that began with such a message and has received none at all
 for it. So each of these runs has received one, and the messages are used up before the runs are.
 
 A run that has failed or was cancelled keeps its messages: a recovery goes on with them.
-
-Owns what becomes of these messages: another run of the workflow gets them, and the key, in the transaction that
-completes the first one. It is started with the input that the sender of the first of them gave, and otherwise as the
-run before it. A run that began with such a message and has received none at all leaves it: the workflow does not wait
-for it. So each of these runs has received one, and the messages are used up before the runs are.
-
-A run that has failed or was cancelled keeps its messages: a recovery goes on with them.
-
-Owns every write of a pass. A pass that has lost its lease, or cannot reach the store, writes nothing more: the database
-is the truth. Must not decide what is written: the engine does, in its journal.
 """
 
 from __future__ import annotations

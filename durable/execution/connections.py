@@ -6,11 +6,6 @@ Child processes that the code of a step or of a workflow forks: a multiprocessin
 
 Owns two rules. Such a child is an ordinary process, in which signals have their default effect. It must never continue
 the pass of its parent: a child that returns from the function which forked it is ended there.
-
-Owns two rules. Such a child is an ordinary process, in which signals have their default effect. It must never continue
-the pass of its parent: a child that returns from the function which forked it is ended there.
-
-Owns the cleanup of connections around passes, as Django's request cycle does it. Must not know about runs.
 """
 
 from __future__ import annotations

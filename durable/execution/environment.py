@@ -6,11 +6,6 @@ Evictions: how a worker tells a pass that it has to end.
 
 Owns the flags that the threads of a worker set and that a pass reads. Must not renew leases: `durable.worker.leases`
 does.
-
-Owns the flags that the threads of a worker set and that a pass reads. Must not renew leases: `durable.worker.leases`
-does.
-
-Owns the clock, the codec and the limits of a pass. Must not write to the store: `durable.execution.commits` does.
 """
 
 from __future__ import annotations

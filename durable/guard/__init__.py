@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from durable.guard.events import watch_events
-from durable.guard.inputs import with_unchanged_input
-from durable.guard.modes import MODES, is_developing, mode, raising_by_default, refusing_effects
-from durable.guard.statements import install, is_guards
+from durable.guard.events import MODES, is_developing, mode, raising_by_default, refusing_effects, watch_events
+from durable.guard.statements import install, is_guards, with_unchanged_input
 
 __all__ = [
     "MODES",

@@ -16,7 +16,7 @@ from durable.conf import conf
 from durable.inspection.workflows import workflow_of
 from durable.models import Schedule, Tick
 from durable.schedules.missed import LATE
-from durable.schedules.moments import upcoming
+from durable.schedules.rules import upcoming
 from durable.schedules.words import in_words
 
 #: Schedules of one page.

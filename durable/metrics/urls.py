@@ -2,6 +2,6 @@
 
 from django.urls import path
 
-from durable.metrics.views import metrics
+from durable.metrics.exposition import metrics
 
 urlpatterns = [path("", metrics, name="durable-metrics")]

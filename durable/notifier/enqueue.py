@@ -13,18 +13,6 @@ Send commands to Redis without waiting for their answers.
 Owns the connections that a process sends them on: as many as threads send at once. The sender reads each answer when it
 sends the next command on that connection, and notices only then that a command failed. So the caller must be able to do
 without the last command. Must not decide what is sent.
-
-Owns the key of the pending notification and the RQ job that the key names; both are written together or not at
-all. RQ says what a job consists of. It is asked once for each queue, since only the id and the time differ between
-jobs.
-
-After the first notification, the sender does not wait for the answer; the next notification reads it. So the caller of
-`start()` does not wait for an answer that it would not act on. A notification sent while Redis goes down is lost. We
-send the full script (EVAL, not EVALSHA): the reply is read later, so a NOSCRIPT error could not be handled.
-
-Owns the connections that a process sends them on: as many as threads send at once. The sender reads each answer when it
-sends the next command on that connection, and notices only then that a command failed. So the caller must be able to do
-without the last command. Must not decide what is sent.
 """
 
 from __future__ import annotations

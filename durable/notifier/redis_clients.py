@@ -8,13 +8,6 @@ Whether a Redis is away, as this process has found out.
 
 Owns since when, and the one line in the log when that begins and the one when it ends. While a Redis is away, workers
 of `durable_worker` poll the database (`durable.worker.timer`, `durable.worker.rq`). Must not decide what follows.
-
-Owns how durable talks to the Redis of an RQ queue: with short timeouts and few retries, because most calls happen in a
-web request and nothing that matters is kept in Redis. Opens no connection before the first command. Must not decide
-what is sent.
-
-Owns since when, and the one line in the log when that begins and the one when it ends. While a Redis is away, workers
-of `durable_worker` poll the database (`durable.worker.timer`, `durable.worker.rq`). Must not decide what follows.
 """
 
 from __future__ import annotations

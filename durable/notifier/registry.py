@@ -5,10 +5,6 @@ Owns how RQ's records of its workers are read. Must not decide anything by them:
 The heartbeat of the sweeps: a key in each Redis that says when a sweep last ran, and in which process.
 
 Owns this key. Operators use it to check that a sweep runs. It must not decide anything: it may be lost, late or wrong.
-
-Owns this key. Operators use it to check that a sweep runs. It must not decide anything: it may be lost, late or wrong.
-
-Owns how RQ's records of its workers are read. Must not decide anything by them: a record may be old, or missing.
 """
 
 from __future__ import annotations

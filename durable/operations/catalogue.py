@@ -17,7 +17,7 @@ from durable.operations import holds, limits, rates
 from durable.operations.schedules import verbs as schedules
 from durable.operations.verb import Flag, Number, Subject, Text, Until, Verb
 from durable.schedules import read_rules
-from durable.schedules.options import check_zone
+from durable.schedules.rules import check_zone
 
 if TYPE_CHECKING:
     pass

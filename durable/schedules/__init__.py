@@ -10,8 +10,22 @@
 Pure functions of their arguments: nothing here reads a clock, a setting or a row.
 """
 
-from durable.schedules.options import CATCH_UPS, OVERLAPS, CatchUp, Overlap, check_name, run_id_of
-from durable.schedules.rules import Cron, Every, Rule, RuleLike, Rules, cron, every, read_rules
+from durable.schedules.rules import (
+    CATCH_UPS,
+    OVERLAPS,
+    CatchUp,
+    Cron,
+    Every,
+    Overlap,
+    Rule,
+    RuleLike,
+    Rules,
+    check_name,
+    cron,
+    every,
+    read_rules,
+    run_id_of,
+)
 
 __all__ = [
     "CATCH_UPS",

@@ -11,9 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from durable.schedules.moments import latest, next_after, upcoming
-from durable.schedules.options import CatchUp
-from durable.schedules.rules import Rule
+from durable.schedules.rules import CatchUp, Rule, latest, next_after, upcoming
 
 #: A tick that begins later than this is late: it counts as missed.
 LATE: Final = timedelta(minutes=1)

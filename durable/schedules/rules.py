@@ -2,22 +2,160 @@
 
 The text of a rule is what rows keep and what `read_rules` reads again: "30 2 * * *", "every 6 hours",
 "every 6 hours offset 15 minutes"; those of a list are separated by semicolons.
+
+Options of schedules besides their rules, the names that schedules may have, and the ids of their runs.
+
+The instants of local times in a zone whose offset from UTC changes.
+
+A cron rule names local times. Two readings of them are needed at a change of the offset:
+
+- *by the clock*: a time in the gap is the first instant after the gap; a time that occurs twice is the first of both.
+- *by instants*: each instant whose local time matches, so that "every two hours" neither stops nor repeats itself.
+
+The library iterates over local times without a zone; everything about zones is here. Moments are aware, in UTC.
+
+The moments of rules: the next one, the next few, those of a period. Aware, in UTC.
 """
 
 from __future__ import annotations
 
+import difflib
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from itertools import takewhile
+from typing import Any, Final, Literal, TypeAlias, get_args
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim
 
 from durable.core.duration import Duration, parse_duration
-from durable.schedules.options import CatchUp, Options, Overlap
+
+Overlap = Literal["skip", "queue", "allow", "replace"]
+CatchUp = Literal["last", "none", "all"]
+OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)
+CATCH_UPS: Final[tuple[CatchUp, ...]] = get_args(CatchUp)
+
+#: Characters of a schedule's name: a run's id has 200, and its moment takes up to 28 of them.
+MAX_NAME: Final = 170
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of `cron` and `every` besides the rule; None where one was not given."""
+
+    zone: str | None = None
+    overlap: Overlap | None = None
+    catch_up: CatchUp | None = None
+    window: timedelta | None = None
+    jitter: timedelta | None = None
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        zone: str | None = None,
+        overlap: Overlap | None = None,
+        catch_up: CatchUp | None = None,
+        window: Duration | None = None,
+        jitter: Duration | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Options:
+        """Return checked options. Raises TypeError and ValueError."""
+        return cls(
+            zone=None if zone is None else check_zone(zone),
+            overlap=None if overlap is None else check_overlap(overlap),
+            catch_up=None if catch_up is None else check_catch_up(catch_up),
+            window=None if window is None else parse_duration(window, "a window"),
+            jitter=None if jitter is None else parse_duration(jitter, "a jitter"),
+            args=None if args is None else tuple(args),
+            kwargs=None if kwargs is None else dict(kwargs),
+        )
+
+    def said(self) -> dict[str, Any]:
+        """Return those that were said, by name."""
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+
+
+def check_zone(zone: str) -> str:
+    """Return the name of a time zone, such as "Europe/Berlin"; else raise TypeError or ValueError."""
+    if not isinstance(zone, str):
+        raise TypeError(f'a zone is the name of a time zone, such as "Europe/Berlin", not {zone!r}')
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, LookupError):  # ZoneInfoNotFoundError is a KeyError
+        nearest = difflib.get_close_matches(zone, _zones(), n=2)
+        advice = f"did you mean {' or '.join(nearest)}?" if nearest else 'write one such as "Europe/Berlin" or "UTC"'
+        raise ValueError(f"there is no time zone {zone[:64]!r}: {advice}") from None
+    return zone
+
+
+@lru_cache(maxsize=1)
+def _zones() -> list[str]:
+    return sorted(available_timezones())
+
+
+def check_overlap(overlap: str) -> Overlap:
+    """Return `overlap` if it is one of `OVERLAPS`; else raise ValueError."""
+    for each in OVERLAPS:
+        if overlap == each:
+            return each
+    raise ValueError(f"overlap is one of {', '.join(OVERLAPS)}, not {overlap!r}")
+
+
+def check_catch_up(catch_up: str) -> CatchUp:
+    """Return `catch_up` if it is one of `CATCH_UPS`; else raise ValueError."""
+    for each in CATCH_UPS:
+        if catch_up == each:
+            return each
+    raise ValueError(f"catch_up is one of {', '.join(CATCH_UPS)}, not {catch_up!r}")
+
+
+def check_name(name: str) -> str:
+    """Return `name` if a schedule can have it: the ids of its runs begin with it. Raises TypeError or ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a schedule's name is text, not {name!r}")
+    if not 1 <= len(name) <= MAX_NAME:
+        raise ValueError(f"a schedule's name has 1 to {MAX_NAME} characters, this one has {len(name)}")
+    if "/" in name or not name.isprintable():
+        raise ValueError(
+            f'a schedule\'s name is made of printable characters without "/", because the ids of its runs begin with it: '
+            f"{name!r}"
+        )
+    return name
+
+
+def run_id_of(name: str, moment: datetime) -> str:
+    """Return the id of the run of this schedule for this moment: `shop.nightly@2026-03-29T01:00:00Z`.
+
+    A moment between two seconds, as that of "run now", has its six digits of microseconds.
+    """
+    return f"{name}@{text_of(moment)}"
+
+
+def text_of(moment: datetime) -> str:
+    """Return the moment as ids and error texts have it: in UTC, to the second unless it lies between two."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def jitter_of(name: str, moment: datetime, jitter: timedelta) -> timedelta:
+    """Return by how much the tick of this schedule for this moment is put off: at least 0, less than `jitter`.
+
+    The same for the same arguments, in every process: it is made of a hash of both.
+    """
+    if not jitter:
+        return timedelta(0)
+    digest = hashlib.sha256(run_id_of(name, moment).encode(errors="surrogatepass")).digest()
+    share = int.from_bytes(digest[:6], "big") / (1 << 48)
+    return timedelta(milliseconds=int(share * (jitter / timedelta(milliseconds=1))))
+
 
 _MOST: Final = 20  # rules of a list
 _LONGEST: Final = 1_000  # characters of a text
@@ -232,3 +370,129 @@ def duration_text(duration: timedelta) -> str:
         if count:
             parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
     return " ".join(parts) or "0 seconds"
+
+
+#: Zones keep an offset for longer than this, so that two looks this far apart miss no change.
+_STEP: Final = timedelta(days=7)
+_RESOLUTION: Final = timedelta(seconds=1)
+
+
+def next_instant(rule: Cron, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Return the rule's first moment later than `after`; None if there is none before the year 9999."""
+    try:
+        return _by_instants(rule, zone, after) if rule.follows_instants else _by_clock(rule, zone, after)
+    except OverflowError:
+        return None
+
+
+def _by_clock(rule: Cron, zone: ZoneInfo, after: datetime) -> datetime | None:
+    for local in _local_times(rule, after.astimezone(zone).replace(tzinfo=None)):
+        instant = _first_instant(local, zone)
+        if instant > after:  # not so in the second of two equal hours
+            return instant
+    return None
+
+
+def _first_instant(local: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first instant at which clocks show `local` or, in a gap, a later time."""
+    first = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if first.astimezone(zone).replace(tzinfo=None) == local:
+        return first
+    # In a gap: fold=0 reckons with the offset before it, so `first` is behind the change, and fold=1 before it.
+    before = local.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    return _change_between(before, first, zone)
+
+
+def _by_instants(rule: Cron, zone: ZoneInfo, after: datetime) -> datetime | None:
+    start, offset = after, _offset(after, zone)
+    begin = after
+    while True:
+        local = next(_local_times(rule, (begin + offset).replace(tzinfo=None)), None)
+        if local is None:
+            return None
+        instant = local.replace(tzinfo=UTC) - offset
+        change = _next_change(start, instant, zone)
+        if change is None:
+            return instant
+        start, offset = change, _offset(change, zone)
+        begin = change - _RESOLUTION  # the instant of the change itself counts, in the new offset
+
+
+def _local_times(rule: Cron, after: datetime) -> Iterator[datetime]:
+    walker = field_walker(rule.expression)
+    walker.dt = after.replace(microsecond=0)
+    return walker
+
+
+def _offset(instant: datetime, zone: ZoneInfo) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or timedelta(0)
+
+
+def _next_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
+    """Return the first instant of a new offset that is later than `after` and not later than `until`."""
+    low = after
+    while low < until:
+        high = min(low + _STEP, until)
+        if _offset(high, zone) != _offset(low, zone):
+            return _change_between(low, high, zone)
+        low = high
+    return None
+
+
+def _change_between(low: datetime, high: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first instant with another offset than `low` has; `high` has another one."""
+    before = _offset(low, zone)
+    while high - low > _RESOLUTION:
+        middle = low + (high - low) / 2
+        if _offset(middle, zone) == before:
+            low = middle
+        else:
+            high = middle
+    return high.replace(microsecond=0)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOOK_BACK: Final = timedelta(minutes=10)
+
+
+def next_after(rules: Sequence[Rule], zone: str, after: datetime) -> datetime | None:
+    """Return the first moment of the rules that is later than `after`; None if there is none."""
+    local = ZoneInfo(zone)
+    utc = after.astimezone(UTC)
+    found = [moment for rule in rules if (moment := _next(rule, local, utc)) is not None]
+    return min(found, default=None)
+
+
+def upcoming(rules: Sequence[Rule], zone: str, after: datetime) -> Iterator[datetime]:
+    """Yield the moments of the rules that are later than `after`, the earliest first."""
+    moment = next_after(rules, zone, after)
+    while moment is not None:
+        yield moment
+        moment = next_after(rules, zone, moment)
+
+
+def latest(
+    rules: Sequence[Rule], zone: str, since: datetime, until: datetime, most: int
+) -> tuple[list[datetime], bool]:
+    """Return the newest `most` moments from `since` to `until`, both included, oldest first, and whether these are all.
+
+    The cost depends on `most` and not on the length of the period: the search begins at its end.
+    """
+    span = _LOOK_BACK
+    just_before = timedelta(microseconds=1)
+    while True:
+        start = max(since, until - span)
+        moments = list(takewhile(lambda each: each <= until, upcoming(rules, zone, start - just_before)))
+        if len(moments) > most or start <= since:
+            return moments[-most:], start <= since and len(moments) <= most
+        span *= 4
+
+
+def _next(rule: Rule, zone: ZoneInfo, after: datetime) -> datetime | None:
+    if not isinstance(rule, Every):
+        return next_instant(rule, zone, after)
+    passed = (after - _EPOCH - rule.offset) // rule.duration
+    try:
+        return _EPOCH + rule.offset + (passed + 1) * rule.duration
+    except OverflowError:
+        return None

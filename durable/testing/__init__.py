@@ -34,11 +34,16 @@ from durable.execution.passes import PassOutcome, execute_pass
 from durable.handles import Handle
 from durable.operations.schedules.tick import next_due, tick_due
 from durable.runtime import Runtime
-from durable.testing.muting import muted
-from durable.testing.refused_queries import RunsInMemoryError, queries_refused
+from durable.testing.muting import RunsInMemoryError, muted, queries_refused
 from durable.testing.replays import NotDeterministicError, Trace, different, replay
-from durable.testing.savepoints import go_on_after_refusals, roll_back_inside
-from durable.testing.stores import InMemoryStore, SimulatedCrash, When, harness_store
+from durable.testing.stores import (
+    InMemoryStore,
+    SimulatedCrash,
+    When,
+    go_on_after_refusals,
+    harness_store,
+    roll_back_inside,
+)
 from durable.testing.twins import AsyncTwins, require_no_loop
 
 __all__ = ["Harness", "NotDeterministicError", "Pass", "RunsInMemoryError", "SimulatedCrash"]

@@ -18,21 +18,6 @@ checkpoint, a loop that has begun, an ephemeral step) is written too: without it
 The steps that other branches run at that moment are recorded as begun as well: they go on in their threads, and nothing
 that they return is recorded any more. So these attempts count, and a step without retries is not called again beside
 itself.
-
-Owns what is noted in the database about running steps, once a second and only about steps that have run for a second.
-A step pays for it with an entry in a dictionary of the process (`durable.core.current.timed_step`). Obeys what is
-asked: answers with a stack, interrupts an attempt that is abandoned, and gives the run up if that does not help.
-
-Read from another thread while the step runs, so the frames may have moved on by the time they are formatted. Must not
-touch the frames' variables: a stack names files, lines and functions only.
-
-Owns what is written then. The attempt is recorded as begun, with a mark, so that the next pass settles it as failed by
-the step's own policy, like an attempt whose worker died. What the pass has recorded before it and not committed yet (a
-checkpoint, a loop that has begun, an ephemeral step) is written too: without it the code would not fit the history.
-
-The steps that other branches run at that moment are recorded as begun as well: they go on in their threads, and nothing
-that they return is recorded any more. So these attempts count, and a step without retries is not called again beside
-itself.
 """
 
 from __future__ import annotations

@@ -8,13 +8,6 @@ Note the runs whose histories are long, so that they are counted before an opera
 
 Owns the note alone. `durable.inspection.history_counts` counts, in the process of the sweep. A note that is lost costs
 the first look at the run's page some tenths of a second.
-
-Owns the note alone. `durable.inspection.history_counts` counts, in the process of the sweep. A note that is lost costs
-the first look at the run's page some tenths of a second.
-
-Owns the way of one claimed run through a pass, and what follows from the pass's outcome. `durable.worker.loop` decides
-how many runs to claim and in which order to execute them, and the LeaseManager has their leases. The methods may be
-called from any thread. They open and close only the calling thread's database connections.
 """
 
 from __future__ import annotations

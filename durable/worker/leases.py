@@ -19,22 +19,6 @@ The claimed runs that a worker gives back: they stay here until the database has
 Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at
 each tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire,
 and a crash is counted. Safe to use from several threads.
-
-Owns what is known of it, and when a renewal that fails means a loss. Must not renew: `durable.worker.leases` does.
-
-Its thread renews their leases, gives up those that are lost, releases the runs that wait too long behind passes, and
-turns a stop into evictions. Must not execute workflow code. The thread has a database connection of its own, opened
-when it is first needed and closed when there are no leases.
-
-Must not wait for a row's lock either: all runs of the worker would lose their leases because of one that a transaction
-keeps locked, one that has sent to it for example. Such a run is *busy*: its lease is not renewed now, and is asked for
-again at each tick. No worker can claim it meanwhile, because a claim passes by what is locked. That holds for an atomic
-step, too, that has sent to its own run and goes on: its own transaction has locked the row, so no other worker begins
-the run, however late the lease. What the commit of such a step does about the lease is in `durable.execution.commits`.
-
-Owns these runs and the statements that release them. A run whose row another transaction has locked is tried again at
-each tick of the LeaseManager, and so are all after an outage. If nothing helps, they are due when their leases expire,
-and a crash is counted. Safe to use from several threads.
 """
 
 from __future__ import annotations

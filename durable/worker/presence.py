@@ -11,16 +11,6 @@ What is noted about a worker that has died with runs in hand: rows of the audit 
 The parent that sees a worker die notes how, for each run whose lease the worker has, with the steps that it had in
 hand. The pass that takes such a run over notes that. Runs of workers that did not die pay nothing. Decides nothing:
 the lease does. Whatever goes wrong here is logged and has no other effect.
-
-Owns that row (`durable.models.WorkerProcess`) and the row of its build. The thread of the LeaseManager calls `sign`
-twice a second; about every 15 seconds, and when the worker begins to stop, the row is written. With it the process
-reads which queues migrations have renamed: nothing else tells a worker that runs of its queue have another name by now.
-It also compares its clock with the database's.
-Decides nothing: runs are held by leases. Whatever goes wrong here is logged and has no other effect.
-
-The parent that sees a worker die notes how, for each run whose lease the worker has, with the steps that it had in
-hand. The pass that takes such a run over notes that. Runs of workers that did not die pay nothing. Decides nothing:
-the lease does. Whatever goes wrong here is logged and has no other effect.
 """
 
 from __future__ import annotations

@@ -11,16 +11,6 @@ worker is busy with it, the started jobs, the counts. RQ writes them command by 
 each job, to support results, dependents, repetitions and callbacks, which a durable job never has. Here the same
 records are one pipeline before the job and one after it. A failed job is left to RQ, as is every other job. Must not
 know what the job does.
-
-RQ imports and calls any function name that a job in Redis carries, with any serializer. Here a job is checked before RQ
-imports anything for it: the function, the callbacks, and data that only pickle could read. Owns that decision and the
-handling of refused jobs. Must not know what a job of durable does.
-
-Owns the records of such a job and of its worker from the moment the worker takes the job until it is done: that the
-worker is busy with it, the started jobs, the counts. RQ writes them command by command, in some thirty round trips for
-each job, to support results, dependents, repetitions and callbacks, which a durable job never has. Here the same
-records are one pipeline before the job and one after it. A failed job is left to RQ, as is every other job. Must not
-know what the job does.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@ Owns one flag. It is set in signal handlers, which may interrupt the main thread
 and listeners are `SimpleQueue`s, whose `put` is reentrant.
 
 Delays of a worker before it tries again what an outage has prevented.
-
-Owns one flag. It is set in signal handlers, which may interrupt the main thread anywhere. So nothing here takes a lock,
-and listeners are `SimpleQueue`s, whose `put` is reentrant.
 """
 
 from __future__ import annotations

@@ -14,19 +14,6 @@ The ticker: the thread that ticks schedules at their moments (`durable.operation
 It looks each second. It is a thread of its own beside the timer, so that thousands of ticks at one moment put off no
 deadline of a run. Any number of them may run at once. At its looks it also hands on slots of limits that runs have
 given up outside a pass.
-
-The *timer* notifies at the deadline of a sleep, a backoff or a wait. The *sweep* notifies, every `SWEEP_INTERVAL`, of
-all queues with runs that are due or whose lease expired. So it makes up for every lost notification and alarm; it
-enqueues a job even where a pending-notification key says that there is one. Both only notify; they must not change a
-run. Any number of them may run at once: notifications are coalesced, and the job of a superfluous one finds nothing to
-do. They survive any outage of the database or Redis.
-
-Between two notifications the sweep also counts what has ended (`durable.rollups`), and deletes, for a moment, rows that
-are past their `RETENTION`. `durable.retention` decides which rows those are.
-
-It looks each second. It is a thread of its own beside the timer, so that thousands of ticks at one moment put off no
-deadline of a run. Any number of them may run at once. At its looks it also hands on slots of limits that runs have
-given up outside a pass.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from durable.guard import telling
+from durable.guard import events
 from durable.testing import Harness
 
 
@@ -18,4 +18,4 @@ def h() -> Iterator[Harness]:
 
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(events, "_told", set())

@@ -159,7 +159,7 @@ class TestWhatIsLetThrough:
         found: list[Any] = []
 
         def exports() -> None:
-            from durable.guard.places import scope_between_operations
+            from durable.guard.events import scope_between_operations
 
             found.append(scope_between_operations())
 
@@ -215,15 +215,15 @@ class TestModes:
         assert told.workflow == "harness.counts"  # type: ignore[attr-defined]  # in `extra`
 
     def test_a_harness_raises_by_default_outside_of_tests_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from durable.guard import modes
+        from durable.guard import events
 
-        monkeypatch.setattr(modes, "is_under_test", lambda: False)
-        assert modes.mode() == "log"
+        monkeypatch.setattr(events, "is_under_test", lambda: False)
+        assert events.mode() == "log"
         with override_settings(DEBUG=True):
-            assert modes.mode() == "raise"
+            assert events.mode() == "raise"
         with Harness():
-            assert modes.mode() == "raise"
-        assert modes.mode() == "log"
+            assert events.mode() == "raise"
+        assert events.mode() == "log"
 
 
 class TestConnections:

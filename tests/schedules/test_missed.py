@@ -6,7 +6,7 @@ import pytest
 
 from durable.schedules import CatchUp, read_rules
 from durable.schedules.missed import MOST_CAUGHT_UP, MOST_LISTED, Due, due_at
-from durable.schedules.options import jitter_of
+from durable.schedules.rules import jitter_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOURLY = read_rules("0 * * * *").rules

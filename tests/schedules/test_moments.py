@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durable.schedules import cron, every, read_rules
-from durable.schedules.moments import latest, next_after, upcoming
+from durable.schedules.rules import latest, next_after, upcoming
 
 ZONES = sorted(available_timezones() - {"localtime", "Factory"})
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from durable import cron, every
 from durable.core.ids import check_id
 from durable.schedules import check_name, read_rules, run_id_of
-from durable.schedules.options import MAX_NAME, jitter_of
-from durable.schedules.rules import duration_text
+from durable.schedules.rules import MAX_NAME, duration_text, jitter_of
 from durable.schedules.words import in_words
 
 MOMENT = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)

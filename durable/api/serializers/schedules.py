@@ -17,7 +17,7 @@ from durable.models import Tick
 from durable.operations.catalogue import RULE, ZONE
 from durable.operations.schedules.verbs import revision_of
 from durable.schedules import CATCH_UPS, OVERLAPS, check_name
-from durable.schedules.options import MAX_NAME
+from durable.schedules.rules import MAX_NAME
 
 
 class ScheduleListQuery(PageQuery):

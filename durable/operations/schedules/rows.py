@@ -22,8 +22,7 @@ from durable.core.places import Place
 from durable.models import Schedule
 from durable.runtime import Runtime
 from durable.schedules import read_rules
-from durable.schedules.moments import next_after
-from durable.schedules.options import check_catch_up, check_name, check_overlap, check_zone, jitter_of
+from durable.schedules.rules import check_catch_up, check_name, check_overlap, check_zone, jitter_of, next_after
 
 
 def rows() -> Any:

@@ -30,7 +30,7 @@ from durable.operations.names import workflow_named
 from durable.operations.schedules.rows import place_of, rows
 from durable.runtime import Runtime
 from durable.schedules import run_id_of
-from durable.schedules.options import text_of
+from durable.schedules.rules import text_of
 
 #: Ticks of each schedule that are kept.
 KEPT: Final = 200

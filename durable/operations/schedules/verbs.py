@@ -25,8 +25,7 @@ from durable.operations.schedules.rows import arguments_of, atomic, lock, next_m
 from durable.operations.schedules.starting import KEPT, TickBatch, check_arguments, definition_of
 from durable.runtime import Runtime
 from durable.schedules import CatchUp, Overlap, RuleLike, read_rules, run_id_of
-from durable.schedules.moments import upcoming
-from durable.schedules.options import check_zone
+from durable.schedules.rules import check_zone, upcoming
 
 #: Moments of one backfill: as many as ticks are kept.
 MOST_BACKFILLED: Final = KEPT
