@@ -5,8 +5,8 @@ costs a look at one batch. The parent is open meanwhile: no end of it, and no sw
 
 Owns their records. A map is one entry, whatever the number of children. It is written with each batch of children that
 it starts, in one commit; then the parent parks. The group of the children keeps count of them and lets the next one
-begin at the end of another (`durable.store.tables.groups`), so that the parent has no pass until all have ended, or one
-has failed. The outputs are then copied into the entry, so the children may be pruned afterwards.
+begin at the end of another (`durable.store.rules.families`), so that the parent has no pass until all have ended, or
+one has failed. The outputs are then copied into the entry, so the children may be pruned afterwards.
 """
 
 from __future__ import annotations

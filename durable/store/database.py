@@ -31,12 +31,9 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     FailureRecord,
-    GroupChange,
-    GroupRecord,
     HoldKind,
     KeyedSend,
     KeyRecord,
-    Member,
     Message,
     RunChange,
     RunRecord,
@@ -64,25 +61,28 @@ from durable.models import (
     RunLimit,
 )
 from durable.models.renames import learn_names, learn_queues
-from durable.store.base import ChildKeyTaken
-from durable.store.rules import row_rules
+from durable.store.base import ChildIdTaken, ChildKeyTaken
+from durable.store.rules import families, row_rules
+from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
-from durable.store.tables import activities, endings, groups, keys, ranks, slots, surveys
+from durable.store.tables import activities, keys, ranks, slots, surveys
 from durable.store.tables import tags as side_tags
+from durable.store.tables.families import DatabaseFamilies
 from durable.store.tables.rates import DatabaseRates
-from durable.store.tables.rows import ATTEMPT, ENTRY, MESSAGE, METADATA
+from durable.store.tables.rows import ATTEMPT, CHILD, ENTRY, MESSAGE, METADATA
 from durable.store.tables.surveys import RowSurveyor
 from durable.store.transactions import RowsLocked, committed_or_raised
 
 _AT_ONCE: Final = 1_000  # rows of one statement
 
 
-class DatabaseStore(RateStore):
+class DatabaseStore(RateStore, FamilyStore):
     """A `Store` on the database behind a Django connection, without the statements of a kind of database."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self._rates = DatabaseRates(alias)
+        self._families: DatabaseFamilies = DatabaseFamilies(alias)
 
     def transaction(self) -> AbstractContextManager[None]:
         return committed_or_raised(self.alias)
@@ -182,7 +182,7 @@ class DatabaseStore(RateStore):
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
             if run.parent_id is not None:
-                after = groups.held_back(self.alias, run, after, after.created_at)
+                after = families.held_back(self._families, run, after, after.created_at)
             self._write_change(run, after, change)
             if row_rules.is_failure_over(run, after):
                 Failure.objects.using(self.alias).filter(run_id=run_id).update(is_open=False)
@@ -193,7 +193,7 @@ class DatabaseStore(RateStore):
                 assert after.wake_at is not None, "a change that drops children makes the run due"
                 self._drop(after, change.dropped_children, after.wake_at)
             for group_change in row_rules.group_changes(change):
-                groups.mark(self.alias, run_id, group_change)
+                families.mark(self._families, run_id, group_change)
             if change.dropped_groups:
                 self._end_dropped(after, after.wake_at or after.created_at)
             if change.deleted:
@@ -211,30 +211,27 @@ class DatabaseStore(RateStore):
                 self.log([change.action])
             return row_rules.copied(after)
 
-    def group(self, group_id: str) -> GroupRecord | None:
-        return groups.get(self.alias, group_id)
-
-    def groups_of(self, parent_id: str) -> list[GroupRecord]:
-        return groups.of_parent(self.alias, parent_id)
-
-    def reopen_group(self, group_id: str, parent_id: str) -> None:
-        groups.mark(self.alias, parent_id, GroupChange(id=group_id, is_continued=True))
-
-    def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
-        return groups.members(self.alias, group_id, after, count, is_lost=is_lost)
-
     def _change_groups(self, batch: Batch, committed: Committed) -> Committed:
         """Make what a commit changes of groups of children; the tallies and then the run's row are locked."""
         queues = committed.queues_to_notify
         for change in batch.groups:
-            queues |= groups.apply(self.alias, batch.run_id, change, self.create, batch.now)
+            queues |= families.apply(self._families, batch.run_id, change, self._create_members, batch.now)
         run = Run.objects.using(self.alias).filter(id=batch.run_id)
         if any(change.is_dropped for change in batch.groups):
             self._end_dropped(next(iter(self.get_many([batch.run_id]).values())), batch.now)
-        if batch.awaited_groups and groups.is_one_settled(self.alias, batch.awaited_groups):
+        if batch.awaited_groups and self._families.is_one_settled(batch.awaited_groups):
             run.filter(finished_at__isnull=True).update(wake_at=batch.now)
             queues |= set(run.values_list("queue", flat=True))
         return Committed(request=committed.request, queues_to_notify=queues)
+
+    def _create_members(self, starts: Sequence[ChildStart]) -> list[RunRecord]:
+        """Insert the children of a group. Raises ChildIdTaken."""
+        created = self.create(ranks.inheriting(self.alias, starts))
+        for run, is_new in created:
+            if not is_new:
+                raise ChildIdTaken(run.id)
+        self._bulk_create(Child, [Child(**CHILD.attributes(child)) for _, child in starts])
+        return [run for run, _ in created]
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
         found = Child.objects.using(self.alias).filter(run_id__in=run_ids) if run_ids else ()
@@ -318,7 +315,7 @@ class DatabaseStore(RateStore):
 
     def give_turns(self, after: str, now: datetime) -> tuple[str, frozenset[str]] | None:
         with self._writing():
-            return groups.give_turns(self.alias, after, now)
+            return self._families.give_turns(after, now)
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         found = Child.objects.using(self.alias).filter(parent_id=parent_id)
@@ -328,21 +325,12 @@ class DatabaseStore(RateStore):
             found = found.filter(group=group)
         return list(found.order_by("position", "generation", "run_id").values_list("run_id", flat=True))
 
-    def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
-        return endings.started_below(self.alias, parent_id, places)
-
-    def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
-        return endings.left(self.alias, run_ids, most)
-
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         kinds = [EntryKind.CHILD.value, EntryKind.MAP.value]
         entries = Entry.objects.using(self.alias).filter(run_id__in=run_ids, kind__in=kinds).order_by()
         children = Child.objects.using(self.alias).filter(parent_id__in=run_ids).order_by()
         found = set(entries.values_list("run_id", flat=True).distinct())
         return found.union(children.values_list("parent_id", flat=True).distinct())
-
-    def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
-        return endings.number_below(self.alias, parent_id, place)
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         runs = Run.objects.using(self.alias).with_ids(list(children))

@@ -58,10 +58,10 @@ from durable.models import (
 )
 from durable.models.causes import names_of
 from durable.models.run import RunQuerySet
-from durable.store.base import ChildIdTaken, Claimed, DuePoint, Renewed
+from durable.store.base import ChildIdTaken, Claimed, DuePoint, MessagesLeft, Renewed
 from durable.store.database import DatabaseStore, entry_keys
-from durable.store.rules import lines, row_rules
-from durable.store.tables import activities, endings, ranks, slots
+from durable.store.rules import families, lines, row_rules
+from durable.store.tables import activities, keys, ranks, rates, slots
 from durable.store.tables.rows import (
     ATTEMPT,
     CHILD,
@@ -177,17 +177,23 @@ class SQLiteStore(DatabaseStore):
         changed = row_rules.changed_columns(before, after)
         if changed:
             self._runs.held_with(before.id, before.fence).update(**changed)
-        return endings.ended(self.alias, after) if row_rules.has_ended(before, after) else frozenset()
+        if not row_rules.has_ended(before, after):
+            return frozenset()
+        if (
+            keys.close(self.alias, after.id)
+            and after.state == RunState.COMPLETED
+            and keys.unreceived(self.alias, after.id)
+        ):
+            raise MessagesLeft
+        slots.note_end(self.alias, after.id)
+        rates.forget(self.alias, after.id)
+        return families.ended(self._families, after)
 
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
-        endings.drop(self.alias, run, children, at, every=True)
+        families.drop(self._families, run, children, at, every=True)
 
     def _end_dropped(self, run: RunRecord, at: datetime) -> None:
-        endings.end_children(self.alias, run, at)
-
-    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
-        with self._writing():
-            return endings.cascaded(self.alias, after, now)
+        families.end_children(self._families, run, at)
 
     # -- verbs, from outside a pass
 
@@ -431,7 +437,7 @@ class SQLiteStore(DatabaseStore):
             queues = following | self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
             if batch.dropped_children:
-                endings.drop(self.alias, after, batch.dropped_children, batch.now, every=False)
+                families.drop(self._families, after, batch.dropped_children, batch.now, every=False)
             queues |= self._change_slots(after, batch)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}

@@ -32,13 +32,10 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     FailureRecord,
-    GroupChange,
-    GroupRecord,
     Hold,
     HoldKind,
     KeyedSend,
     KeyRecord,
-    Member,
     Message,
     MessageState,
     OutgoingMessage,
@@ -53,10 +50,11 @@ from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.time_limits import History, NewRun, RunLimits, key_of
 from durable.core.transitions import moved
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
-from durable.store.memory.children import MemoryChildren, due_for_children
+from durable.store.memory.families import MemoryFamilies
 from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
 from durable.store.memory.tables import MemoryActivities, MemoryHolds, MemoryKeys, MemoryRanks, MemoryTags
-from durable.store.rules import lines, row_rules
+from durable.store.rules import families, lines, row_rules
+from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
 from durable.store.surveys import bare_entry, bare_message
 
@@ -70,7 +68,7 @@ Tables = tuple[
     list[ActionRecord],
     dict[str, FailureRecord],
     MemoryHolds,
-    MemoryChildren,
+    MemoryFamilies,
     dict[str, RunLimits],
     MemoryKeys,
     dict[tuple[str, str], SavedDetails],
@@ -97,7 +95,7 @@ def _copied(entry: EntryRecord) -> EntryRecord:
     return copy
 
 
-class MemoryStore(RateStore):
+class MemoryStore(RateStore, FamilyStore):
     """A `Store` in memory."""
 
     def __init__(self) -> None:
@@ -111,7 +109,7 @@ class MemoryStore(RateStore):
         self._failures: dict[str, FailureRecord] = {}
         self._activities = MemoryActivities()
         self._holds = MemoryHolds()
-        self._children = MemoryChildren()
+        self._families: MemoryFamilies = MemoryFamilies(self._runs, lambda run_id: self._rates.forget(run_id))
         self._keys = MemoryKeys()
         self._limits: dict[str, RunLimits] = {}
         self._saved: dict[tuple[str, str], SavedDetails] = {}
@@ -214,22 +212,7 @@ class MemoryStore(RateStore):
 
     def _ended(self, run: RunRecord) -> None:
         self._rates.forget(run.id)
-        parent = self._children.parent_of(self._runs, run)
-        if parent is not None:
-            child = self._children.of_runs([run])[run.id]
-            if child.member_of is None:
-                self._put(row_rules.after_child(parent, run))
-            elif self._children.groups.ended(self._runs, child, run, row_rules.end_of(run)):
-                self._put(row_rules.after_group(self._runs[parent.id], child.member_of, row_rules.end_of(run)))
-        self._children.end(self._runs, run, row_rules.end_of(run))
-
-    def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
-        with self._lock:
-            return self._children.below(self._runs, parent_id, places)
-
-    def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
-        with self._lock:
-            return {each: min(number, most + 1) for each, number in self._children.left(self._runs, run_ids).items()}
+        families.ended(self._families, run)
 
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         kinds = (EntryKind.CHILD, EntryKind.MAP)
@@ -237,43 +220,19 @@ class MemoryStore(RateStore):
             return {
                 each
                 for each in run_ids
-                if self._children.has_any(each)
+                if self._families.has_any(each)
                 or any(entry.kind in kinds for entry in self._entries.get(each, {}).values())
             }
-
-    def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
-        with self._lock:
-            return self._children.number_below(self._runs, parent_id, place)
 
     def note_reader(self, run_id: str, children: Sequence[str]) -> list[str]:
         with self._lock:
             found = [each for each in children if each in self._runs]
-            self._children.note_reader(run_id, found)
+            self._families.note_reader(run_id, found)
             return found
 
     def readers_of(self, child_id: str) -> list[str]:
         with self._lock:
-            return self._children.readers_of(self._runs, child_id)
-
-    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
-        with self._lock:
-            return self._children.cascade(self._runs, after, now)
-
-    def group(self, group_id: str) -> GroupRecord | None:
-        with self._lock:
-            return self._children.groups.get(group_id)
-
-    def groups_of(self, parent_id: str) -> list[GroupRecord]:
-        with self._lock:
-            return self._children.groups.of_parent(parent_id)
-
-    def reopen_group(self, group_id: str, parent_id: str) -> None:
-        with self._lock:
-            self._children.groups.mark(parent_id, GroupChange(id=group_id, is_continued=True))
-
-    def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
-        with self._lock:
-            return self._children.groups.members(self._runs, group_id, after, count, is_lost=is_lost)
+            return self._families.readers_of(child_id)
 
     def get(self, run_id: str) -> RunRecord | None:
         with self._lock:
@@ -369,16 +328,18 @@ class MemoryStore(RateStore):
             change = decide(row_rules.copied(run), lambda: self.history(run_id))
             after = row_rules.after_change(run, change)
             if run.parent_id is not None:
-                child = self._children.of_runs([run]).get(run.id)
-                after = self._children.groups.held_back(child, run, after, after.created_at)
+                after = families.held_back(self._families, run, after, after.created_at)
             self._put(row_rules.copied(after))
             limits = self._limits.get(run_id)
             if row_rules.is_reopened(run, after) and limits is not None and after.wake_at is not None:
                 self._limits[run_id] = limits.renewed(after.wake_at)
             at = after.wake_at or after.created_at
-            self._children.drop(self._runs, run_id, change.dropped_children, at, every=True)
+            if change.dropped_children:
+                families.drop(self._families, after, change.dropped_children, at, every=True)
             for group_change in row_rules.group_changes(change):
-                self._children.change_group(self._runs, run_id, group_change, at)
+                families.mark(self._families, run_id, group_change)
+            if change.dropped_groups:
+                families.end_children(self._families, after, at)
             for location in change.deleted:
                 self._saved.pop((run_id, location), None)
             if change.deleted:
@@ -574,12 +535,15 @@ class MemoryStore(RateStore):
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
             queues = self._send_from(run.id, batch.sends) | self._start(batch.starts) | self._woken_parent(batch)
             for change in batch.groups:
-                queues |= self._change_group(run.id, change, batch.now)
-            due = due_for_children(self._runs, batch, self._children.groups)
+                queues |= families.apply(self._families, run.id, change, self._create_members, batch.now)
+            if any(change.is_dropped for change in batch.groups):
+                families.end_children(self._families, self._runs[run.id], batch.now)
+            due = self._families.due(batch)
             if due is not None:
                 overruled = True
                 self._runs[run.id] = due
-            self._children.drop(self._runs, run.id, batch.dropped_children, batch.now, every=False)
+            if batch.dropped_children:
+                families.drop(self._families, self._runs[run.id], batch.dropped_children, batch.now, every=False)
             queues |= self._change_slots(batch)
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues
@@ -644,24 +608,13 @@ class MemoryStore(RateStore):
             queues.add(run.queue)
         return frozenset(queues)
 
-    def _change_group(self, run_id: str, change: GroupChange, now: datetime) -> frozenset[str]:
-        """Make what a commit changes of a group of children; return the queues to notify."""
-        groups = self._children.groups
-        groups.made(change)
-        self._children.take_out(self._runs, change)
-        starts = []
-        for place in groups.let_go(self._runs, change) if change.starts else ():
-            run, child = change.starts[place]
-            if run.id in self._runs:
-                raise ChildIdTaken(run.id)
-            due_at = run.wake_at or run.created_at
-            if not groups.add(child, due_at):
-                deadline = run.limits.deadline if isinstance(run, NewRun) and run.limits is not None else None
-                run = replace(run, wake_at=deadline)
-            starts.append(ChildStart(run, child))
-        queues = self._start(starts)
-        self._children.change_group(self._runs, run_id, change, now)
-        return queues
+    def _create_members(self, starts: Sequence[ChildStart]) -> list[RunRecord]:
+        """Create the children of a group. Raises ChildIdTaken, with nothing created."""
+        for start in starts:
+            if start.run.id in self._runs:
+                raise ChildIdTaken(start.run.id)
+        self._start(starts)
+        return [start.run for start in starts]
 
     def _start(self, starts: Sequence[ChildStart]) -> frozenset[str]:
         """Create the children of a commit; return the queues to notify."""
@@ -669,7 +622,7 @@ class MemoryStore(RateStore):
         for run, child in starts:
             wanted = replace(run, ranking=self._ranks.of_child(run)) if isinstance(run, NewRun) else run
             created, is_new = self._created(row_rules.check(wanted))
-            self._children.add(child, is_new=is_new)
+            self._families.add(child, is_new=is_new)
             if is_new and (with_key := key_of(ChildStart(run, child))) is not None:
                 workflow, key = with_key
                 self._keys.put(KeyRecord(run_id=run.id, workflow=workflow, key=key, taken_at=run.created_at))
@@ -693,14 +646,14 @@ class MemoryStore(RateStore):
 
     def children(self, run_ids: Sequence[str]) -> dict[str, ChildRecord]:
         with self._lock:
-            return self._children.of_runs([self._runs[each] for each in run_ids if each in self._runs])
+            return self._families.of_runs(run_ids)
 
     def give_turns(self, after: str, now: datetime) -> None:
         """Do nothing: no row is locked here when a turn comes."""
 
     def children_of(self, parent_id: str, state: str | None, group: str | None) -> list[str]:
         with self._lock:
-            return self._children.of_parent(self._runs, parent_id, state, group)
+            return self._families.children_of(parent_id, state, group)
 
     def _pending_after(
         self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
@@ -873,7 +826,7 @@ class MemoryStore(RateStore):
             list(self._actions),
             dict(self._failures),
             self._holds.copied(),
-            self._children.copied(),
+            self._families.copied(),
             dict(self._limits),
             self._keys.copied(),
             dict(self._saved),
@@ -893,7 +846,7 @@ class MemoryStore(RateStore):
             self._actions,
             self._failures,
             self._holds,
-            self._children,
+            self._families,
             self._limits,
             self._keys,
             self._saved,

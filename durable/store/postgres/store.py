@@ -55,7 +55,7 @@ from durable.store.postgres.parameters import (
     witness_parameters,
 )
 from durable.store.rules import row_rules
-from durable.store.tables import groups, keys, tags
+from durable.store.tables import keys, tags
 from durable.store.tables.rows import (
     ACTIVITY,
     RUN,
@@ -255,7 +255,7 @@ class PostgresStore(DatabaseStore):
             return self._committed(batch)
         with transaction.atomic(using=self.alias):
             if has_groups:
-                groups.lock(self.alias, [each.id for each in batch.groups])
+                self._families.lock(each.id for each in batch.groups)
             committed = self._committed(replace(batch, slots=None))
             self._write_beside(batch)
             if tagged:

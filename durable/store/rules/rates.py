@@ -6,12 +6,10 @@ a `RateTable`; nothing here reads or writes a row by itself. The verbs of operat
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from durable.core import rates
 from durable.core.errors import RateUnitsError, UnknownLimitError
@@ -29,6 +27,7 @@ from durable.core.rates import (
     nanoseconds,
 )
 from durable.core.records import ENDED, RunRecord, RunState
+from durable.store.rules import TableStore
 
 _RETIMED: Final = 10_000  # waiting attempts of a key that a verb moves
 
@@ -110,22 +109,10 @@ class RateTable(Protocol):
         """
 
 
-class RateStore(ABC):
+class RateStore(TableStore):
     """The part of a `Store` that is about rates."""
 
     _rates: RateTable
-
-    @abstractmethod
-    def _writing(self) -> AbstractContextManager[Any]:
-        """Return a transaction that reads, and then writes."""
-
-    @abstractmethod
-    def _reading(self) -> AbstractContextManager[Any]:
-        """Return what one reading needs around it."""
-
-    @abstractmethod
-    def _check_fence(self, run_id: str, fence: int) -> None:
-        """Raise LeaseLost if the run has another fence."""
 
     def reserve(
         self,

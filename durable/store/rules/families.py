@@ -1,0 +1,467 @@
+"""Families of runs: what the end of a child does to its group and parent, and that of a parent to its children.
+
+The rules are functions of rows, and of tables behind a protocol (`FamilyTable`), for stores that compute in Python.
+The functions of PostgreSQL have the same in SQL (`routines/groups.sql` and `routines/ending.sql`), but for what a
+commit or a verb of the parent changes of a group: that is here for every store. `tests/store/test_groups.py` and
+`tests/store/test_ending.py` compare them.
+
+On PostgreSQL the row of a group is written under the lock of its parent's row. Its tally, which has the counts, has a
+lock of its own, which the end of each child takes after the child's row; a commit of the parent that changes a group
+takes it before the parent's row. So a transaction that has a parent's row locked never waits for a tally: the end of a
+parent leaves what is locked to the sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, NamedTuple, Protocol
+
+from durable.core.child_entries import divided
+from durable.core.records import (
+    ENDED,
+    ChildStart,
+    GroupChange,
+    GroupRecord,
+    GroupSpec,
+    Member,
+    OnFailure,
+    RunRecord,
+    RunState,
+    WhenParentEnds,
+)
+from durable.core.time_limits import NewRun
+from durable.store.rules import TableStore, row_rules
+
+#: The counts of a group, which change under the lock of its tally.
+COUNTS: Final = ("created", "waiting", "running", "completed", "failed", "cancelled", "is_stopped")
+
+
+def room(group: GroupRecord, parent: RunRecord | None) -> int:
+    """Return how many of the children that wait for their turn may begin now."""
+    if group.is_over:
+        return 0
+    if (parent is None or parent.state in ENDED) and group.spec.when_parent_ends == WhenParentEnds.CANCEL:
+        return 0
+    return places(group)
+
+
+def continued(group: GroupRecord) -> GroupRecord:
+    """Return the group after a recovery of its parent.
+
+    A group that stops at a failure is stopped as long as it has a failed child: one that is not recovered yet, or has
+    failed again.
+    """
+    is_stopped = group.spec.on_failure == OnFailure.STOP and group.failed > 0
+    return replace(group, is_over=False, is_dropped=False, is_stopped=is_stopped)
+
+
+def places(group: GroupRecord) -> int:
+    """Return how many of those that wait fit beside those that run; none after a failure that stops the group."""
+    if group.is_stopped:
+        return 0
+    if group.spec.at_once is None:
+        return group.waiting
+    return max(0, min(group.waiting, group.spec.at_once - group.running))
+
+
+def after_turns(group: GroupRecord, count: int) -> GroupRecord:
+    """Return the group after the turns of that many children have come."""
+    return replace(group, waiting=group.waiting - count, running=group.running + count)
+
+
+def after_end(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:
+    """Return the group after the end of a child; `had_turn` unless it still waited for its turn."""
+    is_stopped = group.is_stopped or (state != RunState.COMPLETED and group.spec.on_failure == OnFailure.STOP)
+    return replace(_without(group, had_turn=had_turn), is_stopped=is_stopped, **{state: getattr(group, state) + 1})
+
+
+def wakes(before: GroupRecord, after: GroupRecord) -> bool:
+    """Return True if the parent is to be woken: the group is settled and was not."""
+    return after.is_settled and not before.is_settled
+
+
+def is_counted_out(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:
+    """Return the group without a child whose place another one takes."""
+    if state in ENDED:
+        return replace(group, created=group.created - 1, **{state: getattr(group, state) - 1})
+    return replace(_without(group, had_turn=had_turn), created=group.created - 1)
+
+
+def counted_again(group: GroupRecord, state: str, goes_on: str) -> tuple[GroupRecord, bool]:
+    """Return the group after a child that had ended in `state` goes on in another, and whether that waits for its turn.
+
+    A compensation waits for none: the parent may wait for it, in a group that is over and gives no turns.
+    """
+    group = replace(group, **{state: getattr(group, state) - 1})
+    is_full = group.spec.at_once is not None and group.running >= group.spec.at_once
+    if is_full and not group.is_over and goes_on != RunState.ROLLING_BACK:
+        return replace(group, waiting=group.waiting + 1), True
+    return replace(group, running=group.running + 1), False
+
+
+def begins_at(run: RunRecord, due_at: datetime, now: datetime) -> datetime | None:
+    """Return the `wake_at` of a child whose turn has come; a paused one begins when it is resumed."""
+    if run.state != RunState.PENDING:
+        return run.wake_at
+    moment = max(due_at, now)
+    return moment if run.wake_at is None else min(run.wake_at, moment)
+
+
+def _without(group: GroupRecord, *, had_turn: bool) -> GroupRecord:
+    if had_turn:
+        return replace(group, running=group.running - 1)
+    return replace(group, waiting=group.waiting - 1)
+
+
+# -- tables
+
+
+class Turn(NamedTuple):
+    """A child that waits for its turn, and the moment before which it does not begin anyway."""
+
+    run_id: str
+    position: int
+    due_at: datetime
+
+
+class GroupTable(Protocol):
+    """The rows of groups, and of the children in them."""
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """Return the row of a run."""
+
+    def get(self, group_id: str) -> GroupRecord | None:
+        """Return a group with its counts."""
+
+    def of_parent(self, parent_id: str) -> list[GroupRecord]:
+        """Return the groups of a run's children, in their order."""
+
+    def members(self, group_id: str, after: int, count: int, *, is_lost: bool) -> list[Member]:
+        """Return the children of a group behind a position, in order (`Store.members`)."""
+
+    def make(self, spec: GroupSpec) -> None:
+        """Insert a group, unless it is there."""
+
+    def counted(self, group_id: str) -> GroupRecord | None:
+        """Return a group, whose counts do not change before this transaction ends."""
+
+    def write(self, before: GroupRecord, after: GroupRecord) -> None:
+        """Write the counts of a group."""
+
+    def decide(self, parent_id: str, group_id: str, *, is_over: bool, is_dropped: bool | None) -> None:
+        """Write what the parent has decided about a group of its own; None leaves `is_dropped` as it is."""
+
+    def member_of(self, run_id: str) -> str | None:
+        """Return the group that counts a child."""
+
+    def position_of(self, run_id: str) -> int:
+        """Return the position of a child."""
+
+    def states_in(self, group_id: str, run_ids: Sequence[str]) -> dict[str, str]:
+        """Return the states of those of the runs that the group counts."""
+
+    def take_out(self, run_ids: Collection[str]) -> None:
+        """Let no group count these children any more."""
+
+    def known(self, run_ids: Sequence[str]) -> set[str]:
+        """Return those of the runs that are children."""
+
+    def wait(self, group_id: str, turns: Sequence[Turn]) -> None:
+        """Insert turns of a group."""
+
+    def first_turns(self, group_id: str, most: int) -> list[Turn]:
+        """Return the first turns of a group."""
+
+    def end_turns(self, run_ids: Collection[str]) -> set[str]:
+        """Delete the turns of those of the runs that have one; return these runs."""
+
+    def waits(self, run_id: str) -> bool:
+        """Return True if the run waits for its turn."""
+
+    def begin(self, turns: Sequence[Turn], now: datetime) -> list[RunRecord]:
+        """Make these children due (`begins_at`); return their rows.
+
+        Those that another transaction has locked are left out, and keep their turns.
+        """
+
+
+class FamilyTable(GroupTable, Protocol):
+    """The rows of children, in a transaction beside which no other one writes."""
+
+    def relations(self, run: RunRecord) -> tuple[bool, bool]:
+        """Return whether the run is a child, and whether it has children."""
+
+    def update(self, before: RunRecord, after: RunRecord) -> None:
+        """Write what has changed of a run's row."""
+
+    def free(self, run_id: str) -> None:
+        """Free what a child had that has ended with its parent: its key, its slots and its reservations."""
+
+    def cancellable(self, parents: Mapping[str, RunRecord], most: int) -> list[tuple[RunRecord, str]]:
+        """Return children of these parents that are to be cancelled and are not yet, each with its parent's id."""
+
+    def note_left(self, parents: Mapping[str, RunRecord], at: datetime) -> None:
+        """Note which of these parents have such children left, for the sweep."""
+
+    def next_left(self, after: str) -> str | None:
+        """Return the first parent behind this one that has some left."""
+
+    def below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
+        """Return the open children of a run that were started below these places."""
+
+    def left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
+        """Return how many children of these parents are left for the sweep (`Store.children_left`)."""
+
+    def number_below(self, parent_id: str, place: str) -> dict[str, int]:
+        """Return how many children of a run were started below this place, by workflow."""
+
+    def drop(self, parent_id: str, run_ids: Sequence[str], *, every: bool) -> bool:
+        """Mark children of a run as dropped; unless `every`, not those that go on after its end.
+
+        Return whether there was one.
+        """
+
+
+class FamilyStore(TableStore):
+    """The part of a `Store` that is about children and their groups."""
+
+    _families: FamilyTable
+
+    def group(self, group_id: str) -> GroupRecord | None:
+        with self._reading():
+            return self._families.get(group_id)
+
+    def groups_of(self, parent_id: str) -> list[GroupRecord]:
+        with self._reading():
+            return self._families.of_parent(parent_id)
+
+    def reopen_group(self, group_id: str, parent_id: str) -> None:
+        with self._reading():
+            mark(self._families, parent_id, GroupChange(id=group_id, is_continued=True))
+
+    def members(self, group_id: str, after: int, count: int, *, is_lost: bool = False) -> list[Member]:
+        with self._reading():
+            return self._families.members(group_id, after, count, is_lost=is_lost)
+
+    def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
+        with self._reading():
+            return self._families.below(parent_id, places)
+
+    def children_left(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
+        with self._reading():
+            return self._families.left(run_ids, most)
+
+    def count_children_below(self, parent_id: str, place: str) -> dict[str, int]:
+        with self._reading():
+            return self._families.number_below(parent_id, place)
+
+    def cascade(self, after: str, now: datetime) -> tuple[str, int] | None:
+        with self._writing():
+            return cascaded(self._families, after, now)
+
+
+# -- a commit or a verb of the parent
+
+#: Inserts children and their runs, which wait for their turns from the given number on; raises ChildIdTaken.
+Create = Callable[[Sequence[ChildStart]], Iterable[RunRecord]]
+
+
+def apply(table: GroupTable, parent_id: str, change: GroupChange, create: Create, now: datetime) -> frozenset[str]:
+    """Make the group, or the children, of a change; return the queues to notify. The parent's row is locked.
+
+    What an earlier try of the same commit has made stays as it is. Raises ChildIdTaken.
+    """
+    if change.new is not None:
+        table.make(change.new)
+    before = table.counted(change.id)
+    if before is None or before.spec.parent_id != parent_id:  # a replay has the groups of its original in its history
+        return frozenset()
+    starts, group = _to_start(table, before, change)
+    mark(table, parent_id, change)
+    if change.is_continued:
+        group = continued(group)
+    group, queues = _started(table, group, starts, create)
+    if not change.is_read:
+        group, released = _turned(table, group, now)
+        queues |= released
+    table.write(before, group)
+    return queues
+
+
+def mark(table: GroupTable, parent_id: str, change: GroupChange) -> None:
+    """Note what the parent has decided about a group of its own. Its row is locked."""
+    if change.is_continued:
+        table.decide(parent_id, change.id, is_over=False, is_dropped=False)
+    if change.is_dropped or change.is_read:
+        table.decide(parent_id, change.id, is_over=True, is_dropped=True if change.is_dropped else None)
+
+
+def _to_start(table: GroupTable, group: GroupRecord, change: GroupChange) -> tuple[list[ChildStart], GroupRecord]:
+    """Return the starts of a change that were not made before, and the group without the children that it takes out."""
+    states, group = _taken_out(table, group, [*change.taken_out, *change.renewed])
+    if change.renewed:
+        pairs = zip(change.renewed, change.starts, strict=True)
+        return [start for run_id, start in pairs if run_id in states], group
+    if change.is_replacing:
+        made = table.known([start.run.id for start in change.starts])
+        return [start for start in change.starts if start.run.id not in made], group
+    first = change.created - len(change.starts)
+    return [each for number, each in enumerate(change.starts, first) if number >= group.created], group
+
+
+def _taken_out(table: GroupTable, group: GroupRecord, run_ids: Sequence[str]) -> tuple[dict[str, str], GroupRecord]:
+    """Take those of these children that are in the group out of it; return their states, and the group without them."""
+    if not run_ids:
+        return {}, group
+    states = table.states_in(group.spec.id, run_ids)
+    waiting = table.end_turns(states)
+    table.take_out(states)
+    for run_id, state in states.items():
+        group = is_counted_out(group, state, had_turn=run_id not in waiting)
+    return states, group
+
+
+def _started(
+    table: GroupTable, group: GroupRecord, starts: Sequence[ChildStart], create: Create
+) -> tuple[GroupRecord, frozenset[str]]:
+    if not starts:
+        return group, frozenset()
+    group = replace(group, created=group.created + len(starts), waiting=group.waiting + len(starts))
+    has_queue = group.waiting > len(starts)
+    begin = 0 if has_queue else min(len(starts), places(group))
+    group = after_turns(group, begin)
+    waiting = [ChildStart(_without_turn(start.run), start.child) for start in starts[begin:]]
+    created = list(create([*starts[:begin], *waiting]))
+    table.wait(
+        group.spec.id,
+        [Turn(run.id, child.position, run.wake_at or run.created_at) for run, child in starts[begin:]],
+    )
+    return group, frozenset(run.queue for run in created[:begin])
+
+
+def _without_turn(run: RunRecord) -> RunRecord:
+    """Return a new child that waits for its turn: due at its deadline alone."""
+    deadline = run.limits.deadline if isinstance(run, NewRun) and run.limits is not None else None
+    return replace(run, wake_at=deadline)
+
+
+def turned(table: GroupTable, group: GroupRecord, now: datetime) -> frozenset[str]:
+    """Let children begin whose turn has come, and write the counts; return the queues to notify."""
+    after, queues = _turned(table, group, now)
+    table.write(group, after)
+    return queues
+
+
+def _turned(table: GroupTable, group: GroupRecord, now: datetime) -> tuple[GroupRecord, frozenset[str]]:
+    """Let as many of the waiting children begin as there is room for; return the group, and the queues to notify."""
+    if not group.waiting or not (most := room(group, table.run(group.spec.parent_id))):
+        return group, frozenset()
+    begun = table.begin(table.first_turns(group.spec.id, most), now)
+    table.end_turns([run.id for run in begun])
+    return after_turns(group, len(begun)), frozenset(run.queue for run in begun)
+
+
+def held_back(table: GroupTable, before: RunRecord, after: RunRecord, now: datetime) -> RunRecord:
+    """Return a child after a verb, without what would let it begin before its turn. Its row is locked."""
+    group_id = table.member_of(before.id)
+    if group_id is None:
+        return after
+    if before.state in ENDED and after.state not in ENDED:
+        counted = table.counted(group_id)
+        if counted is None or table.member_of(before.id) != group_id:
+            return after
+        group, is_to_wait = counted_again(counted, str(before.state), after.state)
+        table.write(counted, group)
+        if is_to_wait:
+            table.wait(group_id, [Turn(before.id, table.position_of(before.id), after.wake_at or now)])
+    elif after.state == RunState.ROLLING_BACK and table.waits(before.id):
+        counted = table.counted(group_id)
+        if counted is not None and table.end_turns([before.id]):
+            table.write(counted, after_turns(counted, 1))
+    is_waiting = after.state not in ENDED and after.wake_at is not None and table.waits(before.id)
+    return replace(after, wake_at=None) if is_waiting else after
+
+
+# -- the end of a run
+
+
+def ended(table: FamilyTable, run: RunRecord) -> frozenset[str]:
+    """Do what the end of this run, which is written, does to its family; return the queues to notify."""
+    is_child, is_parent = table.relations(run)
+    queues = _count_and_wake(table, run) if is_child else frozenset()
+    if is_parent:
+        end_children(table, run, row_rules.end_of(run))
+    return queues
+
+
+def _count_and_wake(table: FamilyTable, child: RunRecord) -> frozenset[str]:
+    """Count the end of a child in its group, if it is in one; wake the parent that waits for the one or the other.
+
+    Return the queues to notify of turns that have come.
+    """
+    at = row_rules.end_of(child)
+    is_member, settled, queues = _count(table, child, at)
+    if is_member and settled is None:
+        return queues
+    if (parent := table.run(child.parent_id or "")) is not None:
+        is_woken = (
+            row_rules.after_child(parent, child) if settled is None else row_rules.after_group(parent, settled, at)
+        )
+        table.update(parent, is_woken)
+    return queues
+
+
+def _count(table: FamilyTable, run: RunRecord, at: datetime) -> tuple[bool, str | None, frozenset[str]]:
+    """Count the end of a child in its group, and let the next one begin.
+
+    Return whether it is in a group, that group if its parent is to be woken, and the queues to notify.
+    """
+    group_id = table.member_of(run.id)
+    before = None if group_id is None else table.counted(group_id)
+    if group_id is None or before is None:
+        return group_id is not None, None, frozenset()
+    after = after_end(before, str(run.state), had_turn=not table.end_turns([run.id]))
+    after, queues = _turned(table, after, at)
+    table.write(before, after)
+    return True, group_id if wakes(before, after) else None, queues
+
+
+def end_children(table: FamilyTable, run: RunRecord, at: datetime) -> int:
+    """Cancel the children of a run that are to be cancelled, and theirs.
+
+    Return how many were cancelled or asked to end. That is a bounded number: the others are noted for the sweep.
+    """
+    number = 0
+    parents: Mapping[str, RunRecord] = {run.id: run}
+    while parents:
+        gone: dict[str, RunRecord] = {}
+        for child, parent_id in table.cancellable(parents, row_rules.CASCADED_AT_ONCE - number):
+            number += 1
+            after = row_rules.after_parent(child, parents[parent_id], at)
+            table.update(child, after)
+            if after.state in ENDED:
+                gone[child.id] = after
+                table.free(child.id)
+                _count(table, after, at)
+        table.note_left(parents, at)
+        parents = gone
+    return number
+
+
+def cascaded(table: FamilyTable, after: str, at: datetime) -> tuple[str, int] | None:
+    """Go on with the children of the first parent behind this one whose end has left some (`Store.cascade`)."""
+    run_id = table.next_left(after)
+    run = None if run_id is None else table.run(run_id)
+    return None if run is None else (run.id, end_children(table, run, at))
+
+
+def drop(table: FamilyTable, run: RunRecord, children: Sequence[str], at: datetime, *, every: bool) -> None:
+    """Cancel these children of a run that goes on, and the open ones that were started below the places among them.
+
+    Unless `every`, not those that go on after its end.
+    """
+    ids, below = divided(children)
+    if table.drop(run.id, [*ids, *(table.below(run.id, below) if below else ())], every=every):
+        end_children(table, run, at)
