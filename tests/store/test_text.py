@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from django.core import serializers
@@ -32,55 +33,63 @@ from tests.store.making import (
 TEXTS = [*HOSTILE, '"\\u0000\\ud800"', "line\nline\r\n\t", " ", "{}", "[]", "null", "日本語" * 1000]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_of_a_run(store: Store, text: str) -> None:
-    short = text[:100]
-    run = a_run(
-        "run",
-        workflow=short,
-        queue=short,
-        input=text,
-        output=text,
-        error=ErrorInfo(text, text, text),
-        origins=[text],
-        generations={text: 1},
-        summary=text,
-        worker=text,
-        request_reason=text,
-        waiting_for=f"/{escape(short)}/",
-    )
-    store.create([run])
-    assert the(store) == run
-    assert store.due_queues(NOW) == [short]
-    [claimed] = store.claim(queues=[short], now=NOW, lease_until=NOW + LEASE, worker=text, limit=1)
-    assert claimed.worker == text
-    commit(
-        store, claimed, run={"output": text, "error": ErrorInfo(text, text, text), "summary": text, "origins": [text]}
-    )
-    assert the(store) == claimed
+def test_of_a_run(store: Store) -> None:
+    for number, text in enumerate(TEXTS):
+        short = text[:100]
+        run = a_run(
+            f"run {number}",
+            workflow=short,
+            queue=short,
+            input=text,
+            output=text,
+            error=ErrorInfo(text, text, text),
+            origins=[text],
+            generations={text: 1},
+            summary=text,
+            worker=text,
+            request_reason=text,
+            waiting_for=f"/{escape(short)}/",
+        )
+        store.create([run])
+        assert the(store, run.id) == run
+        assert store.due_queues(NOW) == [short]
+        [claimed] = store.claim(queues=[short], now=NOW, lease_until=NOW + LEASE, worker=text, limit=1)
+        assert claimed.worker == text
+        commit(
+            store,
+            claimed,
+            run={"output": text, "error": ErrorInfo(text, text, text), "summary": text, "origins": [text]},
+        )
+        assert the(store, run.id) == claimed
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_of_a_summarys_data(store: Store, text: str) -> None:
-    created = Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=text)
-    store.create([a_run("run", summary=created)])
-    assert _with_data(the(store)) == _with_data(replace(the(store), summary=created))
-    held = started(store, "other")
-    patched = Summary(SummaryKind.HANDLER_FAILED, location=text, error=text)
-    commit(store, held, run={"summary": patched})
-    assert _with_data(the(store, "other")) == _with_data(replace(held, summary=patched))
-    changed = Summary(SummaryKind.CANCELLED, reason=text)
-    answered = store.change("other", lambda run, entries: RunChange(run={"summary": changed}))
-    assert _with_data(answered) == _with_data(the(store, "other")) == (str(changed), changed.kind, changed.facts)
+def test_of_a_summarys_data(store: Store) -> None:
+    for number, text in enumerate(TEXTS):
+        created = Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow=text)
+        store.create([a_run(f"run {number}", summary=created)])
+        assert _with_data(the(store, f"run {number}")) == _with_data(
+            replace(the(store, f"run {number}"), summary=created)
+        )
+        held = started(store, f"other {number}")
+        patched = Summary(SummaryKind.HANDLER_FAILED, location=text, error=text)
+        commit(store, held, run={"summary": patched})
+        assert _with_data(the(store, held.id)) == _with_data(replace(held, summary=patched))
+        changed = Summary(SummaryKind.CANCELLED, reason=text)
+        answered = store.change(held.id, partial(_change, changed))
+        assert _with_data(answered) == _with_data(the(store, held.id)) == (str(changed), changed.kind, changed.facts)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_of_a_serialized_run(text: str) -> None:
-    summary = Summary(SummaryKind.CANCELLED, reason=text)
-    run = Run(id="run", summary=summary, created_at=NOW)
-    [same] = serializers.deserialize("json", serializers.serialize("json", [run]))
-    assert isinstance(same.object, Run)
-    assert _data_of(same.object.summary) == _data_of(summary)
+def test_of_a_serialized_run() -> None:
+    for text in TEXTS:
+        summary = Summary(SummaryKind.CANCELLED, reason=text)
+        run = Run(id="run", summary=summary, created_at=NOW)
+        [same] = serializers.deserialize("json", serializers.serialize("json", [run]))
+        assert isinstance(same.object, Run)
+        assert _data_of(same.object.summary) == _data_of(summary)
+
+
+def _change(summary: Summary, _run: RunRecord, _entries: object) -> RunChange:
+    return RunChange(run={"summary": summary})
 
 
 def _with_data(run: RunRecord) -> tuple[str, SummaryKind, Mapping[str, object]]:
@@ -92,43 +101,43 @@ def _data_of(summary: str) -> tuple[str, SummaryKind, Mapping[str, object]]:
     return str(summary), summary.kind, summary.facts
 
 
-@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("count", [1, 2])
-def test_of_entries(store: Store, text: str, count: int) -> None:
-    held = started(store)
-    entries = [a_full_entry(f"{escape(text[:100])}/{n}", text) for n in range(count)]
-    commit(store, held, entries=entries)
-    assert store.history("run") == entries
-    commit(store, held, deleted=[entries[0].location])
-    assert store.history("run") == entries[1:]
+def test_of_entries(store: Store, count: int) -> None:
+    for number, text in enumerate(TEXTS):
+        held = started(store, f"run {number}")
+        entries = [a_full_entry(f"{escape(text[:100])}/{n}", text) for n in range(count)]
+        commit(store, held, entries=entries)
+        assert store.history(held.id) == entries
+        commit(store, held, deleted=[entries[0].location])
+        assert store.history(held.id) == entries[1:]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_of_attempts(store: Store, text: str) -> None:
-    held = started(store)
-    attempts = [an_attempt(escape(text[:100]), 1, text)]
-    commit(store, held, attempts=attempts)
-    assert store.attempts("run") == attempts
+def test_of_attempts(store: Store) -> None:
+    for number, text in enumerate(TEXTS):
+        held = started(store, f"run {number}")
+        attempts = [an_attempt(escape(text[:100]), 1, text)]
+        commit(store, held, attempts=attempts)
+        assert store.attempts(held.id) == attempts
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_of_messages(store: Store, text: str) -> None:
-    held = started(store)
-    short = text[:60]
-    message = sent(store, a_message(queue=short, body=text, idempotency_id=short))
-    assert (message.queue, message.body, message.idempotency_id) == (short, text, short)
-    assert store.messages("run") == store.inbox("run", [short], 9, None) == [message]
-    assert sent(store, a_message(idempotency_id=short)) == message
-    wait = escape(text[:100])
-    commit(
-        store,
-        held,
-        received=[(message.id, wait)],
-        completed=[(message.id, text)],
-        sends=[a_message(queue=short, body=text)],
-    )
-    assert store.message(message.id) == replace(message, state="completed", received_by=wait, response=text)
-    assert [(m.queue, m.body) for m in store.messages("run")][1] == (short, text)
+def test_of_messages(store: Store) -> None:
+    for number, text in enumerate(TEXTS):
+        held = started(store, f"run {number}")
+        short = text[:60]
+        message = sent(store, a_message(held.id, queue=short, body=text, idempotency_id=short))
+        assert (message.queue, message.body, message.idempotency_id) == (short, text, short)
+        assert store.messages(held.id) == store.inbox(held.id, [short], 9, None) == [message]
+        assert sent(store, a_message(held.id, idempotency_id=short)) == message
+        wait = escape(text[:100])
+        commit(
+            store,
+            held,
+            received=[(message.id, wait)],
+            completed=[(message.id, text)],
+            sends=[a_message(held.id, queue=short, body=text)],
+        )
+        assert store.message(message.id) == replace(message, state="completed", received_by=wait, response=text)
+        assert [(m.queue, m.body) for m in store.messages(held.id)][1] == (short, text)
 
 
 def test_of_the_engines_data_in_the_form_that_json_gives_it(store: Store) -> None:
