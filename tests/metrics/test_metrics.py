@@ -204,7 +204,7 @@ class TestRows:
 
     def test_counting_stops_and_costs_the_same_for_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("durable.inspection.workflows.STATE_CAP", 5)
-        monkeypatch.setattr(rows, "CAP", 5)
+        monkeypatch.setattr(rows, "STATE_CAP", 5)
         self.runs(1, late=10)
         with CaptureQueriesContext(connection) as few:
             self.gauges()
