@@ -16,9 +16,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable.admin.run_admin import RunAdmin
-from durable.models import Cause, OperatorAction, Run, SavedView
+from durable.models import Cause, OperatorAction, QueueMessage, Run, SavedView
 from tests.admin import flows
 from tests.admin.addresses import ALL, NOBODY, make_site
+from tests.admin.bigdata import LONG
 from tests.admin.conftest import Stage
 from tests.support.addresses import names_of_admin, path_of
 from tests.tools.scale.requests import every_request
@@ -93,6 +94,8 @@ def test_the_program_that_measures_pages_asks_every_address() -> None:
     Cause.objects.create(fingerprint="cause-0", place="charge", error_type="Error", first_seen_at=now)
     OperatorAction.objects.create(source="admin", action="cancel", outcome="done", created_at=now)
     SavedView.objects.create(name="mine", owner_key="1", created_at=now)
-    Run.objects.create(id="r", workflow="w", queue="q", input="[]", state="running", created_at=now)
+    for run_id in ("r", LONG):
+        Run.objects.create(id=run_id, workflow="w", queue="q", input="[]", state="running", created_at=now)
+    QueueMessage.objects.create(id="m", run_id=LONG, queue="q", body="1", sent_at=now, order=1)
     asked = {each.address for each in every_request()}  # raises LookupError for an address that it lacks
     assert len(asked) > 200
