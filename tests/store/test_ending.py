@@ -116,6 +116,17 @@ def test_a_parent_that_waits_for_any_message_too_is_woken(store: Store) -> None:
     assert the(store, "parent").wake_at == at(1)
 
 
+def test_a_child_with_many_children_of_its_own_wakes_its_parent(store: Store) -> None:
+    waiting(store, "m")
+    child = store.claim_run("m", now=NOW, lease_until=NOW + LEASE, worker="w")
+    assert child is not None
+    own = [f"{letter}{number}" for letter in "az" for number in range(5)]
+    start_children(store, child, *(a_child(each, "m", child_position=at) for at, each in enumerate(own)))
+    park(store, child)
+    assert finish(store, "m").queues_to_notify == {"q"}
+    assert the(store, "parent").wake_at == the(store, "m").finished_at
+
+
 def test_an_earlier_deadline_of_the_parent_stays(store: Store) -> None:
     held = started(store, "parent")
     start_children(store, held, a_child("a"))
