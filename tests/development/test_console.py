@@ -60,20 +60,20 @@ def undo(rollback: object, output: object) -> None:
 
 class TestWording:
     def test_steps_and_a_sleep(self, lines: Lines) -> None:
-        @workflow(name="shop.fulfil")
-        def fulfil(ctx: Context) -> None:
+        @workflow(name="shop.packs")
+        def packs(ctx: Context) -> None:
             ctx.step("charge", nothing)
             ctx.step("pack", nothing)
             ctx.sleep("cool off", timedelta(days=400))
             ctx.step("ship", nothing)
 
         with Harness(now=datetime(2026, 1, 1, 14, 30, tzinfo=UTC)) as h:
-            h.start(fulfil, id="order-1")
+            h.start(packs, id="order-1")
             h.finish("order-1")
         assert lines == [
-            "shop.fulfil order-1: charge, T",
-            "shop.fulfil order-1: pack, T; sleeps until 5 Feb 2027 14:30",
-            "shop.fulfil order-1: ship, T; completed",
+            "shop.packs order-1: charge, T",
+            "shop.packs order-1: pack, T; sleeps until 5 Feb 2027 14:30",
+            "shop.packs order-1: ship, T; completed",
         ]
 
     def test_a_moment_of_today_is_a_time(self) -> None:
