@@ -853,8 +853,8 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("name", durable.models.rows.NameField(max_length=200)),
-                ("value", durable.models.rows.TagValueField(max_length=1000)),
-                ("start_value", durable.models.rows.TagValueField(blank=True, max_length=1000, null=True)),
+                ("value", durable.models.rows.NameField(max_length=1000)),
+                ("start_value", durable.models.rows.NameField(blank=True, max_length=1000, null=True)),
                 ("created_at", models.DateTimeField()),
                 (
                     "run",

@@ -207,33 +207,22 @@ class NameField(_CharField[_Set, _Get]):
     """A short text of any content, compared character by character: case and accents count, in every database.
 
     PostgreSQL sorts it by code point, so that prefix searches use the ordinary index; the type's long name keeps Django
-    from adding a second index for that. MySQL's index keys end at 3,072 bytes, hence the shorter columns there.
+    from adding a second index for that.
     """
-
-    _COLLATIONS = {"postgresql": "C", "mysql": "utf8mb4_bin"}
-    _MYSQL_MAX_LENGTH = 560
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
         if connection.vendor == "postgresql":
             return f"character varying({self.max_length})"
-        if connection.vendor == "mysql" and self.max_length:
-            return f"varchar({min(self.max_length, self._MYSQL_MAX_LENGTH)})"
         return super().db_type(connection)
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        return {**super().db_parameters(connection), "collation": self._COLLATIONS.get(connection.vendor)}
+        return {**super().db_parameters(connection), "collation": "C" if connection.vendor == "postgresql" else None}
 
     def get_prep_value(self, value: Any) -> Any:
         return pack(value) if isinstance(value, str) else super().get_prep_value(value)
 
     def from_db_value(self, value: str | None, *_: Any) -> str | None:
         return None if value is None else unpack(value)
-
-
-class TagValueField(NameField[_Set, _Get]):
-    """The value of a tag: an index has it beside two names and a time, so that MySQL's column is shorter still."""
-
-    _MYSQL_MAX_LENGTH = 360
 
 
 class QueueField(NameField[_Set, _Get]):

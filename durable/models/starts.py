@@ -24,7 +24,7 @@ from durable.core.ranks import Ranking, ShareTag
 from durable.core.records import Hold as HoldRecord
 from durable.core.records import HoldKind
 from durable.core.time_limits import RunLimits
-from durable.models.rows import MomentField, NameField, Row, SafeTextField, SummaryField, TagValueField, choices
+from durable.models.rows import MomentField, NameField, Row, SafeTextField, SummaryField, choices
 from durable.models.run import Run
 
 
@@ -164,8 +164,8 @@ class RunTag(Row):
     # no constraint in the database: the row is inserted in the transaction that has inserted the run
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="tags", db_index=False, db_constraint=False)
     name = NameField[str, str](max_length=MAX_ID)
-    value = TagValueField[str, str](max_length=_PACKED)
-    start_value = TagValueField[str | None, str | None](max_length=_PACKED, null=True, blank=True)
+    value = NameField[str, str](max_length=_PACKED)
+    start_value = NameField[str | None, str | None](max_length=_PACKED, null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:
