@@ -1,7 +1,7 @@
 """The settings of durable: `settings.DURABLE`, typed, with defaults.
 
-Owns names, defaults and the parsing of durations. Refuses nothing: a system check (`durable.checks`) reports a wrong
-value or an unknown key, and this module ignores an unknown key. Must not import models, RQ or Redis.
+Owns names, defaults and the parsing of durations. Refuses nothing: a check (`durable.checks.configuration`) reports a
+wrong value or an unknown key, and this module ignores an unknown key. Must not import models, RQ or Redis.
 """
 
 from __future__ import annotations

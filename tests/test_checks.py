@@ -15,7 +15,7 @@ from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from django.db.models import Model
 from django.test import override_settings
 
-from durable import checks, database_checks
+from durable.checks import configuration, database
 from durable.codec import JsonCodec
 from durable.conf import Values
 from durable.core import registry
@@ -55,7 +55,7 @@ def test_the_checks_of_durable_ask_no_database_even_if_one_is_named() -> None:
 class TestSettings:
     def test_a_typo_is_answered_with_the_nearest_key(self) -> None:
         with override_settings(DURABLE={"LAESE": 30, "max_crashes": 3}):
-            messages = checks.check_settings()
+            messages = configuration.check_settings()
         assert ids(messages) == ["durable.E002", "durable.E002"]
         assert '"LEASE"' in str(messages[0].hint)
         assert '"MAX_CRASHES"' in str(messages[1].hint)
@@ -63,7 +63,7 @@ class TestSettings:
     @pytest.mark.parametrize("given", [["LEASE"], "LEASE", None])
     def test_no_dict(self, given: object) -> None:
         with override_settings(DURABLE=given):
-            assert ids(checks.check_settings()) == ["durable.E001"]
+            assert ids(configuration.check_settings()) == ["durable.E001"]
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -101,7 +101,7 @@ class TestSettings:
     )
     def test_wrong_values(self, key: str, value: object) -> None:
         with override_settings(DURABLE={key: value}):
-            messages = checks.check_settings()
+            messages = configuration.check_settings()
         assert ids(messages) == ["durable.E003"]
         assert key in messages[0].msg
 
@@ -117,9 +117,9 @@ class TestSettings:
 
     def test_a_number_is_shown(self) -> None:
         with override_settings(DURABLE={"LEASE": -3}):
-            assert "not -3." in checks.check_settings()[0].msg
+            assert "not -3." in configuration.check_settings()[0].msg
         with override_settings(DURABLE={"METRICS_TOKEN": 4711}):
-            assert "4711" not in checks.check_settings()[0].msg
+            assert "4711" not in configuration.check_settings()[0].msg
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -136,7 +136,7 @@ class TestSettings:
     )
     def test_right_values(self, key: str, value: object) -> None:
         with override_settings(DURABLE={key: value}):
-            assert checks.check_settings() == []
+            assert configuration.check_settings() == []
 
 
 class TestRetention:
@@ -154,7 +154,7 @@ class TestRetention:
     )
     def test_what_cannot_be_read_is_reported_with_what_would_be_right(self, retention: object, advice: str) -> None:
         with override_settings(DURABLE={"RETENTION": retention}):
-            messages = checks.check_retention()
+            messages = configuration.check_retention()
         assert ids(messages) == ["durable.E009"]
         assert advice in str(messages[0].hint)
 
@@ -162,7 +162,7 @@ class TestRetention:
         workflows.register(Definition("shop.fulfil"))
         retention = {"completed": 60, "workflows": {"shop.fulfill": None, "shop.fulfil": timedelta(days=1)}}
         with override_settings(DURABLE={"RETENTION": retention}):
-            messages = checks.check_retention()
+            messages = configuration.check_retention()
         assert ids(messages) == ["durable.W086"]
         assert '"shop.fulfil"' in str(messages[0].hint)
 
@@ -202,7 +202,7 @@ class TestCodec:
     )
     def test_what_is_found(self, path: str, found: list[str]) -> None:
         with override_settings(DURABLE={"CODEC": path}):
-            assert ids(checks.check_codec()) == found
+            assert ids(configuration.check_codec()) == found
 
     @pytest.mark.parametrize(
         ("path", "bind", "found"),
@@ -219,32 +219,32 @@ class TestCodec:
     def test_binding(self, path: str, bind: str, found: list[str]) -> None:
         keys = [Fernet.generate_key().decode()] if "Fernet" in path else []
         with override_settings(DURABLE={"CODEC": path, "ENCRYPTION_KEYS": keys, "BIND_PAYLOADS": bind}):
-            assert ids(checks.check_codec()) == found
+            assert ids(configuration.check_codec()) == found
 
     def test_keys_that_nothing_uses(self) -> None:
         with override_settings(DURABLE={"ENCRYPTION_KEYS": ["k"]}):
-            assert ids(checks.check_codec()) == ["durable.W085"]
+            assert ids(configuration.check_codec()) == ["durable.W085"]
 
 
 class TestQueues:
     def test_the_default_queue_is_missing(self) -> None:
         with override_settings(RQ_QUEUES={"low": JSON_QUEUE}):
-            messages = checks.check_queues()
+            messages = configuration.check_queues()
         assert ids(messages) == ["durable.E007"]
         assert "RQ_QUEUES has low" in str(messages[0].hint)
 
     def test_a_workflows_queue_is_missing(self, workflows: Registry) -> None:
         workflows.register(Definition("shop.a", queue="hihg"))
         with override_settings(RQ_QUEUES={"default": JSON_QUEUE, "high": JSON_QUEUE}):
-            messages = checks.check_queues()
+            messages = configuration.check_queues()
         assert ids(messages) == ["durable.E007"]
         assert 'did you mean "high"?' in str(messages[0].hint)
         assert "shop.a" in messages[0].msg
 
     def test_no_queues_at_all(self) -> None:
         with override_settings(RQ_QUEUES=None):
-            assert ids(checks.check_queues()) == ["durable.E007"]
-            assert checks.check_serializers() == checks.check_rqworker() == []
+            assert ids(configuration.check_queues()) == ["durable.E007"]
+            assert configuration.check_serializers() == configuration.check_rqworker() == []
 
     @pytest.mark.parametrize(
         ("serializer", "found"),
@@ -253,13 +253,13 @@ class TestQueues:
     def test_the_serializer(self, serializer: str | None, found: list[str]) -> None:
         queue = {**JSON_QUEUE, "SERIALIZER": serializer}
         with override_settings(RQ_QUEUES={"default": queue, "someone else's": {"URL": ""}}):
-            assert ids(checks.check_serializers()) == found
+            assert ids(configuration.check_serializers()) == found
 
     def test_the_serializer_of_a_queue_that_the_same_worker_serves(self) -> None:
         there = {"URL": "redis://127.0.0.1:1/0"}
         queues = {"default": JSON_QUEUE, "mails": there, "elsewhere": {"URL": "redis://127.0.0.1:1/1"}}
         with override_settings(RQ_QUEUES=queues):
-            [found] = checks.check_serializers()
+            [found] = configuration.check_serializers()
         assert (found.id, found.msg) == ("durable.W081", 'RQ_QUEUES["mails"] has no JSON serializer.')
         assert 'DURABLE["OTHER_JOBS"]' in (found.hint or "")
 
@@ -276,15 +276,15 @@ class TestQueues:
     )
     def test_rqworker(self, rq: object, found: list[str]) -> None:
         with override_settings(RQ=rq):
-            assert ids(checks.check_rqworker()) == found
+            assert ids(configuration.check_rqworker()) == found
 
 
 def test_two_workflows_of_one_name(workflows: Registry) -> None:
     workflows.register(Definition("shop.x", one))
     workflows.register(Definition("shop.y", one))
-    assert checks.check_workflows() == []
+    assert configuration.check_workflows() == []
     workflows.register(Definition("shop.x", other))
-    (message,) = checks.check_workflows()
+    (message,) = configuration.check_workflows()
     assert message.id == "durable.E008"
     assert message.hint
     assert f"{one.__module__}.one" in message.msg
@@ -331,17 +331,17 @@ class TestNetwork:
         self, monkeypatch: pytest.MonkeyPatch, host: str, options: dict[str, object], missing: list[str]
     ) -> None:
         found = {"ENGINE": "django.db.backends.postgresql", "HOST": host, "OPTIONS": options}
-        monkeypatch.setattr(database_checks, "connections", SimpleNamespace(settings={"default": found}))
-        messages = database_checks.check_network_options()
+        monkeypatch.setattr(database, "connections", SimpleNamespace(settings={"default": found}))
+        messages = database.check_network_options()
         assert [each.id for each in messages] == ["durable.W095"] * bool(missing)
-        assert database_checks.missing_network_options() == missing
+        assert database.missing_network_options() == missing
         for each in messages:
             assert all(name in each.msg for name in missing)
 
     def test_other_databases_have_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = {"ENGINE": "django.db.backends.sqlite3", "HOST": "", "OPTIONS": {}}
-        monkeypatch.setattr(database_checks, "connections", SimpleNamespace(settings={"default": found}))
-        assert database_checks.check_network_options() == []
+        monkeypatch.setattr(database, "connections", SimpleNamespace(settings={"default": found}))
+        assert database.check_network_options() == []
 
 
 class TestSqlite:
@@ -353,13 +353,13 @@ class TestSqlite:
         self, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], expected: list[str]
     ) -> None:
         connection = SimpleNamespace(vendor="sqlite", settings_dict={"OPTIONS": options})
-        monkeypatch.setattr(checks, "connections", {"default": connection})
-        assert ids(checks.check_sqlite()) == expected
+        monkeypatch.setattr(configuration, "connections", {"default": connection})
+        assert ids(configuration.check_sqlite()) == expected
 
     def test_other_databases_have_row_locks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         connection = SimpleNamespace(vendor="postgresql", settings_dict={"OPTIONS": {}})
-        monkeypatch.setattr(checks, "connections", {"default": connection})
-        assert checks.check_sqlite() == []
+        monkeypatch.setattr(configuration, "connections", {"default": connection})
+        assert configuration.check_sqlite() == []
 
     def test_the_models_have_no_warnings_for_a_database_without_covering_indexes(
         self, monkeypatch: pytest.MonkeyPatch
@@ -372,8 +372,8 @@ class TestSqlite:
 class TestDatabase:
     def test_an_unknown_alias(self) -> None:
         with override_settings(DURABLE={"DATABASE": "defualt"}):
-            messages = checks.check_database()
-            assert checks.check_router() == checks.check_atomic_requests() == []
+            messages = configuration.check_database()
+            assert configuration.check_router() == configuration.check_atomic_requests() == []
         assert ids(messages) == ["durable.E006"]
         assert 'Did you mean "default"?' in str(messages[0].hint)
 
@@ -389,7 +389,7 @@ class TestDatabase:
     def test_isolation(self, options: dict[str, Any], found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
         expected = found if connection.vendor == "postgresql" else []
-        assert ids(checks.check_isolation()) == expected
+        assert ids(configuration.check_isolation()) == expected
 
     @pytest.mark.parametrize(
         ("mine", "atomic", "found"),
@@ -406,17 +406,17 @@ class TestDatabase:
         databases = {alias: {"ATOMIC_REQUESTS": value} for alias, value in atomic.items()}
         monkeypatch.setattr(django_settings, "DATABASES", databases)
         settings.DURABLE = {"DATABASE": mine}
-        assert ids(checks.check_atomic_requests()) == found
+        assert ids(configuration.check_atomic_requests()) == found
 
     @pytest.mark.parametrize("router", [Astray(), Unmigrated()])
     def test_a_router_that_leads_astray(self, router: object) -> None:
-        assert checks.check_router() == []
+        assert configuration.check_router() == []
         with override_settings(DATABASE_ROUTERS=[router]):
-            messages = checks.check_router()
+            messages = configuration.check_router()
         assert ids(messages) == ["durable.W084"]
         assert "Run" in messages[0].msg
 
     def test_no_router_for_another_alias(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(django_settings, "DATABASES", DATABASES)
         settings.DURABLE = {"DATABASE": "archive"}
-        assert ids(checks.check_router()) == ["durable.W084"]
+        assert ids(configuration.check_router()) == ["durable.W084"]

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from durable.checks.code import check_renamed_workflows, without_code
 from durable.core import registry
 from durable.core.registry import Registry
-from durable.lint_checks import without_code
-from durable.rename_checks import check_renamed_workflows
 from tests.support.definitions import Definition, one, other
 
 OLD, NEW, NEWEST = "renames.bill", "renames.invoice", "renames.receipt"

@@ -12,12 +12,12 @@ from django.core.checks import ERROR, run_checks
 from django.utils import timezone
 from redis.exceptions import RedisError
 
+from durable.checks.database import NETWORK_ADVICE, missing_network_options, unsuitable
 from durable.cli.arguments import add_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.database_checks import NETWORK_ADVICE, missing_network_options, unsuitable
 from durable.execution.connections import DATABASE_TROUBLE
 from durable.inspection import (
     CLOCK_TOLERANCE,

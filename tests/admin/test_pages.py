@@ -12,7 +12,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from durable import get_run
-from durable.checks import check_redaction
+from durable.checks.configuration import check_redaction
 from durable.models import Entry, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

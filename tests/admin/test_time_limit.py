@@ -10,7 +10,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import Client
 from pytest_django import Settings
 
-from durable.checks import check_settings
+from durable.checks.configuration import check_settings
 from durable.inspection import StatementTimeoutError, reading
 from tests.admin.conftest import OPERATOR
 

@@ -19,7 +19,7 @@ from pytest_django import Settings
 from durable import get_run, runtime
 from durable.alerts import Alert, AlertSettings
 from durable.alerts.watch import Watch
-from durable.checks import check_alerts
+from durable.checks.configuration import check_alerts
 from durable.core.own_runs import ALERT
 from durable.core.places import Place
 from durable.models import Activity, AlertState, Cause, Run

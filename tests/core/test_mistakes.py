@@ -13,7 +13,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from durable import Break, CriticalError, RollbackError, RunFailedError, checks, get_run, workflow
+from durable import Break, CriticalError, RollbackError, RunFailedError, get_run, workflow
+from durable.checks import configuration
 from durable.core.mistakes import MISTAKES
 from durable.core.registry import registry
 from durable.mistakes import error_classes
@@ -668,11 +669,11 @@ def test_a_path_that_leads_nowhere_stops_no_worker_and_is_checked(
         end = h.run(h.start(definition))
         check_whole(end, "NameError")
         assert "the default list of mistakes is in force" in caplog.text
-        [found] = checks.check_mistakes()
+        [found] = configuration.check_mistakes()
         assert (found.id, "list of mistakes" in str(found.msg)) == ("durable.E012", True)
     finally:
         registry.unregister(definition)
-    assert checks.check_mistakes() == []
+    assert configuration.check_mistakes() == []
 
 
 @pytest.mark.parametrize(

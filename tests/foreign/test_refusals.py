@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from django.core.management.base import SystemCheckError
 from django.db import connections
 
-from durable import database_checks
+from durable.checks import database
 from durable.conf import conf
 from durable.inspection import cached_tables
 from durable.management.commands import durable_worker
@@ -114,7 +114,7 @@ class TestOldServers:
         monkeypatch.setitem(vars(connections[conf.DATABASE]), "pg_version", 140012)
 
     def test_the_check_says_which_version_was_found(self) -> None:
-        (message,) = database_checks.check_server_version(databases=[conf.DATABASE])
+        (message,) = database.check_server_version(databases=[conf.DATABASE])
         assert message.id == "durable.E022"
         assert "14.12" in message.msg
         assert "15" in f"{message.msg} {message.hint}"

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from django.test import override_settings
 
-from durable.checks import check_settings
+from durable.checks.configuration import check_settings
 from durable.conf import conf
 from durable.notifier import silence
 

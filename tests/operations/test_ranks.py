@@ -9,7 +9,7 @@ import pytest
 from django.test import override_settings
 
 from durable import Context, operations, runtime, workflow
-from durable.checks import check_settings
+from durable.checks.configuration import check_settings
 from durable.core.ranks import Ranking
 from durable.models import RunRank
 from durable.operations import holds

@@ -8,12 +8,12 @@ from django.utils import timezone
 
 from durable import Context, Schedule, workflow
 from durable.alerts.conditions import look_for
+from durable.checks.code import check_schedules
 from durable.inspection import collect_findings, worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Tick
 from durable.operations.schedules.sync import synchronise
 from durable.operations.schedules.tick import tick_due
-from durable.schedule_checks import check_schedules
 from tests.support.hourly import hourly_half_an_hour_from
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]

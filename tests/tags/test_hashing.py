@@ -13,9 +13,10 @@ from django.core.checks import run_checks
 from django.db import connection
 from django.test import override_settings
 
-from durable import Context, tag_checks, tag_hashes, workflow
+from durable import Context, tag_hashes, workflow
+from durable.checks import code
+from durable.checks.code import without_code
 from durable.core.tags import HASHED
-from durable.lint_checks import without_code
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags, tells_of_people
@@ -111,7 +112,7 @@ def view(request):
 
 
 def warnings_of(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> list[tuple[str, str]]:
-    monkeypatch.setattr(tag_checks, "_files", lambda: iter(paths))
+    monkeypatch.setattr(code, "_files", lambda: iter(paths))
     found = [each for each in run_checks(tags=["durable"]) if each.id == "durable.W090"]
     return [(each.msg, each.hint or "") for each in found]
 
@@ -147,7 +148,7 @@ def test_of_ever_new_names_the_first_are_told(
 
 
 def test_the_check_reads_the_apps_that_bring_workflows() -> None:
-    files = {path.as_posix() for path in tag_checks._files()}
+    files = {path.as_posix() for path in code._files()}
     assert any(each.endswith("project/shop/workflows.py") for each in files)
     assert any(each.endswith("project/shop/views.py") for each in files)
     assert not any(f"{os.sep}durable{os.sep}core" in each or "/durable/core" in each for each in files)
@@ -160,7 +161,7 @@ def test_the_check_leaves_out_tests_and_what_is_installed(tmp_path: Path) -> Non
         path.touch()
     (tmp_path / "lib/site-packages").mkdir(parents=True)
     (tmp_path / "lib/site-packages/y.py").touch()
-    found = {path.relative_to(tmp_path).as_posix() for path in tag_checks._code_of(tmp_path)}
+    found = {path.relative_to(tmp_path).as_posix() for path in code._code_of(tmp_path)}
     assert found == {"views.py", "deep/er/jobs.py"}
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 
+from durable.checks.code import without_code
 from durable.cli.reloader import CodeWatch
 from durable.conf import conf
 from durable.execution.connections import close_connections
-from durable.lint_checks import without_code
 from durable.metrics import is_installed
 from durable.notifier import redis_clients
 
@@ -186,7 +186,7 @@ class Command(BaseCommand):
 
     def _refuse_unsuitable_database(self) -> None:
         """Raise CommandError if runs would not be safe with the database at hand, or with what stands before it."""
-        from durable.database_checks import unsuitable
+        from durable.checks.database import unsuitable
 
         with contextlib.suppress(Error):  # the database does not answer: the workers report that, and wait for it
             if why := unsuitable():

@@ -1,7 +1,8 @@
 """Django system checks of durable's database: they query the server, so only `check --database` and `migrate` run them.
 
 They have Django's tag `database` alone: with another tag, Django 6.1 would run them where no database is named.
-`durable doctor` and the start of `durable_worker` report the same. `durable.checks` has the other checks, and the list.
+`durable doctor` and the start of `durable_worker` report the same. `durable.checks.configuration` has the other checks,
+and the list.
 Every process registers them, and few run them, so what they ask is imported when they do.
 """
 

@@ -14,33 +14,33 @@ E007    `RQ_QUEUES` lacks a queue that runs would go to
 E008    two functions have the same workflow name
 E009    `RETENTION` has an entry that is not a time, state or workflow
 E010    the redaction hook cannot be imported or called
-E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.database_checks`) as the
+E011    an isolation level on PostgreSQL other than READ COMMITTED, in OPTIONS or (`durable.checks.database`) as the
         server gives it
 E012    a workflow's list of mistakes has an entry that is not an exception class
 E013    `BIND_PAYLOADS` without a codec that binds
 E014    `ALERTS` has an entry that is none (`durable.alerts`)
-E015    a limit of a workflow that is not defined (`durable.limit_checks`)
-E016    two functions have two names of one workflow that a migration renames (`durable.rename_checks`)
+E015    a limit of a workflow that is not defined (`durable.checks.code`)
+E016    two functions have two names of one workflow that a migration renames (`durable.checks.code`)
 E017    a query cache stands before durable's tables: django-cachalot, by its settings, or any other, which
-        `durable.database_checks` finds by reading twice
+        `durable.checks.database` finds by reading twice
 E018    `USE_TZ` is off
 E019    a database that is neither PostgreSQL nor SQLite
 E020    `OPTIONS` of the tasks backend has an unknown key (`durable.tasks.backend`)
 E021    the tasks backend names a queue that RQ lacks (likewise)
-E022    a PostgreSQL that is too old (`durable.database_checks`)
+E022    a PostgreSQL that is too old (`durable.checks.database`)
 W081    a queue of ours, or beside one in the same Redis, without the JSON serializer
 W082    `manage.py rqworker` would not read durable's jobs
 W083    `ATOMIC_REQUESTS` on another database than durable's
 W084    a database router sends durable's models elsewhere
 W085    `ENCRYPTION_KEYS` without a codec that uses them
 W086    `RETENTION` names an unknown workflow
-W087    functions or triggers of the database differ from the migrations' (`durable.database_checks`)
+W087    functions or triggers of the database differ from the migrations' (`durable.checks.database`)
 W088    SQLite, where transactions begin without the write lock
-W089    schedules of the code differ from their rows (`durable.schedule_checks`)
-W090    a tag in clear whose name tells of people (`durable.tag_checks`)
-W095    a PostgreSQL on another host, and no options that notice when it vanishes (`durable.database_checks`; with
+W089    schedules of the code differ from their rows (`durable.checks.code`)
+W090    a tag in clear whose name tells of people (`durable.checks.code`)
+W095    a PostgreSQL on another host, and no options that notice when it vanishes (`durable.checks.database`; with
         `check --deploy` alone)
-W1xx    the code of a workflow breaks a rule (`durable.lint_checks`); docs/rules.md lists them
+W1xx    the code of a workflow breaks a rule (`durable.checks.code`); docs/rules.md lists them
 ======  ==============================================================
 """
 

@@ -1,0 +1,207 @@
+"""Checks of what the project's code says: workflows as the linter sees them, limits, schedules, tags and renames.
+
+No finding of the linter is an error to Django: an error would keep `migrate` and `runserver` from starting. Hints are
+left to `durable lint`.
+
+Only `check --database` and `migrate` compare the schedules of the code with their rows.
+
+Names of tags are read from the code of the apps that bring workflows, as text: `using(tags={"email": ...})`,
+`ctx.tag(email=...)`. A name that code makes when it runs is not found here; `durable.tag_hashes` logs it once when it
+is used.
+
+Renames are read from the project's migrations, applied or not, and no database is asked. `migrate` runs that check
+before it renames anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+from durable.conf import conf
+from durable.core import registry
+from durable.core.registry import WorkflowDefinition
+from durable.core.renames import Alias, Aliases, AliasKind
+from durable.declared_limits import undefined
+from durable.operations.schedules.sync import differences, has_table
+from durable.tag_hashes import HOW_TO_KEEP, tells_of_people
+
+_is_left_out: ContextVar[bool] = ContextVar("_is_left_out", default=False)
+
+
+@contextmanager
+def without_code() -> Iterator[None]:
+    """Leave files of code, migrations included, out of the checks within the block.
+
+    A worker, and each of its processes, would read all of them at its start, and the warnings would come once for each.
+    """
+    token = _is_left_out.set(True)
+    try:
+        yield
+    finally:
+        _is_left_out.reset(token)
+
+
+def leaves_code_out() -> bool:
+    """Return True within a block of `without_code`."""
+    return _is_left_out.get()
+
+
+@register("durable")
+def check_code(**_: object) -> list[CheckMessage]:
+    """Check the code of the workflows that this project brings itself."""
+    if leaves_code_out():
+        return []
+    from durable.inspection.workflow_code import files_of_workflows
+    from durable.lint import lint
+
+    return [
+        Warning(f"{each.path}:{each.line}: {each.message} ({each.workflow})", hint=each.fix, id=f"durable.{each.id}")
+        for each in lint(map(Path, files_of_workflows()))
+        if each.level != "hint"
+    ]
+
+
+@register("durable")
+def check_limits(**_: object) -> list[CheckMessage]:
+    """Check that the settings or a workflow define the limits that workflows name."""
+    return [
+        Error(
+            f'The workflow "{definition.name}" names the limit "{name}", and nobody says how many slots it has.',
+            hint=f'Write DURABLE = {{"LIMITS": {{"{name}": {{"at_once": 4}}}}}}, or Limit("{name}", at_once=4).',
+            id="durable.E015",
+        )
+        for definition in registry.all()
+        for name in undefined(definition.limits)
+    ]
+
+
+@register(Tags.database)
+def check_schedules(databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
+    """Check that the rows of schedules are as the code declares them."""
+    if conf.DATABASE not in (databases or ()) or not has_table(conf.DATABASE):
+        return []
+    found = differences()
+    if not found:
+        return []
+    message = f"Schedules differ from the code: {'; '.join(map(str, found[:10]))}."
+    hint = "With the newest code, `migrate` and `durable schedules --sync` make the rows as the code says."
+    return [Warning(message, hint=hint, id="durable.W089")]
+
+
+_LEFT_OUT: Final = frozenset({"migrations", "tests", "site-packages", "dist-packages", "node_modules", "__pycache__"})
+
+
+@register("durable")
+def check_tags(**_: object) -> list[CheckMessage]:
+    """Warn of tags whose names tell of people, unless `DURABLE["TAGS"]` says how they are kept."""
+    if leaves_code_out():
+        return []
+    found: dict[str, str] = {}
+    for path in _files():
+        for name, line in sorted(_names_in(path), key=lambda each: each[1]):
+            if tells_of_people(name) and name not in conf.TAGS:
+                found.setdefault(name, f"{path}:{line}")
+    return [
+        Warning(
+            f'{place}: the value of the tag "{name}" is kept in clear, whatever the codec does with payloads.',
+            hint=HOW_TO_KEEP.format(name=name),
+            id="durable.W090",
+        )
+        for name, place in found.items()
+    ]
+
+
+def _files() -> Iterator[Path]:
+    """Yield the files of the apps that bring workflows, and files with workflows that are of no app."""
+    from durable.inspection.workflow_code import files_of_workflows  # a worker has no use for it
+
+    with_workflows = files_of_workflows()
+    known = {path.resolve() for path in with_workflows}
+    configs = {apps.get_containing_app_config(str(each.function.__module__)) for each in registry.all()}
+    roots = {Path(config.path).resolve() for config in configs if config is not None}
+    mine = {root for root in roots if any(path.is_relative_to(root) for path in known)}
+    for path in sorted({*known, *(path for root in mine for path in _code_of(root))}):
+        yield path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _code_of(root: Path) -> Iterator[Path]:
+    """Yield the files of an app, without its tests and migrations, and without what is installed below it."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [each for each in folders if each not in _LEFT_OUT and not each.startswith(".")]
+        yield from (Path(folder, each) for each in files if each.endswith(".py") and not each.startswith("test_"))
+
+
+def _names_in(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the names of tags that the code gives as constants, and their lines."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if "tags=" not in text and ".tag(" not in text:
+            return
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return  # Python or `durable lint` says so
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == "tag":
+            for each in node.keywords:
+                yield from _keys_of(each.value) if each.arg is None else [(each.arg, each.value.lineno)]
+        elif node.func.attr == "using":
+            for each in node.keywords:
+                if each.arg == "tags":
+                    yield from _keys_of(each.value)
+
+
+def _keys_of(node: ast.expr) -> Iterator[tuple[str, int]]:
+    if isinstance(node, ast.Dict):
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, key.lineno
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+        yield from ((each.arg, each.value.lineno) for each in node.keywords if each.arg is not None)
+
+
+_ID = "durable.E016"
+
+
+@register("durable")
+def check_renamed_workflows(**_: object) -> list[CheckMessage]:
+    """Check that no two functions have two names of one workflow."""
+    if leaves_code_out():
+        return []
+    from durable.renames.pending import all_migrations, renames_of_migrations
+
+    renames = renames_of_migrations(all_migrations())
+    try:
+        names = Aliases(each for each in renames if isinstance(each, Alias) and each.kind is AliasKind.WORKFLOW)
+    except ValueError as error:
+        hint = "Correct the migration that is not applied anywhere yet."
+        return [Error(f"The migrations of the project contradict each other: {error}.", hint=hint, id=_ID)]
+    hint = (
+        "Keep one of the functions: it executes the runs of both names. If one is to be another workflow, give it a name that "
+        "no migration has renamed."
+    )
+    by_oldest: dict[str, list[WorkflowDefinition]] = {}
+    for each in registry.all():
+        by_oldest.setdefault(names.first(each.name), []).append(each)
+    return [
+        Error(
+            f'A migration has made "{one.name}" and "{other.name}" names of one workflow, and the code has two: '
+            f"{registry.source_location(one)} and {registry.source_location(other)}.",
+            hint=hint,
+            id=_ID,
+        )
+        for definitions in by_oldest.values()
+        for one, other in combinations(definitions, 2)
+        if not registry.is_same_function(one, other)
+    ]
