@@ -88,11 +88,12 @@ def test_many_calls_leave_no_thread_and_no_descriptor(kept: None, leaves: bool) 
             asyncio.get_running_loop().call_later(3600, print)
 
     loop_threads.run(call)
-    threads, files = threading.active_count(), descriptors()
+    threads, files = set(threading.enumerate()), descriptors()
     for _ in range(200 if leaves else 3_000):
         loop_threads.run(call)
-    assert threading.active_count() == threads
-    assert descriptors() == files
+    # threads that other tests have left may end meanwhile; a loop with a timer is not kept, so the last one may be new
+    assert len({*threading.enumerate()} - threads) <= leaves
+    assert descriptors() <= files
 
 
 def test_passes_of_a_harness_share_a_loop_that_ends_with_it() -> None:
