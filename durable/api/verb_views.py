@@ -39,6 +39,7 @@ from durable.api.views.base import View
 from durable.api.views.limits import found_limit
 from durable.api.views.rates import found_rate
 from durable.api.views.schedules import ScheduleBase, found_schedule, missing
+from durable.inspection.humanize import sentence
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
 from durable.operations.catalogue import LIMIT, RATE, SCHEDULE
@@ -156,7 +157,7 @@ class VerbView(View):
             except self.verb.on.unknown as error:
                 raise self.missing(name, error) from None
             except (TypeError, ValueError) as error:
-                raise ProblemError("arguments-refused", 422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+                raise ProblemError("arguments-refused", 422, sentence(error)) from None
             return Done(data=dict(self.answer.shape(self.answer.shown(request, name, result)).data))
 
         with acting_as(actor_of(request), reason=reason, expected=seen):
@@ -164,7 +165,7 @@ class VerbView(View):
 
     def missing(self, name: str, error: Exception) -> ProblemError:
         """Return what a name that nobody knows is answered."""
-        return ProblemError("not-found", 404, f"{str(error)[:1].upper()}{str(error)[1:]}.")
+        return ProblemError("not-found", 404, sentence(error))
 
 
 class ScheduleVerbView(VerbView, ScheduleBase):

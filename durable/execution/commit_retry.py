@@ -8,14 +8,16 @@ A commit whose error says that it had no effect (`NO_EFFECT`) is repeated at onc
 connection for example, the commit may have happened, may be on its way still, or may be lost. The pass must not guess.
 It locks the run's row and raises the fence: from then on the old statement is refused, and what is visible is final.
 
-| seen in the database | what it means | what is done | | --- | --- | --- | | the run has another fence | another worker
-has claimed the run | LeaseLost: nothing more is written | | the same fence, and no lease | the commit ended the pass:
-it happened | its answer is read from the run's row | | the batch sends: a message is stored | it happened | its answer
-is read from the run's row | | the batch sends: no message is stored | it did not happen | the batch is committed under
-the new fence | | a failed attempt: its step's entry is as written | it happened | its answer is read from the run's row
-| | a failed attempt: its step's entry is not | it did not happen | the batch is committed under the new fence | | the
-batch has neither sends nor failed attempts | unknown, and repeating it is a no-op | the batch is committed under the
-new fence |
+What is seen in the database then, what it means, and what is done:
+
+- The run has another fence: another worker has claimed the run. LeaseLost: nothing more is written.
+- The same fence, and no lease: the commit ended the pass, so it happened. Its answer is read from the run's row.
+- The batch sends, and a message is stored: it happened. Its answer is read from the run's row.
+- The batch sends, and no message is stored: it did not happen. The batch is committed under the new fence.
+- A failed attempt, and its step's entry is as written: it happened. Its answer is read from the run's row.
+- A failed attempt, and its step's entry is not: it did not happen. The batch is committed under the new fence.
+- The batch has neither sends nor failed attempts: unknown, and repeating it is a no-op. The batch is committed under
+  the new fence.
 
 The commit that is repeated looks for the witnesses of the first one (`durable.core.witnesses`), or, if that may have
 taken them away, for its own entries.

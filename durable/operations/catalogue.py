@@ -7,7 +7,7 @@ subcommand.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django.utils.translation import gettext_lazy as _
 
@@ -18,9 +18,6 @@ from durable.operations.schedules import verbs as schedules
 from durable.operations.verb import Flag, Number, Subject, Text, Until, Verb
 from durable.schedules import read_rules
 from durable.schedules.rules import check_zone
-
-if TYPE_CHECKING:
-    pass
 
 QUEUE: Final = Subject(name="queue", path="queues", metavar="QUEUE", unknown=ValueError)
 WORKFLOW: Final = Subject(name="workflow", path="workflows", metavar="WORKFLOW", unknown=ValueError)

@@ -14,6 +14,7 @@ from durable.api.schema import described
 from durable.api.serializers.causes import CauseListSerializer, CauseSerializer, NoteForm
 from durable.api.views.base import View
 from durable.inspection import find_cause, list_causes
+from durable.inspection.humanize import sentence
 from durable.operations.audit import acting_as
 from durable.operations.causes import note
 
@@ -51,6 +52,6 @@ class NoteView(View):
             with acting_as(actor_of(request)):
                 note(cause, given["note"])
         except ValueError as error:
-            raise ProblemError("not-found", 404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+            raise ProblemError("not-found", 404, sentence(error)) from None
         context = {"may_see_payloads": may(request, "view_payload")}
         return Response(CauseSerializer(find_cause(cause, runtime.current().now()), context=context).data)

@@ -82,7 +82,7 @@ def wakes(before: GroupRecord, after: GroupRecord) -> bool:
     return after.is_settled and not before.is_settled
 
 
-def is_counted_out(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:
+def counted_out(group: GroupRecord, state: str, *, had_turn: bool) -> GroupRecord:
     """Return the group without a child whose place another one takes."""
     if state in ENDED:
         return replace(group, created=group.created - 1, **{state: getattr(group, state) - 1})
@@ -319,7 +319,7 @@ def _taken_out(table: GroupTable, group: GroupRecord, run_ids: Sequence[str]) ->
     waiting = table.end_turns(states)
     table.take_out(states)
     for run_id, state in states.items():
-        group = is_counted_out(group, state, had_turn=run_id not in waiting)
+        group = counted_out(group, state, had_turn=run_id not in waiting)
     return states, group
 
 
@@ -406,10 +406,8 @@ def _count_and_wake(table: FamilyTable, child: RunRecord) -> frozenset[str]:
     if is_member and settled is None:
         return queues
     if (parent := table.run(child.parent_id or "")) is not None:
-        is_woken = (
-            row_rules.after_child(parent, child) if settled is None else row_rules.after_group(parent, settled, at)
-        )
-        table.update(parent, is_woken)
+        after = row_rules.after_child(parent, child) if settled is None else row_rules.after_group(parent, settled, at)
+        table.update(parent, after)
     return queues
 
 
