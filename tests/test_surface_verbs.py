@@ -362,7 +362,10 @@ def test_it_is_done_and_logged_with_the_reason(surface: str, verb: Verb, shell: 
     assert case.is_done is not None
     assert case.is_done()
     assert logged() == [(surface, "ada", verb.action, "done")]
-    assert OperatorAction.objects.latest("id").reason == REASON
+    row = OperatorAction.objects.latest("id")
+    assert row.reason == REASON
+    kind, name = ("limit" if verb.on is RATE else verb.on.name), case.name
+    assert (row.subject_kind, row.subject) == (("", "") if verb.on is RUN else (kind, name))
 
 
 @given(*SURFACES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
@@ -46,10 +45,6 @@ from durable.operations.audit import PERMISSIONS, SOURCES, Outcome
 _CAP = 10_000  # rows that the list counts and pages through
 _WINDOW = 100_000  # newest rows that are searched if no index serves the filter
 _MOST_OF_A_DETAIL = 200  # characters
-#: How the detail of an action names what it is about.
-_SUBJECT = re.compile(
-    r'(?P<kind>schedule|queue|workflow|limit) "(?P<name>.+?)"(?=: |$)|cause (?P<cause>[0-9a-f]+)(?=: )', re.DOTALL
-)
 _SUBJECTS = {
     "schedule": _("schedule"),
     "queue": _("queue"),
@@ -355,10 +350,9 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def _subject(self, action: OperatorAction) -> str:
         """The subject of an action that is not about a run: a schedule, a queue, a workflow, a limit or a cause."""
-        found = _SUBJECT.match(action.detail)
-        if found is None:
+        kind, name = action.subject_kind, action.subject
+        if not name or kind not in _SUBJECTS or action.outcome != Outcome.DONE:
             return shortened(action.detail, _MOST_OF_A_DETAIL) or "—"
-        kind, name = found["kind"] or "cause", found["name"] or found["cause"]
         address = reverse(f"admin:durable_run_{kind}", args=[as_key(name)], current_app=self.admin_site.name)
         return format_html('{} <a href="{}"><bdi>{}</bdi></a>', _SUBJECTS[kind], address, name)
 

@@ -641,7 +641,9 @@ class ActionRecord:
 
     `actor_id` is the user's key, None if the log's database does not know the user. `actor_label` names the actor in
     any case. `before` and `after` are states of the run, "" where there was none. `bulk_id` is the id of the bulk that
-    the action is a part of, "" if there is none.
+    the action is a part of, "" if there is none. `subject` names what an action that is not about a run is about, a
+    schedule, queue, workflow, limit or cause as `subject_kind` says, or the content that was imported. `number` counts
+    the children that a replay has started again.
     """
 
     action: str
@@ -656,6 +658,9 @@ class ActionRecord:
     after: str = ""
     detail: str = ""
     bulk_id: str = ""
+    subject_kind: str = ""
+    subject: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
@@ -94,23 +94,6 @@ def _moved_branch(branch: dict[str, Any], old: Place, run_id: str, copied: Copie
     if branch.get("output") is None:
         return branch
     return {**branch, "output": copied(branch["output"], old, old._replace(run_id=run_id))}
-
-
-#: A part of each detail that `number_in_log` has ended.
-LOGGED: Final = " started again"
-
-_NUMBER: Final = re.compile(rf"; (\d+) (?:child is|children are){LOGGED}$")
-
-
-def number_in_log(number: int) -> str:
-    """Return the end of the detail of a replay that starts so many children again; "" for none."""
-    return f"; {number} {'child is' if number == 1 else 'children are'}{LOGGED}" if number else ""
-
-
-def logged_number(detail: str) -> int:
-    """Return the number at the end of the detail of a replay; 0 if there is none."""
-    found = _NUMBER.search(detail)
-    return int(found[1]) if found else 0
 
 
 _ITERATION = re.compile(r"~(\d+)")

@@ -20,7 +20,6 @@ from durable.conf import conf
 from durable.core.own_runs import BULK, is_stopped, replays_prefix
 from durable.core.places import Place
 from durable.core.records import RunState
-from durable.core.replay import LOGGED, logged_number
 from durable.core.tally import Tally
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.explanation import capitalized
@@ -333,8 +332,8 @@ def _number_failed_again(bulk_id: str, verb: str) -> Count:
 
 
 def _number_started(bulk_id: str) -> Count:
-    details = _done(bulk_id).filter(detail__endswith=LOGGED).order_by("-id").values_list("detail", flat=True)
-    found = [logged_number(each) for each in details[: CAP + 1]]
+    numbers = _done(bulk_id).filter(number__gt=0).order_by("-id").values_list("number", flat=True)
+    found = list(numbers[: CAP + 1])
     return Count(number=sum(found[:CAP]), is_capped=len(found) > CAP)
 
 

@@ -695,6 +695,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "subject_kind",
+                    durable.models.rows.NameField(blank=True, db_default="", default="", max_length=16),
+                ),
+                ("subject", durable.models.rows.NameField(blank=True, db_default="", default="", max_length=200)),
+                ("number", models.IntegerField(db_default=0, default=0)),
+                (
                     "actor",
                     models.ForeignKey(
                         blank=True,

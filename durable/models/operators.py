@@ -47,6 +47,9 @@ class OperatorAction(Row):
     detail = SafeTextField[str, str](_("detail"), default="", db_default="", blank=True)
     created_at = models.DateTimeField()
     bulk_id = NameField[str, str]("bulk", max_length=200, default="", db_default="", blank=True)
+    subject_kind = NameField[str, str](max_length=16, default="", db_default="", blank=True)
+    subject = NameField[str, str](max_length=200, default="", db_default="", blank=True)
+    number = models.IntegerField(default=0, db_default=0)
 
     class Meta:
         verbose_name = _("operator action")

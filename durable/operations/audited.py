@@ -64,13 +64,17 @@ class UnseenRunError(RunNotFoundError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """One call of a verb, with its actor; `acting` is None for the application's own code."""
+    """One call of a verb, with its actor; `acting` is None for the application's own code.
+
+    `subject` is the kind and the name of what a verb that is not about a run is about.
+    """
 
     at: Runtime
     action: str
     run_id: str
     acting: ActorScope | None
     reason: str
+    subject: tuple[str, str] = ("", "")
 
     def check_seen(self, run: RunRecord) -> None:
         """Compare the locked run with what the actor saw. Raises StaleRunError if it has changed."""
@@ -99,11 +103,16 @@ class Attribution:
 
         return self.at.store.change(self.run_id, decide)
 
-    def done(self, *, before: str, after: str, detail: str = "", run_id: str | None = None) -> ActionRecord:
+    def done(
+        self, *, before: str, after: str, detail: str = "", run_id: str | None = None, number: int = 0
+    ) -> ActionRecord:
         """Return the audit row for a completed change, to be written in the transaction of that change."""
-        return self._row(Outcome.DONE, before, after, detail, run_id)
+        return self._row(Outcome.DONE, before, after, detail, run_id, number)
 
-    def _row(self, outcome: Outcome, before: str, after: str, detail: str, run_id: str | None = None) -> ActionRecord:
+    def _row(
+        self, outcome: Outcome, before: str, after: str, detail: str, run_id: str | None = None, number: int = 0
+    ) -> ActionRecord:
+        kind, name = self.subject
         actor = audit.code_actor() if self.acting is None else self.acting.actor
         return ActionRecord(
             action=self.action,
@@ -118,6 +127,9 @@ class Attribution:
             after=str(after),
             detail=detail[:_DETAIL],
             bulk_id=audit.bulk_id(),
+            subject_kind=str(kind),
+            subject=_known(name),
+            number=number,
         )
 
     def _state(self) -> str:
@@ -141,14 +153,22 @@ def outcome_of(error: Exception) -> Outcome:
 
 
 @contextmanager
-def audited(at: Runtime, action: str, run_id: str, *, reason: str = "") -> Iterator[Attribution]:
+def audited(
+    at: Runtime, action: str, run_id: str, *, reason: str = "", subject: tuple[str, str] = ("", "")
+) -> Iterator[Attribution]:
     """Attribute one call of a verb on a run ("" if it has no id yet). Raises OperationDeniedError before any change.
 
-    `reason` is the verb's own argument. Without it the actor's reason is used.
+    `reason` is the verb's own argument. Without it the actor's reason is used. `subject` is the kind and the name of
+    what a verb that is not about a run is about.
     """
     acting = audit.acting()
     attribution = Attribution(
-        at=at, action=action, run_id=_known(run_id), acting=acting, reason=reason or (acting.reason if acting else "")
+        at=at,
+        action=action,
+        run_id=_known(run_id),
+        acting=acting,
+        reason=reason or (acting.reason if acting else ""),
+        subject=subject,
     )
     if acting is None:
         yield attribution

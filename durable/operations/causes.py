@@ -47,7 +47,7 @@ def _change(action: str, fingerprint: str, columns: dict[str, Any], *, by: str =
     """Set these columns of the cause, and the name of the actor in the column `by`."""
     at = runtime.current()
     causes = Cause.objects.using(conf.DATABASE).filter(fingerprint=fingerprint)
-    with audited(at, action, "") as attributed, at.store.transaction():
+    with audited(at, action, "", subject=("cause", fingerprint)) as attributed, at.store.transaction():
         cause = causes.first()
         if cause is None:
             raise ValueError(f"there is no cause {fingerprint[:40]!r}; `durable causes --muted` lists all")

@@ -85,7 +85,7 @@ def revision_of(hold: Hold | None) -> str:
 
 def _hold(action: str, kind: HoldKind, name: str) -> Hold:
     at = runtime.current()
-    with audited(at, action, "") as by, at.store.transaction():
+    with audited(at, action, "", subject=(kind, name)) as by, at.store.transaction():
         _check_known(action, kind, name)
         found = at.store.held(kind, name)
         _check_seen(by.acting.expected if by.acting is not None else None, kind, name, found)
@@ -100,7 +100,7 @@ def _hold(action: str, kind: HoldKind, name: str) -> Hold:
 
 
 def _lift(at: Runtime, action: str, kind: HoldKind, name: str) -> None:
-    with audited(at, action, "") as by, at.store.transaction():
+    with audited(at, action, "", subject=(kind, name)) as by, at.store.transaction():
         found = at.store.held(kind, name)
         if found is None:  # a hold of a name that is unknown by now can be lifted
             _check_known(action, kind, name)

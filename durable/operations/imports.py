@@ -65,7 +65,7 @@ def import_run(
     """
     require_step("importing a run", "import it in a step")
     at = runtime.current()
-    with audited(at, _ACTION, run.id) as attribution:
+    with audited(at, _ACTION, run.id, subject=("content", digest)) as attribution:
         row_rules.check(run)
         wanted = _at_rest(run)
         check_not_an_order(run.workflow, _ACTION)
@@ -74,13 +74,13 @@ def import_run(
         with _refusing(run.id), at.store.transaction():
             found = at.store.get(wanted.id)
             if found is not None:
-                return Imported(_there_already(attribution, digest), left_out)
+                return Imported(_there_already(attribution), left_out)
             if is_trial:
                 return Imported(Started(wanted.id, is_new=True), left_out)
             [(stored, is_new)] = at.store.create([_with_tags(wanted, tags_at_start)])
             attribution.check_sees(stored.id)
             if not is_new:
-                return Imported(_there_already(attribution, digest), left_out)
+                return Imported(_there_already(attribution), left_out)
             later = {name: value for name, value in (tags or {}).items() if value != (tags_at_start or {}).get(name)}
             at.store.import_history(
                 stored.id,
@@ -89,7 +89,7 @@ def import_run(
                 messages=messages,
                 tags=TagChange(stored.created_at, later) if later else None,
             )
-            detail = f"{origin[:_ORIGIN]}, {_named(digest)}"
+            detail = f"{origin[:_ORIGIN]}, content {digest}"
             at.store.log([attribution.done(before=str(run.state), after=str(stored.state), detail=detail)])
     return Imported(Started(wanted.id, is_new=True), left_out)
 
@@ -165,14 +165,11 @@ def _check_fits(record: object, model: type[Model]) -> None:
                 raise ValueError(f"the {field.name} {str(value)[:64]!r}: {' '.join(error.messages)}") from error
 
 
-def _there_already(attribution: Attribution, digest: str) -> Started:
+def _there_already(attribution: Attribution) -> Started:
     attribution.check_sees(attribution.run_id)
+    kind, digest = attribution.subject
     rows = OperatorAction.objects.using(conf.DATABASE).filter(run_id=attribution.run_id, action=_ACTION)
-    if not rows.filter(outcome=Outcome.DONE.value, detail__endswith=_named(digest)).exists():
+    if not rows.filter(outcome=Outcome.DONE.value, subject_kind=kind, subject=digest).exists():
         problem = "and was not imported from this content: import it under another id, with --as-prefix"
         raise RunConflictError(attribution.run_id, problem)
     return Started(attribution.run_id, is_new=False)
-
-
-def _named(digest: str) -> str:
-    return f"content {digest}"

@@ -77,7 +77,7 @@ def revision_of(at_once: int) -> str:
 
 def _set(action: str, name: str, override: int | None) -> None:
     at = runtime.current()
-    with audited(at, action, "") as by, at.store.transaction():
+    with audited(at, action, "", subject=("limit", name)) as by, at.store.transaction():
         before = at.store.set_limit(name, override)
         if before is None:
             raise UnknownLimitError(name)

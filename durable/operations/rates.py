@@ -41,7 +41,7 @@ def close_limit(name: str, until: datetime, *, key: str = "") -> None:
         check_key(key)
     if until <= at.now():
         raise ValueError(f"a limit is closed until a moment in the future, not until {until.isoformat()}")
-    with audited(at, "close_limit", "") as by, at.store.transaction():
+    with audited(at, "close_limit", "", subject=("limit", name)) as by, at.store.transaction():
         _check_known(at, name)
         actor = "" if by.acting is None else by.acting.actor.name
         closing = LimitClosing(until=until, by=actor, reason="" if by.acting is None else by.acting.reason)
@@ -59,7 +59,7 @@ def open_limit(name: str, *, key: str = "") -> None:
     An open limit stays as it is. Raises OperationDeniedError and UnknownLimitError.
     """
     at = runtime.current()
-    with audited(at, "open_limit", "") as by, at.store.transaction():
+    with audited(at, "open_limit", "", subject=("limit", name)) as by, at.store.transaction():
         _check_known(at, name)
         opened = at.store.open_rate(name, key, at.now())
         was = closing_revision_of(None if opened is None else opened[0])
@@ -81,7 +81,7 @@ def closing_revision_of(closing: LimitClosing | None) -> str:
 
 def _set(action: str, name: str, override: Rate | None) -> None:
     at = runtime.current()
-    with audited(at, action, "") as by, at.store.transaction():
+    with audited(at, action, "", subject=("limit", name)) as by, at.store.transaction():
         done = at.store.set_rate(name, override, at.now())
         if done is None:
             raise UnknownLimitError(name, is_rate=True)

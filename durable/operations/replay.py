@@ -13,7 +13,7 @@ from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConfl
 from durable.core.ids import new_id
 from durable.core.places import Place
 from durable.core.records import EntryKind, EntryRecord, RunChange, RunRecord, RunState, TagChange
-from durable.core.replay import Replay, number_in_log
+from durable.core.replay import Replay
 from durable.operations.audited import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record
@@ -106,8 +106,9 @@ def _in_place(
         attribution.check_seen(run)
         replay = _planned(at, run, entries(), location, plan_hash, attribution, given, in_place=True)
         change = replay.in_place(at.now())
-        detail = f"{_where(replay, given)}, in place{_started(at, replay)}"
-        change.action = attribution.done(before=run.state, after=change.run["state"], detail=detail)
+        number = _number_started(at, replay)
+        detail = f"{_where(replay, given)}, in place{_started(number)}"
+        change.action = attribution.done(before=run.state, after=change.run["state"], detail=detail, number=number)
         return change
 
     changed = at.store.change(attribution.run_id, decide)
@@ -156,8 +157,9 @@ def _as_new_run(
                 _check_from(at, old, new, location)
             return Started(new.id, is_new=False)
         _plant(at, replay, new)
-        detail = f"{_where(replay, given)}, as run {new.id}{_started(at, replay)}"
-        at.store.log([attribution.done(before=old.state, after=old.state, detail=detail)])
+        number = _number_started(at, replay)
+        detail = f"{_where(replay, given)}, as run {new.id}{_started(number)}"
+        at.store.log([attribution.done(before=old.state, after=old.state, detail=detail, number=number)])
     announce(at, new.queue, new.wake_at)
     send_run_changed(at, [new], previous="")
     return Started(new.id, is_new=True)
@@ -192,8 +194,12 @@ def _where(replay: Replay, given: _Given | None) -> str:
     return f'from "{replay.boundary}"' + ("" if given is None else ", whose output was given by hand")
 
 
-def _started(at: Runtime, replay: Replay) -> str:
-    return number_in_log(sum(each.number for each in starts_again(at.store, replay)))
+def _number_started(at: Runtime, replay: Replay) -> int:
+    return sum(each.number for each in starts_again(at.store, replay))
+
+
+def _started(number: int) -> str:
+    return f"; {number} {'child is' if number == 1 else 'children are'} started again" if number else ""
 
 
 def _planned(

@@ -59,23 +59,26 @@ def test_the_rows_of_a_bulk_are_found_by_bulk_by_run_and_by_outcome(stage: Stage
 
 
 @pytest.mark.parametrize(
-    ("detail", "kind", "name"),
+    ("kind", "name"),
     [
-        ('schedule "billing.nightly": started: billing.nightly@20261122T013000Z', "schedule", "billing.nightly"),
-        ('schedule "of "the" <b>"', "schedule", 'of "the" <b>'),
-        ('queue "slow"', "queue", "slow"),
-        ('workflow "shop.order"', "workflow", "shop.order"),
-        ('limit "crm": 4 at once before', "limit", "crm"),
-        ("cause 0123456789abcdef: charge GatewayTimeout", "cause", "0123456789abcdef"),
+        ("schedule", "billing.nightly"),
+        ("schedule", 'of "the" <b>'),
+        ("queue", "slow"),
+        ("workflow", "shop.order"),
+        ("limit", "crm"),
+        ("cause", "0123456789abcdef"),
     ],
 )
-def test_an_action_that_is_not_about_a_run_names_what_it_is_about(
-    operator: Client, detail: str, kind: str, name: str
-) -> None:
-    action = an_action(run_id="", detail=detail)
+def test_an_action_that_is_not_about_a_run_names_what_it_is_about(operator: Client, kind: str, name: str) -> None:
+    action = an_action(run_id="", subject_kind=kind, subject=name, detail="4 at once before")
     link = f'{kind} <a href="{url(kind, name)}"><bdi>{escape(name)}</bdi></a>'
     assert link in text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
     assert link in text_of(operator.get(reverse("admin:durable_operatoraction_change", args=[action.pk])))
+
+
+def test_a_refused_action_shows_why(operator: Client) -> None:
+    an_action(run_id="", subject_kind="queue", subject="slow", outcome="refused", detail="it is paused already")
+    assert "it is paused already</td>" in text_of(operator.get(reverse("admin:durable_operatoraction_changelist")))
 
 
 def test_an_action_of_another_kind_shows_its_detail(operator: Client) -> None:

@@ -241,7 +241,9 @@ def test_a_muted_cause_is_no_longer_on_the_overview(failed: str, operator: Clien
     assert "GatewayTimeout" in text_of(operator, OVERVIEW)
     logged = OperatorAction.objects.order_by("id").values_list("action", "outcome", "reason", "actor_label")
     assert list(logged) == [("mute", "done", "the bank knows", "ada"), ("unmute", "done", "", "ada")]
-    assert f"cause {failed}: charge GatewayTimeout" in OperatorAction.objects.first().detail  # type: ignore[union-attr]
+    [(kind, name, detail), _] = OperatorAction.objects.order_by("id").values_list("subject_kind", "subject", "detail")
+    assert (kind, name) == ("cause", failed)
+    assert f"cause {failed}: charge GatewayTimeout" in detail
 
 
 def test_a_note_tells_other_operators_that_somebody_looks_at_a_cause(

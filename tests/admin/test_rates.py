@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, workflow
@@ -127,6 +128,8 @@ def test_a_key_that_no_page_lists_is_opened_too(log_in: Callable[..., Client]) -
     answer = client.post(address, {**hidden(client.get(address)), "key": "k149"}, follow=True)
     assert "The limit is open." in text_of(answer)
     assert RateKey.objects.filter(closed_until__isnull=True, key="k149").exists()
+    log = text_of(client.get(reverse("admin:durable_operatoraction_changelist")))
+    assert f'limit <a href="{url("limit", "openai")}"><bdi>openai</bdi></a>' in log
 
 
 def test_the_form_of_a_verb_reads_no_key_that_it_does_not_show(log_in: Callable[..., Client]) -> None:

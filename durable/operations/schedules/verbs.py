@@ -70,7 +70,7 @@ def create(
     """
     require_step("creating a schedule", "create it in a step")
     at = runtime.current()
-    with audited(at, "create_schedule", "") as by, atomic(at):
+    with audited(at, "create_schedule", "", subject=("schedule", name)) as by, atomic(at):
         check_not_an_order(workflow, "create_schedule")
         _check_queue(queue)
         options = read_rules(rule).options
@@ -303,7 +303,7 @@ class _Change:
 def _changing(action: str, name: str) -> Iterator[_Change]:
     require_step("changing a schedule", "change it in a step")
     at = runtime.current()
-    with audited(at, action, "") as by, atomic(at):
+    with audited(at, action, "", subject=("schedule", name)) as by, atomic(at):
         schedule = lock(name)
         expected = None if by.acting is None else by.acting.expected
         if expected is not None and expected != revision_of(schedule):
