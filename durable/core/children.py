@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from durable.core import transitions
 from durable.core.child_entries import ANEW, CALL, DEADLOCK, RESULT, START, TIMEOUT, is_to_start
+from durable.core.child_questions import KeyOwner, PeekChild, PeekKey, Supersede
 from durable.core.child_rollback import LOOK_EVERY, POLICY, undo_before_anew
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
-from durable.core.effects import SAVE, KeyOwner, Operation, PeekChild, PeekDeadlock, PeekKey, Save, Supersede
+from durable.core.effects import SAVE, Operation, Save
 from durable.core.errors import (
     ChildCancelledError,
     ChildFailedError,
@@ -54,7 +55,7 @@ from durable.core.renames import canonical, is_same, is_same_workflow
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.slot_records import SlotKind, SlotWant
-from durable.core.slots import Deadlock
+from durable.core.slots import Deadlock, PeekDeadlock
 from durable.core.summary import Summary, SummaryKind, awaiting
 from durable.core.time_limits import NewRun, RunLimits
 from durable.core.transitions import started

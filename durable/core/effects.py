@@ -3,7 +3,7 @@
 The engine is written once and never blocks. Whatever blocks, or differs between threads and an event loop, is an
 effect: a value that an operation yields. psycopg's `generators.py` and `waiting.py` divide the work in this way.
 
-**How to read an operation.** An operation is a generator. Read `answer = yield PeekInbox(...)` as a call: the driver
+**How to read an operation.** An operation is a generator. Read `answer = yield Call(...)` as a call: the driver
 performs the effect and resumes the generator with the answer, or throws the effect's error into it at the `yield`.
 `yield from` runs another operation as a part of this one. What the generator returns is the operation's value. An
 operation that yields nothing is one that needs nothing, as a replayed step does. This is the whole of a driver::
@@ -32,18 +32,7 @@ Call          the driver: the function in this thread or task, with its timeout;
               With `record`: `Host.save_atomically`
 Body          the driver, with the context that `Host.sync_context` or `Host.async_context` makes
 Fork          the driver: a thread or a task for each branch
-PeekInbox     `Host.peek_inbox`: a query of the store
-PeekRun       `Host.peek_run`: a query of the store
-PeekChild     `Host.peek_child`: a query of the store
-PeekKey       `Host.peek_key`: a query of the store
-PeekDeadlock  `Host.peek_deadlock`: queries of the store
-PeekTags      `Host.peek_tags`: a query of the store
-Supersede     `Host.supersede`: a change of another run, in the pass's own thread
-UndoChild     `Host.undo_child`: a change of the child, in the pass's own thread
-RecoverChild  `Host.recover_child`: the same
-Acquire       `Host.acquire`: a statement of the store of its own
-Reserve       `Host.reserve`: a statement of the store of its own; so is CloseLimit
-PeekGroup     `Host.peek_group`: a query of the store; so are PeekMembers and PeekTaken
+Ask           `Host.ask`, in the pass's own thread: a query of the store, or a change in a transaction of its own
 ShortSleep    `Host.wait` or `Host.async_wait`
 ============  ==========================================================================================
 
@@ -59,16 +48,13 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.errors import CriticalError
-from durable.core.rates import RateWant
-from durable.core.records import ChildRecord, EntryRecord, RunPatch, RunRecord, Uncommitted
+from durable.core.records import EntryRecord, RunPatch, RunRecord, Uncommitted
 from durable.core.saves import idempotency_key
-from durable.core.slot_records import SlotKind, SlotWant
 
 if TYPE_CHECKING:
     from durable.core.saves import StepProgress
@@ -212,167 +198,13 @@ class Fork:
     is_decided: Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class PeekInbox:
-    """Query the run's inbox (`Store.inbox`). Answer: the messages, which stay there until a save takes them."""
+class Ask:
+    """Ask the store something, or let it change something outside this run's history. Answer: what the question says.
 
-    names: tuple[str, ...]
-    count: int
-    before: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class PeekRun:
-    """Query another run. Answer: the run, or None if there is none."""
-
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeekChild:
-    """Query a child. Answer: its run or None, and with `with_origin` what makes it a child (`ChildRecord`) or None."""
-
-    run_id: str
-    with_origin: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Acquire:
-    """Take slots of limits for the run, or a place in the line of one. Answer: an `Admission`. Raises LeaseLost.
-
-    What the journal holds is not committed with it: a slot that the run has before its step is recorded is found again.
+    Each question is a subclass, beside the operation that asks it; `durable.execution` has the answers.
     """
 
-    location: str
-    wants: tuple[SlotWant, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """Reserve units of a limit's rate for an attempt. Answer: a `Reservation`. Raises LeaseLost.
-
-    Without `may_begin` the attempt does not begin by it: it takes its moment alone.
-    """
-
-    location: str
-    want: RateWant
-    may_begin: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CloseLimit:
-    """Close a limit's rate, as an attempt has asked: nothing of the key begins before `until`. Answer: None."""
-
-    want: RateWant
-    until: datetime
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeekGroup:
-    """Query a group of children. Answer: its `GroupRecord`, or None if there is none."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeekMembers:
-    """Query the children of a group behind a position, in order. Answer: at most `count` of `Member`.
-
-    With `is_lost`, those alone that were cancelled, or are asked to end.
-    """
-
-    group_id: str
-    after: int
-    count: int
-    is_lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PeekTaken:
-    """Query which of these ids runs have. Answer: a set of them."""
-
-    run_ids: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PeekTags:
-    """Query the tags of the run, as they are stored. Answer: a dict of values by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class UndoChild:
-    """Begin the compensation of a child (`durable.core.child_rollback.change_of`).
-
-    Answer: its run then, None if it is gone.
-
-    `only_open`: leave a child that has ended, and cancel one that has not, with its rollback. `is_replaced`: the run
-    starts another child in its place.
-    """
-
-    run_id: str
-    only_open: bool = False
-    is_replaced: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RecoverChild:
-    """Recover a failed child of a map, with the children that made it fail.
-
-    One that cannot be recovered stays as it is.
-
-    `by` is the actor of the parent's recovery, for the audit log.
-    """
-
-    run_id: str
-    by: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PeekKey:
-    """Query who has a key of a workflow. Answer: a `KeyOwner`, None for a key that is free."""
-
-    workflow: str
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class KeyOwner:
-    """The open run that has a key. `child` is what makes it a child, None for other runs.
-
-    `chain` leads from it to the run of the pass, each the parent of the next, if it is that run or one of its
-    ancestors.
-    """
-
-    run_id: str
-    child: ChildRecord | None
-    chain: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PeekDeadlock:
-    """Query whether slots that are wanted are kept by runs that wait for them. Answer: a `Deadlock` or None.
-
-    `own` are the kinds of the run's own slots that it keeps meanwhile. `is_full`: `at_once` of the wants is what the
-    store has said.
-    """
-
-    wants: tuple[SlotWant, ...]
-    own: frozenset[SlotKind]
-    is_full: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Supersede:
-    """Cancel the open run `run_id` if it still has this key of the workflow, and free the key for a child of this run.
-
-    Answer: False, with nothing changed, if it is being compensated; otherwise True.
-    """
-
-    workflow: str
-    key: str
-    run_id: str
-    reason: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,26 +214,5 @@ class ShortSleep:
     seconds: float
 
 
-Effect = (
-    Save
-    | Call
-    | Body
-    | Fork
-    | PeekInbox
-    | PeekChild
-    | PeekKey
-    | PeekDeadlock
-    | Supersede
-    | UndoChild
-    | RecoverChild
-    | PeekGroup
-    | PeekMembers
-    | PeekTaken
-    | PeekTags
-    | PeekRun
-    | Acquire
-    | Reserve
-    | CloseLimit
-    | ShortSleep
-)
+Effect = Save | Call | Body | Fork | Ask | ShortSleep
 Operation = Generator[Effect, Any, Any]

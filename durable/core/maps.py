@@ -18,12 +18,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from durable.core.child_entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
+from durable.core.child_questions import PeekGroup, PeekMembers, PeekTaken, RecoverChild
 from durable.core.child_rollback import POLICY, cancel_open, replace_undone
 from durable.core.children import ChildRequest, created_at, ids_at
 from durable.core.compatibility import unmarked, unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
-from durable.core.effects import SAVE, Operation, PeekGroup, PeekMembers, PeekTaken, RecoverChild, Save
+from durable.core.effects import SAVE, Operation, Save
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID, check_id
 from durable.core.map_results import MapChild, MapResult

@@ -18,7 +18,7 @@ from durable.core.body_types import Fault, Misfit, check_type, fit
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
-from durable.core.effects import SAVE, Operation, PeekInbox, PeekRun
+from durable.core.effects import SAVE, Ask, Operation
 from durable.core.errors import (
     ErrorInfo,
     InvalidTransitionError,
@@ -54,6 +54,22 @@ MISFIT: Final = "misfit"
 NOT_ACCEPTED: Final = "not accepted"
 #: As `names` of a receive: messages of any queue.
 ANY: Final[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeekInbox(Ask):
+    """Query the run's inbox (`Store.inbox`). Answer: the messages, which stay there until a save takes them."""
+
+    names: tuple[str, ...]
+    count: int
+    before: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeekRun(Ask):
+    """Query another run. Answer: the run, or None if there is none."""
+
+    run_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

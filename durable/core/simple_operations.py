@@ -11,11 +11,12 @@ they have replaced, so that a replay can take them back (`durable.core.tags`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from durable.core.control_flow import Park
 from durable.core.duration import later
-from durable.core.effects import SAVE, Operation, PeekTags, ShortSleep
+from durable.core.effects import SAVE, Ask, Operation, ShortSleep
 from durable.core.journal import Node
 from durable.core.records import EntryKind, EntryRecord
 from durable.core.scope import Scope
@@ -53,6 +54,11 @@ def _wait_until(scope: Scope, entry: EntryRecord, deadline: datetime, is_new: bo
     if is_new and scope.is_concurrent:
         yield SAVE  # another branch may run for long before this pass parks and commits
     raise Park(deadline, doing=[asleep(entry.location)])
+
+
+@dataclass(frozen=True, slots=True)
+class PeekTags(Ask):
+    """Query the tags of the run, as they are stored. Answer: a dict of values by name."""
 
 
 def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from durable.core.control_flow import Park
-from durable.core.effects import Acquire, CloseLimit, Operation, PeekDeadlock, Reserve, ShortSleep
+from durable.core.effects import Ask, Operation, ShortSleep
 from durable.core.errors import DeadlockError, RateUnitsError, UnknownLimitError
 from durable.core.ids import MAX_REASON
 from durable.core.journal import Journal
@@ -86,6 +86,54 @@ def find(
             chain = tuple(each.run_id for each in family[place::-1])
             return Deadlock(want.label, tuple(reversed(holders)), chain, is_certain)
     return None
+
+
+# -- what is asked of the store
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire(Ask):
+    """Take slots of limits for the run, or a place in the line of one. Answer: an `Admission`. Raises LeaseLost.
+
+    What the journal holds is not committed with it: a slot that the run has before its step is recorded is found again.
+    """
+
+    location: str
+    wants: tuple[SlotWant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(Ask):
+    """Reserve units of a limit's rate for an attempt. Answer: a `Reservation`. Raises LeaseLost.
+
+    Without `may_begin` the attempt does not begin by it: it takes its moment alone.
+    """
+
+    location: str
+    want: RateWant
+    may_begin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLimit(Ask):
+    """Close a limit's rate, as an attempt has asked: nothing of the key begins before `until`. Answer: None."""
+
+    want: RateWant
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeekDeadlock(Ask):
+    """Query whether slots that are wanted are kept by runs that wait for them. Answer: a `Deadlock` or None.
+
+    `own` are the kinds of the run's own slots that it keeps meanwhile. `is_full`: `at_once` of the wants is what the
+    store has said.
+    """
+
+    wants: tuple[SlotWant, ...]
+    own: frozenset[SlotKind]
+    is_full: bool = False
 
 
 #: How often a run in a line looks again whether its ancestors, who hold the limit, wait for it.

@@ -10,37 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope, running_step
-from durable.core.effects import (
-    SAVE,
-    Acquire,
-    Body,
-    Call,
-    CloseLimit,
-    Effect,
-    Fork,
-    Operation,
-    PeekChild,
-    PeekDeadlock,
-    PeekGroup,
-    PeekInbox,
-    PeekKey,
-    PeekMembers,
-    PeekRun,
-    PeekTags,
-    PeekTaken,
-    RecoverChild,
-    Reserve,
-    Save,
-    ShortSleep,
-    Supersede,
-    UndoChild,
-)
+from durable.core.effects import SAVE, Ask, Body, Call, Effect, Fork, Operation, Save, ShortSleep
 from durable.core.scope import Scope
 from durable.core.words import is_readable, kind_of
 from durable.drivers import loop_threads
@@ -238,44 +215,8 @@ class AsyncDriver:
             return True
         return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
-    async def _peek_inbox(self, effect: PeekInbox) -> Any:
-        return await self._owner.call(self.host.peek_inbox, effect)
-
-    async def _peek_run(self, effect: PeekRun) -> Any:
-        return await self._owner.call(self.host.peek_run, effect)
-
-    async def _peek_child(self, effect: PeekChild) -> Any:
-        return await self._owner.call(self.host.peek_child, effect)
-
-    async def _acquire(self, effect: Acquire) -> Any:
-        return await self._owner.call(self.host.acquire, effect)
-
-    async def _reserve(self, effect: Reserve) -> Any:
-        return await self._owner.call(self.host.reserve, effect)
-
-    async def _close_limit(self, effect: CloseLimit) -> None:
-        await self._owner.call(self.host.close_limit, effect)
-
-    async def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
-        return await self._owner.call(self.host.peek_group, effect)
-
-    async def _peek_tags(self, _effect: PeekTags) -> Any:
-        return await self._owner.call(self.host.peek_tags)
-
-    async def _peek_key(self, effect: PeekKey) -> Any:
-        return await self._owner.call(self.host.peek_key, effect)
-
-    async def _peek_deadlock(self, effect: PeekDeadlock) -> Any:
-        return await self._owner.call(self.host.peek_deadlock, effect)
-
-    async def _supersede(self, effect: Supersede) -> Any:
-        return await self._owner.call(self.host.supersede, effect)
-
-    async def _undo_child(self, effect: UndoChild) -> Any:
-        return await self._owner.call(self.host.undo_child, effect)
-
-    async def _recover_child(self, effect: RecoverChild) -> None:
-        await self._owner.call(self.host.recover_child, effect)
+    async def _ask(self, effect: Ask) -> Any:
+        return await self._owner.call(self.host.ask, effect)
 
     async def _short_sleep(self, effect: ShortSleep) -> None:
         await self.host.async_wait(effect.seconds)
@@ -384,25 +325,13 @@ async def _cancelled(tasks: set[asyncio.Future[Any]]) -> None:
             raise outcome
 
 
-_PERFORMERS: dict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = {
-    Save: AsyncDriver._save,
-    Call: AsyncDriver._call,
-    Body: AsyncDriver._body,
-    PeekInbox: AsyncDriver._peek_inbox,
-    PeekRun: AsyncDriver._peek_run,
-    PeekChild: AsyncDriver._peek_child,
-    Acquire: AsyncDriver._acquire,
-    Reserve: AsyncDriver._reserve,
-    CloseLimit: AsyncDriver._close_limit,
-    PeekGroup: AsyncDriver._peek_group,
-    PeekMembers: AsyncDriver._peek_group,
-    PeekTaken: AsyncDriver._peek_group,
-    PeekTags: AsyncDriver._peek_tags,
-    PeekKey: AsyncDriver._peek_key,
-    PeekDeadlock: AsyncDriver._peek_deadlock,
-    Supersede: AsyncDriver._supersede,
-    UndoChild: AsyncDriver._undo_child,
-    RecoverChild: AsyncDriver._recover_child,
-    ShortSleep: AsyncDriver._short_sleep,
-    Fork: AsyncDriver._fork,
-}
+_PERFORMERS: defaultdict[type, Callable[[AsyncDriver, Any], Awaitable[Any]]] = defaultdict(
+    lambda: AsyncDriver._ask,  # every other class is a question
+    {
+        Save: AsyncDriver._save,
+        Call: AsyncDriver._call,
+        Body: AsyncDriver._body,
+        ShortSleep: AsyncDriver._short_sleep,
+        Fork: AsyncDriver._fork,
+    },
+)

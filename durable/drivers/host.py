@@ -21,32 +21,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from durable.core.control_flow import ControlFlow
 from durable.core.current import running_step, timed_step
-from durable.core.effects import (
-    Acquire,
-    Body,
-    Call,
-    CloseLimit,
-    KeyOwner,
-    PeekChild,
-    PeekDeadlock,
-    PeekGroup,
-    PeekInbox,
-    PeekKey,
-    PeekMembers,
-    PeekRun,
-    PeekTaken,
-    RecoverChild,
-    Reserve,
-    Save,
-    Supersede,
-    UndoChild,
-)
+from durable.core.effects import Ask, Body, Call, Save
 from durable.core.errors import AttemptAbandonedError, HeartbeatTimeoutError, StepTimeoutError, WorkflowError
-from durable.core.rates import Reservation
-from durable.core.records import ChildRecord, Message, RunRecord
 from durable.core.scope import Scope
-from durable.core.slot_records import Admission
-from durable.core.slots import Deadlock
 from durable.core.words import is_readable, kind_of
 from durable.drivers import loop_threads
 from durable.drivers.threads import ThreadDelegate
@@ -72,44 +49,8 @@ class Host(Protocol):
         `record` marks the step's entry. No other commit of the pass may write that entry before: it is not final yet.
         """
 
-    def peek_inbox(self, effect: PeekInbox) -> list[Message]:
-        """Query the run's inbox."""
-
-    def peek_run(self, effect: PeekRun) -> RunRecord | None:
-        """Return another run, or None."""
-
-    def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
-        """Return the run of a child and, if asked for, what makes it one; None for what there is not."""
-
-    def acquire(self, effect: Acquire) -> Admission:
-        """Take slots of limits for the run, or a place in a line. Raises LeaseLost."""
-
-    def reserve(self, effect: Reserve) -> Reservation:
-        """Reserve units of a limit's rate. Raises LeaseLost."""
-
-    def close_limit(self, effect: CloseLimit) -> None:
-        """Close a limit's rate."""
-
-    def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
-        """Return a group of children, some of its children, or which ids are taken, as the effect says."""
-
-    def peek_tags(self) -> dict[str, str]:
-        """Return the tags of the run, as they are stored."""
-
-    def peek_key(self, effect: PeekKey) -> KeyOwner | None:
-        """Return who has a key, None for one that is free."""
-
-    def peek_deadlock(self, effect: PeekDeadlock) -> Deadlock | None:
-        """Return why slots that are wanted can never be had, None if they can."""
-
-    def supersede(self, effect: Supersede) -> bool:
-        """Cancel the run that has a key, for a child; return False if it cannot be cancelled."""
-
-    def undo_child(self, effect: UndoChild) -> RunRecord | None:
-        """Begin the compensation of a child; return its run then, None if it is gone."""
-
-    def recover_child(self, effect: RecoverChild) -> None:
-        """Recover a failed child, unless it is gone or cannot be recovered."""
+    def ask(self, question: Ask) -> Any:
+        """Return the answer of the store, whose type the question's class names. Raises LeaseLost."""
 
     def wait(self, seconds: float) -> None:
         """Wait in memory; less if the pass is evicted meanwhile."""

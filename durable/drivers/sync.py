@@ -6,37 +6,14 @@ Must not decide anything: operations do.
 from __future__ import annotations
 
 import contextvars
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import running_scope
-from durable.core.effects import (
-    Acquire,
-    Body,
-    Call,
-    CloseLimit,
-    Effect,
-    Fork,
-    Operation,
-    PeekChild,
-    PeekDeadlock,
-    PeekGroup,
-    PeekInbox,
-    PeekKey,
-    PeekMembers,
-    PeekRun,
-    PeekTags,
-    PeekTaken,
-    RecoverChild,
-    Reserve,
-    Save,
-    ShortSleep,
-    Supersede,
-    UndoChild,
-)
+from durable.core.effects import Ask, Body, Call, Effect, Fork, Operation, Save, ShortSleep
 from durable.core.scope import Scope
 from durable.drivers import threads
 from durable.drivers.host import Host, body_failure, call_atomically, call_readably, call_step, refuse_lazy_body
@@ -110,44 +87,8 @@ class SyncDriver:
         refuse_lazy_body(value, effect.function)
         return value
 
-    def _peek_inbox(self, effect: PeekInbox) -> Any:
-        return self.host.peek_inbox(effect)
-
-    def _peek_run(self, effect: PeekRun) -> Any:
-        return self.host.peek_run(effect)
-
-    def _peek_child(self, effect: PeekChild) -> Any:
-        return self.host.peek_child(effect)
-
-    def _acquire(self, effect: Acquire) -> Any:
-        return self.host.acquire(effect)
-
-    def _reserve(self, effect: Reserve) -> Any:
-        return self.host.reserve(effect)
-
-    def _close_limit(self, effect: CloseLimit) -> None:
-        self.host.close_limit(effect)
-
-    def _peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
-        return self.host.peek_group(effect)
-
-    def _peek_tags(self, _effect: PeekTags) -> Any:
-        return self.host.peek_tags()
-
-    def _peek_key(self, effect: PeekKey) -> Any:
-        return self.host.peek_key(effect)
-
-    def _peek_deadlock(self, effect: PeekDeadlock) -> Any:
-        return self.host.peek_deadlock(effect)
-
-    def _supersede(self, effect: Supersede) -> Any:
-        return self.host.supersede(effect)
-
-    def _undo_child(self, effect: UndoChild) -> Any:
-        return self.host.undo_child(effect)
-
-    def _recover_child(self, effect: RecoverChild) -> None:
-        self.host.recover_child(effect)
+    def _ask(self, effect: Ask) -> Any:
+        return self.host.ask(effect)
 
     def _short_sleep(self, effect: ShortSleep) -> None:
         self.host.wait(effect.seconds)
@@ -234,25 +175,13 @@ class _Branches:
                 return
 
 
-_PERFORMERS: dict[type, Callable[[SyncDriver, Any], Any]] = {
-    Save: SyncDriver._save,
-    Call: SyncDriver._call,
-    Body: SyncDriver._body,
-    PeekInbox: SyncDriver._peek_inbox,
-    PeekRun: SyncDriver._peek_run,
-    PeekChild: SyncDriver._peek_child,
-    Acquire: SyncDriver._acquire,
-    Reserve: SyncDriver._reserve,
-    CloseLimit: SyncDriver._close_limit,
-    PeekGroup: SyncDriver._peek_group,
-    PeekMembers: SyncDriver._peek_group,
-    PeekTaken: SyncDriver._peek_group,
-    PeekTags: SyncDriver._peek_tags,
-    PeekKey: SyncDriver._peek_key,
-    PeekDeadlock: SyncDriver._peek_deadlock,
-    Supersede: SyncDriver._supersede,
-    UndoChild: SyncDriver._undo_child,
-    RecoverChild: SyncDriver._recover_child,
-    ShortSleep: SyncDriver._short_sleep,
-    Fork: SyncDriver._fork,
-}
+_PERFORMERS: defaultdict[type, Callable[[SyncDriver, Any], Any]] = defaultdict(
+    lambda: SyncDriver._ask,  # every other class is a question
+    {
+        Save: SyncDriver._save,
+        Call: SyncDriver._call,
+        Body: SyncDriver._body,
+        ShortSleep: SyncDriver._short_sleep,
+        Fork: SyncDriver._fork,
+    },
+)

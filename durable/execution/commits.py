@@ -18,11 +18,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, Final
 
 from django.db import InternalError
 from django.db.transaction import TransactionManagementError
@@ -30,8 +30,9 @@ from django.db.transaction import TransactionManagementError
 from durable import declared_limits
 from durable.conf import conf
 from durable.core import child_rollback, children, clock
+from durable.core.child_questions import RecoverChild, Supersede, UndoChild
 from durable.core.control_flow import CommitsLost, ControlFlow, LeaseLost, PassAborted
-from durable.core.effects import Acquire, Call, CloseLimit, RecoverChild, Reserve, Save, Supersede, UndoChild
+from durable.core.effects import Ask, Call, Save
 from durable.core.errors import KeyConflictError, RateUnitsError, RunNotFoundError, UnknownLimitError
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
@@ -52,6 +53,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.core.slot_records import Admission
+from durable.core.slots import Acquire, CloseLimit, Reserve
 from durable.core.time_limits import NewRun
 from durable.core.transitions import started
 from durable.drivers.threads import ThreadDelegate
@@ -160,8 +162,6 @@ def _noted_again(sent: KeyedSend, run: RunRecord, run_id: str, copied: Copied) -
     )
 
 
-T = TypeVar("T")
-
 #: What Django and PostgreSQL raise for a statement after an error that code in the same transaction has caught.
 _BROKEN_TRANSACTION = (TransactionManagementError, InternalError, sessions.ReadOnlyDatabaseError)
 
@@ -231,88 +231,76 @@ class CommitSession:
                 self._journal.is_lost = True
                 raise
 
-    def acquire(self, effect: Acquire) -> Admission:
-        """Take slots for the run, or a place in the line of one, in a commit of its own."""
-        self.rollback_leftovers(already_failing=False)
-        answer = self._delegate.call(lambda: self._acquire(effect))
-        asked = [want.limit for want in effect.wants] if answer.is_granted else [answer.limit]
-        self._events.emit(Event("slots_asked", {"limits": asked, "is_granted": answer.is_granted}))
+    def ask(self, question: Ask) -> Any:
+        """Make the change that is asked for (`CHANGES`), in a transaction of its own; return the answer.
+
+        A change may be repeated: what is done already stays as it is, and what was taken belongs to the run, whose next
+        pass finds it.
+        """
+        # what closes a limit is an attempt that has failed, and whose record follows
+        self.rollback_leftovers(already_failing=type(question) is CloseLimit)
+        return self._delegate.call(lambda: CHANGES[type(question)](self, question))
+
+    def _acquire(self, asked: Acquire) -> Admission:
+        """Take slots for the run, or a place in the line of one."""
+        run, now = self._journal.run, self._journal.environment.now()
+        with self._answering(UnknownLimitError):
+            wants = [declared_limits.defined(want) for want in asked.wants]
+            answer = self._store.acquire(run.id, run.fence, asked.location, wants, now)
+        limits = [want.limit for want in asked.wants] if answer.is_granted else [answer.limit]
+        self._events.emit(Event("slots_asked", {"limits": limits, "is_granted": answer.is_granted}))
         if answer.queues_to_notify:
             self._notify(answer.queues_to_notify)
         return answer
 
-    def _acquire(self, effect: Acquire) -> Admission:
-        run, now = self._journal.run, self._journal.environment.now()
-        try:
-            sessions.restore_used(conf.DATABASE)
-            wants = [declared_limits.defined(want) for want in effect.wants]
-            return self._store.acquire(run.id, run.fence, effect.location, wants, now)
-        except LeaseLost:
-            self._eviction.request(LEASE_LOST)
-            self._events.lease_lost()
-            raise
-        except UnknownLimitError:
-            raise
-        except Exception as error:  # whatever was taken belongs to the run: the next pass finds it
-            raise pass_aborted(run, error) from error
-
-    def reserve(self, effect: Reserve) -> Reservation:
-        """Give an attempt its moment in a limit's rate, in a commit of its own."""
-        self.rollback_leftovers(already_failing=False)
-        answer = self._delegate.call(lambda: self._reserve(effect))
-        if effect.may_begin or not answer.begins:  # otherwise it asks again, when it has its slot
-            wait = max(0.0, (answer.at - self._journal.environment.now()).total_seconds())
-            details = {"limit": effect.want.limit, "units": effect.want.units, "begins": answer.begins, "wait": wait}
+    def _reserve(self, asked: Reserve) -> Reservation:
+        """Give an attempt its moment in a limit's rate."""
+        run, environment = self._journal.run, self._journal.environment
+        with self._answering(UnknownLimitError, RateUnitsError):
+            answer = self._store.reserve(
+                run.id,
+                run.fence,
+                asked.location,
+                declared_limits.with_rate(asked.want),
+                environment.now(),
+                may_begin=asked.may_begin,
+                patience=environment.short_sleep,
+            )
+        if asked.may_begin or not answer.begins:  # otherwise it asks again, when it has its slot
+            wait = max(0.0, (answer.at - environment.now()).total_seconds())
+            details = {"limit": asked.want.limit, "units": asked.want.units, "begins": answer.begins, "wait": wait}
             self._events.emit(Event("units_asked", details))
         return answer
 
-    def _reserve(self, effect: Reserve) -> Reservation:
-        run, environment = self._journal.run, self._journal.environment
+    def _close_limit(self, asked: CloseLimit) -> None:
+        closing = LimitClosing(until=asked.until, by=f"run {self._journal.run.id}", reason=asked.reason)
+        with self._answering():
+            self._store.close_rate(asked.want.limit, asked.want.key, closing, is_longer=True)
+
+    @contextmanager
+    def _answering(self, *refusals: type[Exception]) -> Iterator[None]:
+        """Ask the store for something of a limit's. Raises LeaseLost, `refusals`, and PassAborted without an answer."""
         try:
             sessions.restore_used(conf.DATABASE)
-            return self._store.reserve(
-                run.id,
-                run.fence,
-                effect.location,
-                declared_limits.with_rate(effect.want),
-                environment.now(),
-                may_begin=effect.may_begin,
-                patience=environment.short_sleep,
-            )
+            yield
+        except refusals:
+            raise
         except LeaseLost:
-            self._eviction.request(LEASE_LOST)
-            self._events.lease_lost()
+            self._lose_lease()
             raise
-        except (UnknownLimitError, RateUnitsError):
-            raise
-        except Exception as error:  # what was reserved is found again, or is lost
-            raise pass_aborted(run, error) from error
+        except Exception as error:  # whatever was taken is found again by the next pass, or is lost
+            raise pass_aborted(self._journal.run, error) from error
 
-    def close_limit(self, effect: CloseLimit) -> None:
-        """Close a limit's rate, in a commit of its own: before the failed attempt that asked for it is recorded."""
-        self.rollback_leftovers(already_failing=True)
-        self._delegate.call(lambda: self._close_limit(effect))
+    def _lose_lease(self) -> None:
+        self._eviction.request(LEASE_LOST)
+        self._events.lease_lost()
 
-    def _close_limit(self, effect: CloseLimit) -> None:
-        run, want = self._journal.run, effect.want
-        closing = LimitClosing(until=effect.until, by=f"run {run.id}", reason=effect.reason)
-        try:
-            sessions.restore_used(conf.DATABASE)
-            self._store.close_rate(want.limit, want.key, closing, is_longer=True)
-        except Exception as error:
-            raise pass_aborted(run, error) from error
+    def _undo_child(self, asked: UndoChild) -> RunRecord | None:
+        """Begin the compensation of a child, as long as this worker may write the run.
 
-    def undo_child(self, effect: UndoChild) -> RunRecord | None:
-        """Begin the compensation of a child, in a transaction of its own, as long as this worker may write the run.
-
-        Return the child's run then, None if it is gone. It may be repeated: it changes nothing that has begun.
+        Return the child's run then, None if it is gone.
         """
-        self.rollback_leftovers(already_failing=False)
-        return self._delegate.call(lambda: self._undo_child(effect))
-
-    def _undo_child(self, effect: UndoChild) -> RunRecord | None:
         run, now = self._journal.run, self._journal.environment.now()
-
         previous = ""
 
         def decide(child: RunRecord, entries: Callable[[], list[EntryRecord]]) -> RunChange:
@@ -320,11 +308,12 @@ class CommitSession:
             previous = child.state
             self._check_is_ours()
             return child_rollback.change_of(
-                child, entries, run.id, now, only_open=effect.only_open, is_replaced=effect.is_replaced
+                child, entries, run.id, now, only_open=asked.only_open, is_replaced=asked.is_replaced
             )
 
         try:
-            child = self._changed(lambda: self._store.change(effect.run_id, decide))
+            with self._changing():
+                child = self._store.change(asked.run_id, decide)
         except RunNotFoundError:
             return None
         if child.wake_at is not None and child.wake_at <= now:
@@ -332,16 +321,11 @@ class CommitSession:
         self._events.other_changed(child, previous)
         return child
 
-    def recover_child(self, effect: RecoverChild) -> None:
+    def _recover_child(self, asked: RecoverChild) -> None:
         """Recover a failed child, with those that made it fail, as long as this worker may write the pass's run.
 
-        It is one transaction. A child that is gone, or whose key another run has, stays as it is. The call may be
-        repeated: it changes no run that goes on.
+        A child that is gone, that goes on, or whose key another run has, stays as it is.
         """
-        self.rollback_leftovers(already_failing=False)
-        self._delegate.call(lambda: self._recover_child(effect))
-
-    def _recover_child(self, effect: RecoverChild) -> None:
         now = self._journal.environment.now()
         changed: list[tuple[RunRecord, str]] = []
 
@@ -356,30 +340,26 @@ class CommitSession:
                     return RunChange(run={"change_seq": child.change_seq})
                 decided = decide(child, entries)
                 after = str(decided.run.get("state", child.state))
-                row = {"action": "recover", "outcome": "done", "created_at": now, "source": "", **effect.by}
+                row = {"action": "recover", "outcome": "done", "created_at": now, "source": "", **asked.by}
                 decided.action = ActionRecord(run_id=run_id, before=str(previous), after=after, **row)
                 return decided
 
             changed.append((self._store.change(run_id, deciding), previous))
 
         try:
-            self._changed(lambda: recover_family(self._store, effect.run_id, now, effect.by, change))
+            with self._changing():
+                recover_family(self._store, asked.run_id, now, asked.by, change)
         except (RunNotFoundError, KeyConflictError):
             return
         self._notify({child.queue for child, _ in changed if child.wake_at is not None and child.wake_at <= now})
         for child, previous in changed:
             self._events.other_changed(child, previous)
 
-    def supersede(self, effect: Supersede) -> bool:
+    def _supersede(self, asked: Supersede) -> bool:
         """Cancel the run that has a key, and free the key, as long as this worker may write the pass's run.
 
-        It is a transaction of its own. Return False if that run is being compensated. The call may be repeated: a run
-        that no longer has the key stays as it is.
+        Return False if that run is being compensated. A run that no longer has the key stays as it is.
         """
-        self.rollback_leftovers(already_failing=False)
-        return self._delegate.call(lambda: self._changed(lambda: self._supersede(effect)))
-
-    def _supersede(self, effect: Supersede) -> bool:
         now = self._journal.environment.now()
         is_free, previous = True, ""
 
@@ -388,18 +368,18 @@ class CommitSession:
             previous = owner.state
             self._check_is_ours()
             nothing = RunChange(run={"change_seq": owner.change_seq})
-            holder = self._store.key_holder(effect.workflow, effect.key)
+            holder = self._store.key_holder(asked.workflow, asked.key)
             if holder is None or holder.id != owner.id:
                 return nothing
-            change = children.change_of(owner, effect.reason, now)
+            change = children.change_of(owner, asked.reason, now)
             if change is None:
                 is_free = False
                 return nothing
             self._store.free_key(owner.id, for_good=False)
             return change
 
-        with suppress(RunNotFoundError):
-            owner = self._store.change(effect.run_id, decide)
+        with suppress(RunNotFoundError), self._changing():
+            owner = self._store.change(asked.run_id, decide)
             if owner.parent_id is not None and owner.state in ENDED:  # its parent may wait for it, or a sibling
                 parents = [each.queue for each in [self._store.get(owner.parent_id)] if each is not None]
                 self._notify({owner.queue, *parents})
@@ -412,16 +392,16 @@ class CommitSession:
         if found is None or found.fence != self._journal.run.fence:
             raise LeaseLost
 
-    def _changed(self, change: Callable[[], T]) -> T:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
         """Change another run. Raises LeaseLost, RunNotFoundError, and PassAborted if the store does not answer."""
         try:
             sessions.prepare_commit(conf.DATABASE)
-            return change()
+            yield
         except (RunNotFoundError, KeyConflictError):
             raise
         except LeaseLost:
-            self._eviction.request(LEASE_LOST)
-            self._events.lease_lost()
+            self._lose_lease()
             raise
         except Exception as error:
             self._journal.is_lost = True
@@ -510,8 +490,7 @@ class CommitSession:
             self._events.commits_lost()
             raise
         except LeaseLost:
-            self._eviction.request(LEASE_LOST)
-            self._events.lease_lost()
+            self._lose_lease()
             raise
         except Exception as error:
             if in_step_transaction and isinstance(error, _BROKEN_TRANSACTION):
@@ -560,6 +539,17 @@ class CommitSession:
     def _states(self, ids: Sequence[str]) -> dict[str, str]:
         sessions.restore_used(conf.DATABASE)
         return self._store.states(ids)
+
+
+#: The questions that change something, each in a transaction of its own.
+CHANGES: Final[dict[type[Ask], Callable[[CommitSession, Any], Any]]] = {
+    Acquire: CommitSession._acquire,
+    Reserve: CommitSession._reserve,
+    CloseLimit: CommitSession._close_limit,
+    UndoChild: CommitSession._undo_child,
+    RecoverChild: CommitSession._recover_child,
+    Supersede: CommitSession._supersede,
+}
 
 
 def _ends_unfinished(patch: RunPatch | None) -> bool:

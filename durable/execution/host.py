@@ -15,34 +15,12 @@ from django.db import connections
 from durable.conf import conf
 from durable.context import AsyncContext, Context
 from durable.core.control_flow import Evicted
-from durable.core.effects import (
-    Acquire,
-    Call,
-    CloseLimit,
-    KeyOwner,
-    Operation,
-    PeekChild,
-    PeekDeadlock,
-    PeekGroup,
-    PeekInbox,
-    PeekKey,
-    PeekMembers,
-    PeekRun,
-    PeekTaken,
-    RecoverChild,
-    Reserve,
-    Save,
-    Supersede,
-    UndoChild,
-)
+from durable.core.effects import Ask, Call, Operation, Save
 from durable.core.journal import Journal
-from durable.core.rates import Reservation
-from durable.core.records import ChildRecord, Message, RunRecord
+from durable.core.records import RunRecord
 from durable.core.scope import Scope
-from durable.core.slot_records import Admission
-from durable.core.slots import Deadlock
 from durable.drivers.threads import ThreadDelegate
-from durable.execution.commits import CommitSession
+from durable.execution.commits import CHANGES, CommitSession
 from durable.execution.connections import (
     Origin,
     abandon_transactions,
@@ -107,57 +85,9 @@ class PassHost:
     def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
         self._commits.save_atomically(effect, call, record)
 
-    def peek_inbox(self, effect: PeekInbox) -> list[Message]:
+    def ask(self, question: Ask) -> Any:
         self._origin.end_forked_child()
-        return self._queries.inbox(effect)
-
-    def peek_run(self, effect: PeekRun) -> RunRecord | None:
-        self._origin.end_forked_child()
-        return self._queries.run(effect)
-
-    def peek_child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
-        self._origin.end_forked_child()
-        return self._queries.child(effect)
-
-    def acquire(self, effect: Acquire) -> Admission:
-        self._origin.end_forked_child()
-        return self._commits.acquire(effect)
-
-    def reserve(self, effect: Reserve) -> Reservation:
-        self._origin.end_forked_child()
-        return self._commits.reserve(effect)
-
-    def close_limit(self, effect: CloseLimit) -> None:
-        self._origin.end_forked_child()
-        self._commits.close_limit(effect)
-
-    def peek_group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> Any:
-        self._origin.end_forked_child()
-        return self._queries.group(effect)
-
-    def peek_tags(self) -> dict[str, str]:
-        self._origin.end_forked_child()
-        return self._queries.tags()
-
-    def peek_key(self, effect: PeekKey) -> KeyOwner | None:
-        self._origin.end_forked_child()
-        return self._queries.key(effect)
-
-    def peek_deadlock(self, effect: PeekDeadlock) -> Deadlock | None:
-        self._origin.end_forked_child()
-        return self._queries.deadlock(effect)
-
-    def supersede(self, effect: Supersede) -> bool:
-        self._origin.end_forked_child()
-        return self._commits.supersede(effect)
-
-    def undo_child(self, effect: UndoChild) -> RunRecord | None:
-        self._origin.end_forked_child()
-        return self._commits.undo_child(effect)
-
-    def recover_child(self, effect: RecoverChild) -> None:
-        self._origin.end_forked_child()
-        self._commits.recover_child(effect)
+        return self._commits.ask(question) if type(question) in CHANGES else self._queries.ask(question)
 
     # -- time
 

@@ -8,26 +8,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from durable import declared_limits
 from durable.conf import conf
 from durable.core.child_entries import open_group, waits_for
+from durable.core.child_questions import KeyOwner, PeekChild, PeekGroup, PeekKey, PeekMembers, PeekTaken
 from durable.core.control_flow import PassAborted
-from durable.core.effects import (
-    KeyOwner,
-    PeekChild,
-    PeekDeadlock,
-    PeekGroup,
-    PeekInbox,
-    PeekKey,
-    PeekMembers,
-    PeekRun,
-    PeekTaken,
-)
+from durable.core.effects import Ask
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
+from durable.core.messages import PeekInbox, PeekRun
 from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
-from durable.core.slots import Ancestor, Deadlock, find
+from durable.core.simple_operations import PeekTags
+from durable.core.slots import Ancestor, Deadlock, PeekDeadlock, find
 from durable.core.time_limits import History
 from durable.core.witnesses import is_of_first_claim
 from durable.drivers.threads import ThreadDelegate
@@ -53,50 +46,54 @@ class PassQueries:
             return History()
         return self._answered(lambda: self._store.load(self._run.id))
 
-    def inbox(self, effect: PeekInbox) -> list[Message]:
-        """Return the run's messages for a `PeekInbox`."""
-        return self._query(lambda: self._store.inbox(self._run.id, effect.names, effect.count, effect.before))
+    def ask(self, question: Ask) -> Any:
+        """Return the answer to a question, as its class says."""
 
-    def run(self, effect: PeekRun) -> RunRecord | None:
-        """Return another run, or None if there is none."""
-        return self._query(lambda: self._store.get(effect.run_id))
+        def with_own_session() -> Any:
+            sessions.restore_used(conf.DATABASE)
+            return _ANSWERS[type(question)](self, question)
 
-    def child(self, effect: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
-        """Return the run of a child and, if asked for, what makes it one."""
+        return self._answered(lambda: self._delegate.call(with_own_session))
 
-        def query() -> tuple[RunRecord | None, ChildRecord | None]:
-            found = self._store.get(effect.run_id)
-            if found is None or not effect.with_origin:
-                return found, None
-            return found, self._store.children([effect.run_id]).get(effect.run_id)
+    def _inbox(self, asked: PeekInbox) -> list[Message]:
+        return self._store.inbox(self._run.id, asked.names, asked.count, asked.before)
 
-        return self._query(query)
+    def _other_run(self, asked: PeekRun) -> RunRecord | None:
+        return self._store.get(asked.run_id)
 
-    def key(self, effect: PeekKey) -> KeyOwner | None:
-        """Return who has a key, and the way from there to this run if it is an ancestor."""
+    def _child(self, asked: PeekChild) -> tuple[RunRecord | None, ChildRecord | None]:
+        found = self._store.get(asked.run_id)
+        if found is None or not asked.with_origin:
+            return found, None
+        return found, self._store.children([asked.run_id]).get(asked.run_id)
 
-        def query() -> KeyOwner | None:
-            owner = self._store.key_holder(effect.workflow, effect.key)
-            if owner is None:
-                return None
-            return KeyOwner(owner.id, self._store.children([owner.id]).get(owner.id), self._chain_from(owner.id))
-
-        return self._query(query)
-
-    def deadlock(self, effect: PeekDeadlock) -> Deadlock | None:
-        """Return why slots that are wanted can never be had, None if they can."""
-
-        def query() -> Deadlock | None:
-            family = self._family()
-            slots = self._store.slots([each.run_id for each in family])
-            for want in effect.wants:
-                known = want.at_once if effect.is_full else self._store.at_once(want.limit)
-                at_once = known if known is not None else declared_limits.defined(want).at_once
-                if (found := find(family, slots, want, at_once or 0, effect.own)) is not None:
-                    return found
+    def _key(self, asked: PeekKey) -> KeyOwner | None:
+        owner = self._store.key_holder(asked.workflow, asked.key)
+        if owner is None:
             return None
+        return KeyOwner(owner.id, self._store.children([owner.id]).get(owner.id), self._chain_from(owner.id))
 
-        return self._query(query)
+    def _group(self, asked: PeekGroup) -> GroupRecord | None:
+        return self._store.group(asked.group_id)
+
+    def _members(self, asked: PeekMembers) -> list[Member]:
+        return self._store.members(asked.group_id, asked.after, asked.count, is_lost=asked.is_lost)
+
+    def _taken(self, asked: PeekTaken) -> set[str]:
+        return set(self._store.states(asked.run_ids))
+
+    def _tags(self, _asked: PeekTags) -> dict[str, str]:
+        return self._store.tags([self._run.id]).get(self._run.id, {})
+
+    def _deadlock(self, asked: PeekDeadlock) -> Deadlock | None:
+        family = self._family()
+        slots = self._store.slots([each.run_id for each in family])
+        for want in asked.wants:
+            known = want.at_once if asked.is_full else self._store.at_once(want.limit)
+            at_once = known if known is not None else declared_limits.defined(want).at_once
+            if (found := find(family, slots, want, at_once or 0, asked.own)) is not None:
+                return found
+        return None
 
     def _family(self) -> list[Ancestor]:
         """Return the run and its ancestors."""
@@ -125,34 +122,24 @@ class PassQueries:
             chain.insert(0, child.parent_id)
         return tuple(chain)
 
-    def group(self, effect: PeekGroup | PeekMembers | PeekTaken) -> GroupRecord | list[Member] | set[str] | None:
-        """Return a group of children, some of its children, or which of these ids runs have."""
-
-        def query() -> GroupRecord | list[Member] | set[str] | None:
-            if isinstance(effect, PeekGroup):
-                return self._store.group(effect.group_id)
-            if isinstance(effect, PeekMembers):
-                return self._store.members(effect.group_id, effect.after, effect.count, is_lost=effect.is_lost)
-            return set(self._store.states(effect.run_ids))
-
-        return self._query(query)
-
-    def tags(self) -> dict[str, str]:
-        """Return the tags of the run, as they are stored."""
-        return self._query(lambda: self._store.tags([self._run.id]).get(self._run.id, {}))
-
-    def _query(self, query: Callable[[], T]) -> T:
-        def with_own_session() -> T:
-            sessions.restore_used(conf.DATABASE)
-            return query()
-
-        return self._answered(lambda: self._delegate.call(with_own_session))
-
     def _answered(self, query: Callable[[], T]) -> T:
         try:
             return query()
         except Exception as error:  # the next pass reads what was really committed
             raise pass_aborted(self._run, error) from error
+
+
+_ANSWERS: Final[dict[type[Ask], Callable[[PassQueries, Any], Any]]] = {
+    PeekInbox: PassQueries._inbox,
+    PeekRun: PassQueries._other_run,
+    PeekChild: PassQueries._child,
+    PeekKey: PassQueries._key,
+    PeekGroup: PassQueries._group,
+    PeekMembers: PassQueries._members,
+    PeekTaken: PassQueries._taken,
+    PeekTags: PassQueries._tags,
+    PeekDeadlock: PassQueries._deadlock,
+}
 
 
 def may_have_history(run: RunRecord) -> bool:

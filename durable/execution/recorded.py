@@ -6,15 +6,15 @@ the check of histories against new code are passes of this kind.
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any, NoReturn, cast
 
 from durable.core.control_flow import ControlFlow
 from durable.core.divergences import OperationAt
+from durable.core.effects import Ask
 from durable.core.journal import Event, Journal, Node
 from durable.core.records import EntryKind, EntryRecord, Request, RunRecord
+from durable.core.simple_operations import PeekTags
 from durable.core.time_limits import History
-from durable.drivers.host import Host
 from durable.execution.environment import Eviction
 from durable.execution.host import PassHost
 from durable.runtime import Runtime
@@ -38,18 +38,14 @@ class RecordedHost(PassHost):
     def _end(self, *_args: Any, **_options: Any) -> NoReturn:
         raise NotRecorded
 
-    calling = calling_here = wait = _end
+    calling = calling_here = save = save_atomically = wait = _end
 
-    def peek_tags(self) -> dict[str, str]:
-        return {}  # the entry that is to have them refuses to be made
+    def ask(self, question: Ask) -> Any:
+        # the entry that is to have the tags refuses to be made
+        return {} if isinstance(question, PeekTags) else self._end()
 
     async def async_wait(self, _seconds: float) -> None:
         self._end()
-
-
-for _name, _method in vars(Host).items():
-    if callable(_method) and "effect" in signature(_method).parameters:
-        setattr(RecordedHost, _name, RecordedHost._end)
 
 
 class RefusingJournal(Journal):

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from durable.core.effects import Fork, Operation, PeekInbox, PeekRun
+from durable.core.effects import Ask, Fork, Operation
+from durable.core.messages import PeekInbox, PeekRun
 from durable.drivers import threads
 from durable.drivers.host import Host
 from durable.drivers.sync import SyncDriver
@@ -42,11 +43,8 @@ class DelegatingHost:
     def __init__(self) -> None:
         self.delegate = ThreadDelegate()
 
-    def peek_inbox(self, _effect: PeekInbox) -> int:
-        return self.delegate.call(threading.get_ident)
-
-    def peek_run(self, _effect: PeekRun) -> str:
-        return self.delegate.call(lambda: "running")
+    def ask(self, question: Ask) -> object:
+        return self.delegate.call(threading.get_ident if isinstance(question, PeekInbox) else lambda: "running")
 
     def before_branches(self) -> None:
         """Nothing to check."""
