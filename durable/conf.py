@@ -67,7 +67,7 @@ class Values:
       DURABLE_BUILD, otherwise none. Workers tell it with themselves and with failures; at most 200 characters.
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `QUEUE`: the RQ queue of workflows that name none.
-    - `CLAIM_BATCH`: how many due runs a worker claims at once.
+    - `CLAIM_BATCH`: how many due runs a worker claims at once, at most.
     - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may prepare the most frequent statements of runs; not behind a
       pooler in transaction mode.
     - `OTHER_JOBS`: the RQ jobs that durable's workers run besides their own: dotted names of functions, or of modules

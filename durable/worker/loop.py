@@ -6,9 +6,10 @@ pass does (`durable.execution.passes`), nor which runs are due (the store).
 
 A job names a queue. It ends after a few seconds, so that a worker which serves other queues too gets to them; if more
 runs may be due, the job notifies the queue before it ends. With threads a job does not wait for the passes it begins:
-the worker receives the next notification while they are under way, and takes no job while no thread is free. What the
-end of a pass makes due in the same queue, its own thread claims. No work is lost here: on any failure the runs stay in
-the database, due or leased for a while, and the sweep finds them.
+the worker receives the next notification while they are under way, and takes no job while no thread is free. A claim
+that is full notifies another worker, and a worker with many free threads then ends its job, so that a burst is spread
+over idle workers. What the end of a pass makes due in the same queue, its own thread claims. No work is lost here: on
+any failure the runs stay in the database, due or leased for a while, and the sweep finds them.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ class WorkerLoop:
         while not self.stop.requested and time.monotonic() < until:
             if not self._await(lambda: self._scheduler.claim_limit(conf.CLAIM_BATCH), TICK):
                 return False
+            leaves_room = self._scheduler.free_slots() > conf.CLAIM_BATCH
             with self._claiming:
                 batch, is_full = self._claim(queue, until)
             if batch is None:
@@ -183,6 +185,8 @@ class WorkerLoop:
             if is_full:
                 notify.notify(queue)  # there may be more, for other workers
             has_executed = self._fill(until)
+            if is_full and leaves_room:
+                return True  # an idle worker comes first; if there is none, this one gets that notification too
             if not is_full and not has_executed:  # otherwise more runs may be due by now
                 return True
         return False

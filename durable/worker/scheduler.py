@@ -48,6 +48,8 @@ DRAIN: Final = 10.0
 # Seconds within which a run must be expected to begin, to be claimed ahead. Five claims' worth of time at most: a claim
 # and its round trip take about 10 ms on a busy database.
 CLAIM_AHEAD_WINDOW: Final = 0.05
+# The same for the last run of a batch: other workers may be idle meanwhile. Longer, because one claim serves the batch.
+BATCH_WINDOW: Final = 0.25
 EWMA_WEIGHT: Final = 0.2  # weight of the newest pass in the moving average of durations: about the last five passes
 
 
@@ -104,18 +106,19 @@ class Scheduler:
     def claim_limit(self, most: int) -> int:
         """Return how many runs to claim now.
 
-        In batches, that is `most`. Otherwise these are the runs that could begin at once and, ahead of them, up to
-        `most` that begin soon at the recent rate of passes. The next runs are claimed ahead only when half of the
-        previous ones have begun.
+        These are the runs that could begin at once, up to `most` of them, and those that begin soon after them at the
+        recent rate of passes. In batches, that is `most` in all until a pass has ended, and never less than 2: a claim
+        that finds a single run must not be full, because a full one has another worker notified. Otherwise up to `most`
+        are claimed ahead, and the next of them only when half of the previous ones have begun.
         """
         with self._lock:
             if self._is_closed() or any(each.record.crashes for each in self._waiting):
                 return 0
             if self._in_batches:
-                return most
+                return most if self._mean == math.inf else min(most, max(2, self._expected_within(BATCH_WINDOW, most)))
+            ahead = self._expected_within(CLAIM_AHEAD_WINDOW, most)
             free = self.size - len(self._passing) - len(self._waiting)
-            ahead = min(most, int(self.size * CLAIM_AHEAD_WINDOW / self._mean)) if self._mean else most
-            wanted = free + ahead
+            wanted = min(free, most) + ahead
             return wanted if free > 0 or (wanted > 0 and 2 * wanted >= ahead) else 0
 
     def add(self, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[RunRecord]]:
@@ -208,6 +211,10 @@ class Scheduler:
             records = [each.record for each in self._waiting]
             self._waiting.clear()
             return records
+
+    def _expected_within(self, seconds: float, most: int) -> int:
+        """Return how many passes are expected to begin within `seconds`, at most `most`."""
+        return min(most, int(self.size * seconds / self._mean)) if self._mean else most
 
     def _is_closed(self) -> bool:
         """Return True if nothing may begin because a suspect is to run alone."""

@@ -118,4 +118,9 @@ def is_listening(redis_connection: redis.Redis) -> bool:
 
     RQ's own worker may miss a signal at other moments: the exception that its handler raises is lost while it logs.
     """
-    return any(each["cmd"] in {"blpop", "blmove"} for each in redis_connection.client_list())
+    return listeners(redis_connection) > 0
+
+
+def listeners(redis_connection: redis.Redis) -> int:
+    """How many RQ workers wait for their next job."""
+    return sum(each["cmd"] in {"blpop", "blmove"} for each in redis_connection.client_list())

@@ -128,11 +128,21 @@ class TestWanted:
             turns.append(begin(line))
         assert line.claim_limit(10) == 5
 
-    def test_in_batches_it_is_a_whole_one(self, clock: Clock) -> None:
+    def test_in_batches_it_is_a_whole_one_at_first(self, clock: Clock) -> None:
         """Nothing waits then: the batch before has been executed."""
+        assert Scheduler(1, in_batches=True, clock=clock).claim_limit(10) == 10
+
+    @pytest.mark.parametrize(("took", "limit"), [(0.0, 10), (0.025, 10), (0.06, 4), (0.2, 2), (60.0, 2)])
+    def test_in_batches_it_is_what_begins_soon(self, clock: Clock, took: float, limit: int) -> None:
+        """Two at least: a claim that finds one run is not full, so no other worker is notified."""
         line = Scheduler(1, in_batches=True, clock=clock)
+        self.pass_one(line, clock, took)
+        assert (line.claim_limit(10), line.claim_limit(1)) == (limit, 1)
+
+    def test_many_free_slots_are_filled_by_several_claims(self, clock: Clock) -> None:
+        line = Scheduler(20, clock=clock)
         assert line.claim_limit(10) == 10
-        self.pass_one(line, clock, 60.0)
+        line.add(runs(10))
         assert line.claim_limit(10) == 10
 
     def test_nothing_beside_a_suspect(self, clock: Clock) -> None:

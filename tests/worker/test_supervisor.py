@@ -16,13 +16,15 @@ from django.test import override_settings
 from django.utils import timezone
 from rq.job import Job
 
+from durable.codec import JsonCodec
+from durable.core.records import RunRecord
 from durable.notifier import notify, redis_clients
 from durable.store import Store, store_for
 from durable.worker.rq_jobs import ReadsJson
 from durable.worker.supervisor import worker_command
 from project.servers import EmbeddedRedis
 from tests.support.notifications import jobs
-from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, is_listening, start_run
+from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, is_listening, listeners, start_run
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
@@ -67,6 +69,34 @@ class TestDurableWorker:
         assert len(flow_log(redis_connection)) == 20
         assert program.end() == 0
         assert program.wait_for("stopped")[-1].endswith("durable_worker: stopped")
+
+    @pytest.mark.parametrize(("count", "concurrency"), [(200, 1), (40, 20)])
+    def test_a_burst_is_spread_over_the_processes(
+        self, store: Store, run: Run, redis_connection: redis.Redis, count: int, concurrency: int
+    ) -> None:
+        """Even if one of them had a free slot for each run."""
+        program = run("durable_worker", "--processes=4", f"--concurrency={concurrency}", FLOWS_SWEEP="300")
+        program.wait_for("worker ready", 4)
+        eventually(lambda: listeners(redis_connection) == 4)
+        now = timezone.now()
+        records = [
+            RunRecord(
+                id=f"burst-{number}",
+                workflow="flows.held",
+                queue="default",
+                input=JsonCodec().encode({"args": [f"n{number}"], "kwargs": {}}),
+                created_at=now,
+                wake_at=now,
+            )
+            for number in range(count)
+        ]
+        store.create(records)
+        notify.notify("default")
+
+        eventually(lambda: len({line.split()[1] for line in flow_log(redis_connection)}) == 4)
+        redis_connection.rpush("go", *["go"] * count)
+        eventually(lambda: is_completed(store, *(each.id for each in records)))
+        assert program.end() == 0
 
     def test_a_worker_that_comes_before_the_migrations_says_what_to_run_and_waits(
         self, run: Run, tmp_path: Path

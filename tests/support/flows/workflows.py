@@ -48,6 +48,18 @@ def long(ctx: Context, name: str) -> str:
     return result
 
 
+def until_let_go(name: str) -> None:
+    """Last until the list `go` has an item for this run."""
+    tell(name)
+    with Redis.from_url(settings.REDIS_URL) as redis:
+        redis.blpop(["go"], timeout=300)
+
+
+@workflow(name="flows.held")
+def held(ctx: Context, name: str) -> None:
+    ctx.step("last", until_let_go, name, timeout=0)
+
+
 async def until_released(name: str) -> str:
     """Last until `go <name>` is set; the event loop goes on meanwhile."""
     tell(f"{name} attempt {current_step().attempt}")
