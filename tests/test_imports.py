@@ -76,6 +76,10 @@ LAYERS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("histories",),
         ("replay_check", "inspection", "runtime", "store", "models", "codec", "settings", "core"),
     ),
+    "listings": (
+        ("listings",),
+        ("inspection", "operations", "models", "schedules", "settings", "core"),
+    ),
     "surfaces": (
         (
             "admin",

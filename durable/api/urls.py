@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from durable.api.list_views import list_view, one_view
 from durable.api.verb_views import endpoints, run_endpoints
 from durable.api.views.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
-from durable.api.views.activities import ActivitiesOfRunView, ActivitiesView
 from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulkPlanView, BulksView, BulkView
-from durable.api.views.causes import CausesView, NoteView
+from durable.api.views.causes import NoteView
 from durable.api.views.children import ChildrenView
 from durable.api.views.comparison import ComparisonView
 from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
-from durable.api.views.limits import LimitsView, LimitView
 from durable.api.views.logs import LogsView
 from durable.api.views.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
-from durable.api.views.rates import RatesView, RateView
 from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
 from durable.api.views.runs import CountsView, RunsView, RunView
@@ -24,12 +22,12 @@ from durable.api.views.schedules import SchedulesView, ScheduleView
 from durable.api.views.stream import StreamView
 from durable.api.views.system import (
     AnywhereView,
-    QueuesView,
-    WorkersView,
     WorkflowStatsView,
     WorkflowsView,
     WorkflowView,
 )
+from durable.listings.causes import CAUSES
+from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, RUNNING_OF_RUN, WORKERS
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 app_name = "durable_api"
@@ -47,7 +45,7 @@ urlpatterns = [
     path("runs/<str:run_id>/logs", LogsView.as_view(), name="logs"),
     path("runs/<str:run_id>/timeline", TimelineView.as_view(), name="timeline"),
     path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
-    path("runs/<str:run_id>/running", ActivitiesOfRunView.as_view(), name="running-of-run"),
+    path("runs/<str:run_id>/running", list_view(RUNNING_OF_RUN), name="running-of-run"),
     path("runs/<str:run_id>/children", ChildrenView.as_view(), name="children"),
     path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),
     path("runs/<str:run_id>/messages/<str:message_id>", MessageView.as_view(), name="message"),
@@ -64,22 +62,22 @@ urlpatterns = [
     path("bulk-plan", BulkPlanView.as_view(), name="bulk-plan"),
     path("bulks", BulksView.as_view(), name="bulks"),
     path("bulks/<str:bulk_id>", BulkView.as_view(), name="bulk"),
-    path("causes", CausesView.as_view(), name="causes"),
+    path("causes", list_view(CAUSES), name="causes"),
     path("causes/<str:cause>/note", NoteView.as_view(), name="note"),
-    path("running", ActivitiesView.as_view(), name="running"),
+    path("running", list_view(RUNNING), name="running"),
     path("counts", CountsView.as_view(), name="counts"),
     path("workflows", WorkflowsView.as_view(), name="workflows"),
     *endpoints(QUEUE, WORKFLOW, LIMIT, RATE, SCHEDULE),
     path("workflows/<path:name>/stats", WorkflowStatsView.as_view(), name="workflow-stats"),
     path("workflows/<path:name>", WorkflowView.as_view(), name="workflow"),
-    path("queues", QueuesView.as_view(), name="queues"),
-    path("limits", LimitsView.as_view(), name="limits"),
-    path("rates", RatesView.as_view(), name="rates"),
-    path("rates/<path:name>", RateView.as_view(), name="rate"),
-    path("limits/<path:name>", LimitView.as_view(), name="limit"),
+    path("queues", list_view(QUEUES), name="queues"),
+    path("limits", list_view(LIMITS), name="limits"),
+    path("rates", list_view(RATES), name="rates"),
+    path("rates/<path:name>", one_view(RATES), name="rate"),
+    path("limits/<path:name>", one_view(LIMITS), name="limit"),
     path("schedules", SchedulesView.as_view(), name="schedules"),
     path("schedules/<path:name>", ScheduleView.as_view(), name="schedule"),
-    path("workers", WorkersView.as_view(), name="workers"),
+    path("workers", list_view(WORKERS), name="workers"),
     path("operator-actions", ActionsView.as_view(), name="operator-actions"),
     re_path(r"^(?P<path>[\s\S]*)$", AnywhereView.as_view(), name="anywhere"),
 ]

@@ -8,38 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 from django.http import HttpResponse
 from django.urls import URLPattern, path
-from rest_framework import serializers
 from rest_framework.request import Request
 
 from durable.api.access import actor_of, admit, is_limited
 from durable.api.idempotent import Done, answered
+from durable.api.list_views import found, seen_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.actions import ActionForm, StepForm
 from durable.api.serializers.fields import Form
-from durable.api.serializers.holds import HoldSerializer, ReleaseSerializer
-from durable.api.serializers.limits import LimitSerializer
 from durable.api.serializers.options import VerbForm, form_of
-from durable.api.serializers.rates import RateSerializer
 from durable.api.serializers.runs import RunReferenceSerializer
-from durable.api.serializers.schedules import (
-    BackfillForm,
-    BackfillSerializer,
-    EditScheduleForm,
-    ScheduleForm,
-    ScheduleSerializer,
-    TickSerializer,
-)
+from durable.api.serializers.schedules import BackfillForm, EditScheduleForm, ScheduleForm
+from durable.api.serializers.shapes import serializer_of
 from durable.api.views.actions import ActionView
 from durable.api.views.base import View
-from durable.api.views.limits import found_limit
-from durable.api.views.rates import found_rate
 from durable.api.views.schedules import ScheduleBase, found_schedule, missing
 from durable.inspection.humanize import sentence
+from durable.listings.schedules import Backfill, Schedule, Tick
+from durable.listings.shapes import Shape, data_of
+from durable.listings.work import LIMITS, RATES, Hold, Release
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
 from durable.operations.catalogue import LIMIT, RATE, SCHEDULE
@@ -52,7 +45,7 @@ from durable.operations.verb import Subject, Verb
 class Answer:
     """The answer to a verb: its shape, and what is shown of the request, the name and what the verb has returned."""
 
-    shape: type[serializers.Serializer[Any]]
+    shape: type[Shape]
     shown: Callable[[Request, str, Any], Any]
 
 
@@ -64,24 +57,24 @@ class Special:
     call: Callable[..., Any]
 
 
-def _released(_request: Request, name: str, resumed: int | None) -> dict[str, Any]:
-    return {"name": name, "resumed": None if resumed and is_limited() else resumed or 0}
+def _released(_request: Request, name: str, resumed: int | None) -> Any:
+    return SimpleNamespace(name=name, resumed=None if resumed and is_limited() else resumed or 0)
 
 
-_HELD: Final = Answer(shape=HoldSerializer, shown=lambda _request, _name, hold: hold)
-_RELEASED: Final = Answer(shape=ReleaseSerializer, shown=_released)
+_HELD: Final = Answer(shape=Hold, shown=lambda _request, _name, hold: hold)
+_RELEASED: Final = Answer(shape=Release, shown=_released)
 #: By the action, or by the subject.
 _ANSWERS: Final[Mapping[str | Subject, Answer]] = {
     "pause_queue": _HELD,
     "hold_starts": _HELD,
     "resume_queue": _RELEASED,
     "release_starts": _RELEASED,
-    LIMIT: Answer(shape=LimitSerializer, shown=lambda request, name, _done: found_limit(request, name)),
-    SCHEDULE: Answer(shape=ScheduleSerializer, shown=lambda _request, name, _done: found_schedule(name)),
-    "run_schedule": Answer(shape=TickSerializer, shown=lambda _request, _name, tick: tick),
-    "backfill_schedule": Answer(shape=BackfillSerializer, shown=lambda _request, _name, done: done),
-    "delete_schedule": Answer(shape=ScheduleSerializer, shown=lambda _request, _name, before: before),
-    RATE: Answer(shape=RateSerializer, shown=lambda request, name, _done: found_rate(request, name)),
+    LIMIT: Answer(shape=LIMITS.item, shown=lambda request, name, _done: found(LIMITS, seen_of(request), name)),
+    SCHEDULE: Answer(shape=Schedule, shown=lambda _request, name, _done: found_schedule(name)),
+    "run_schedule": Answer(shape=Tick, shown=lambda _request, _name, tick: tick),
+    "backfill_schedule": Answer(shape=Backfill, shown=lambda _request, _name, done: done),
+    "delete_schedule": Answer(shape=Schedule, shown=lambda _request, _name, before: before),
+    RATE: Answer(shape=RATES.item, shown=lambda request, name, _done: found(RATES, seen_of(request), name)),
 }
 #: The names and the descriptions of the forms in the document. A verb without options has that of its subject.
 _FORMS: Final = {
@@ -99,10 +92,10 @@ _FORMS: Final = {
 }
 
 
-def _backfilled(name: str, *, since: datetime, until: datetime, dry_run: bool) -> dict[str, Any]:
+def _backfilled(name: str, *, since: datetime, until: datetime, dry_run: bool) -> Any:
     planned = schedules.plan_backfill(name, since, until)
     ticks = [] if dry_run else schedules.backfill(name, since, until)
-    return {"moments": planned.moments, "existing": planned.existing, "ticks": ticks}
+    return SimpleNamespace(moments=planned.moments, existing=planned.existing, ticks=ticks)
 
 
 def _edited(name: str, **given: Any) -> None:
@@ -158,7 +151,7 @@ class VerbView(View):
                 raise self.missing(name, error) from None
             except (TypeError, ValueError) as error:
                 raise ProblemError("arguments-refused", 422, sentence(error)) from None
-            return Done(data=dict(self.answer.shape(self.answer.shown(request, name, result)).data))
+            return Done(data=data_of(self.answer.shape, self.answer.shown(request, name, result), seen_of(request)))
 
         with acting_as(actor_of(request), reason=reason, expected=seen):
             return answered(request, done)
@@ -218,7 +211,7 @@ def _view_of(verb: Verb) -> type[VerbView]:
 
     post.__doc__ = verb.over_rest.format(needs=verb.needs)
     operation = _OPERATIONS.get(verb.action, verb.action)
-    described_post = described(operation_id=operation, request=takes, responses=answer.shape)(post)
+    described_post = described(operation_id=operation, request=takes, responses=serializer_of(answer.shape))(post)
     call = staticmethod(verb.call if special is None else special.call)
     members = {"verb": verb, "takes": takes, "answer": answer, "call": call, "post": described_post}
     return type("VerbView", (base,), members)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from datetime import UTC, datetime
-from typing import Any
 
 from django.core.management.base import CommandError
 from django.utils import timezone
@@ -14,8 +13,9 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import reading
-from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
-from durable.models import Tick
+from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules
+from durable.listings.schedules import Schedule, ScheduleDetail, detailed
+from durable.listings.shapes import Seen, data_of
 from durable.operations.schedules.sync import differences, synchronise
 
 #: By state, the word whose colour it has.
@@ -64,7 +64,7 @@ def _list(output: Output, workflow: str, now: datetime) -> None:
         found, after = list_schedules(now, after=after, workflow=workflow)
         if output.format == "json":
             for each in found:
-                output.json(shown(each))
+                output.json(data_of(Schedule, each, Seen(now=now)))
         else:
             output.table(["NAME", "STATE", "NEXT", "LAST", "RULE"], (_row(each) for each in found))
         if not after:
@@ -86,9 +86,9 @@ def _show(output: Output, name: str, now: datetime) -> int:
     found = find_schedule(name, now)
     if found is None:
         raise CommandError(f'no schedule has the name "{name}"', returncode=Exit.REFUSED)
-    ticks = ticks_of(found.schedule)
+    found = detailed(found)
     if output.format == "json":
-        output.json({**shown(found), "ticks": [_tick(each) for each in ticks]})
+        output.json(data_of(ScheduleDetail, found, Seen(now=now)))
         return Exit.OK
     row = found.schedule
     output.facts(
@@ -118,7 +118,7 @@ def _show(output: Output, name: str, now: datetime) -> int:
                 each.run_id,
                 each.why,
             )
-            for each in ticks[:_TICKS]
+            for each in found.ticks[:_TICKS]
         ),
     )
     return Exit.OK
@@ -128,40 +128,6 @@ def _moment(each: ScheduleSummary, moment: datetime) -> str:
     """Return the moment in UTC and by the clock of the rule."""
     clock = clock_of_rule(each.schedule, moment, UTC)
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC{f' ({clock})' if clock else ''}"
-
-
-def shown(each: ScheduleSummary) -> dict[str, Any]:
-    """Return a schedule as JSON shows it; without its arguments."""
-    row = each.schedule
-    return {
-        "name": row.name,
-        "workflow": row.workflow,
-        "state": each.state,
-        "rule": row.rules.text,
-        "words": each.words,
-        "zone": row.zone_in_force,
-        "is_overridden": row.is_overridden,
-        "origin": row.origin,
-        "queue": row.queue,
-        "overlap": row.overlap,
-        "catch_up": row.catch_up,
-        "window": None if row.window is None else row.window.total_seconds(),
-        "jitter": row.jitter.total_seconds(),
-        "paused": row.paused,
-        "pause_reason": row.pause_reason,
-        "next": [moment.isoformat() for moment in each.moments],
-        "last": _tick(each.ticks[0]) if each.ticks else None,
-    }
-
-
-def _tick(tick: Tick) -> dict[str, Any]:
-    return {
-        "moment": tick.moment.isoformat(),
-        "kind": tick.kind,
-        "outcome": tick.outcome,
-        "run": tick.run_id,
-        "why": tick.why,
-    }
 
 
 SCHEDULES = Subcommand(

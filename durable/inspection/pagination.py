@@ -43,6 +43,7 @@ from durable.models.run import RunQuerySet
 RowsT = TypeVar("RowsT", bound=QuerySet[Any])
 
 _WINDOW: Final = 10_000  # rows that are looked through, if no index serves the condition on their runs
+_LARGEST: Final = 2**63 - 1
 
 #: Columns that an index of the runs begins with, and which few of all runs may have in common.
 _COLUMNS: Final = frozenset({"id", "workflow"})
@@ -235,6 +236,28 @@ class _Key(Func):
         return f"({one}, {two}) {self.operator} ({three}, {four})", tuple(
             each for _, given in compiled for each in given
         )
+
+
+def cursor_of(*key: int | str) -> str:
+    """Return the text for the next request: everything after `key`."""
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def key_of(text: str | None, *kinds: type) -> Sequence[Any] | None:
+    """Return the key behind a cursor, with values of these types; None for no cursor. Raises InvalidCursorError."""
+    if text is None:
+        return None
+    try:
+        key = json.loads(
+            base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        )
+    except (ValueError, binascii.Error, RecursionError):
+        raise InvalidCursorError(text) from None
+    if not isinstance(key, list) or [type(each) for each in key] != list(kinds):
+        raise InvalidCursorError(text)
+    if any(isinstance(each, int) and abs(each) > _LARGEST for each in key):
+        raise InvalidCursorError(text)
+    return key
 
 
 def end_of_window(index: QuerySet[Any], within: RunQuerySet, order: RunOrder, size: int, moment: str) -> Cursor | None:

@@ -9,7 +9,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable import Context, CriticalError, RetryLater, current_step, get_run, workflow
-from durable.api.paging import cursor_of
+from durable.inspection.pagination import cursor_of
 from durable.models import Activity, Child, Run, Schedule, Tick
 from durable.operations import bulk_starts
 from tests.api.conftest import ALL, Api, MakeApi, problem

@@ -20,7 +20,7 @@ def test_a_queue_is_paused_listed_and_resumed(shell: Shell, stage: Stage) -> Non
     assert row.split()[:3] == ["default", "paused", "1"]
     assert "bank is down" in listed.err
     data = next(each for each in shell("queues", "-o", "json").all_json if each["name"] == "default")
-    assert (data["is_paused"], data["due"], data["reason"]) == (True, 1, "bank is down")
+    assert (data["is_paused"], data["due"]["number"], data["hold"]["reason"]) == (True, 1, "bank is down")
     assert shell("pause-queue", "default").status == 1
     assert shell("resume-queue", "default").status == 0
     again = shell("resume-queue", "default")

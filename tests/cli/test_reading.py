@@ -36,7 +36,7 @@ class TestCauses:
         assert shell("list", "--cause", other, "-o", "ids").lines == ["two", "one"]
         assert shell("list", f"cause:{newest}", "-o", "ids").lines == ["three"]
         first, _ = shell("causes", "-o", "json").all_json
-        assert (first["cause"], first["count"], first["workflows"]) == (newest, 1, ["cli.failing"])
+        assert (first["cause"], first["runs"]["number"], first["workflows"]) == (newest, 1, ["cli.failing"])
 
     def test_a_note_tells_others_that_somebody_looks_at_it(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, "out of stock", id="three")

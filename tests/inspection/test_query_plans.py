@@ -19,7 +19,6 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
-from durable.api.paging import cursor_of
 from durable.api.stream.changes import Follower
 from durable.core.rewind import Region
 from durable.inspection import (
@@ -41,6 +40,7 @@ from durable.inspection import (
 )
 from durable.inspection.activities import ENTRIES as ENTRIES_OF_A_RUN
 from durable.inspection.comparison import compare_runs
+from durable.inspection.pagination import cursor_of
 from durable.inspection.runs import WINDOW
 from durable.inspection.workflows import KINDS, NEWEST
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run

@@ -7,8 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.paging import PageQuery
-from durable.api.serializers.fields import Text, Words
+from durable.api.serializers.fields import PageQuery, Text, Words
 from durable.api.serializers.runs import STATES, RunSerializer
 
 

@@ -19,6 +19,7 @@ from durable.core.clock import BEYOND, to_utc
 from durable.core.ids import MAX_ID, check_id
 from durable.core.tags import MAX_TAGS, MAX_VALUE
 from durable.inspection.run_facts import checked_tags, read_tag
+from durable.listings.listing import MOST_LISTED
 
 
 class Text(serializers.CharField):
@@ -207,3 +208,12 @@ class Query(Form):
         form.is_valid(raise_exception=True)
         values: dict[str, Any] = form.validated_data
         return values
+
+
+class PageQuery(Query):
+    """The size of a page, and where it begins."""
+
+    cursor = Text(required=False, max_length=1_200, help_text="The `next_cursor` of the page before.")
+    limit = serializers.IntegerField(
+        required=False, default=50, min_value=1, max_value=MOST_LISTED, help_text="How many at most."
+    )

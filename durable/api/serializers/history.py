@@ -7,8 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
-from durable.api.paging import PageQuery
-from durable.api.serializers.fields import Moment, Query, QueryFlag
+from durable.api.serializers.fields import Moment, PageQuery, Query, QueryFlag
 from durable.api.serializers.runs import ErrorSerializer
 from durable.core.records import EntryKind, EntryStatus, MessageState
 

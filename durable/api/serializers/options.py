@@ -1,15 +1,17 @@
-"""The forms of verbs: a field for each option, and the reason."""
+"""The forms of verbs, a field for each option, and the queries of listings, a field for each filter."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.serializers.fields import Flag, Form, Moment, Text
+from durable.api.serializers.fields import Flag, Form, Moment, PageQuery, Query, QueryFlag, TagWords, Text, Words
 from durable.core.ids import MAX_REASON
+from durable.listings.listing import Filter, Listing
 from durable.operations import verb
 from durable.operations.verb import Option
 
@@ -50,3 +52,32 @@ def option_field(option: Option, *, is_required: bool | None = None) -> serializ
 def form_of(name: str, meaning: str, base: type[Form], *options: Option) -> type[Form]:
     """Return a form with these options. Its name and its meaning are those in the document."""
     return type(name, (base,), {"__doc__": meaning, **{each.name: option_field(each) for each in options}})
+
+
+def query_of(listing: Listing) -> type[Query]:
+    """Return the query string of a listing."""
+    return type("ListQuery", (PageQuery if listing.is_paged else Query,), filters_of(*listing.filters))
+
+
+def filters_of(*filters: Filter) -> dict[str, Any]:
+    """Return the fields of filters by their names."""
+    return {each.name: _filter_field(each) for each in filters}
+
+
+def _filter_field(each: Filter) -> serializers.Field[Any, Any, Any, Any]:
+    said: dict[str, Any] = {"required": False, **({"help_text": each.does} if each.does else {})}
+    if each.default is not None:
+        said["default"] = each.default
+    if each.kind is bool:
+        return QueryFlag(**{"default": False, **said})
+    if each.kind is datetime:
+        return Moment(**said)
+    if each.kind is tuple:
+        return TagWords(**said)
+    if each.choices and each.several:
+        return Words(child=serializers.ChoiceField(choices=list(each.choices)), **said)
+    return (
+        serializers.ChoiceField(choices=list(each.choices), **said)
+        if each.choices
+        else Text(max_length=each.longest, **said)
+    )

@@ -11,8 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.long_poll import MAX_WAIT
-from durable.api.paging import PageQuery
-from durable.api.serializers.fields import Moment, Number, Query, QueryFlag, TagWords, Text, Words
+from durable.api.serializers.fields import Moment, Number, PageQuery, Query, QueryFlag, TagWords, Text, Words
 from durable.core.errors import ErrorInfo
 from durable.core.mistakes import has_stopped
 from durable.core.places import Place
@@ -416,17 +415,3 @@ class ResultSerializer(serializers.Serializer[Any]):
     has_ended = serializers.BooleanField()
     output = serializers.JSONField(allow_null=True)
     error = ErrorSerializer(allow_null=True)
-
-
-class CountSerializer(serializers.Serializer[Any]):
-    """A number of runs; with `is_capped` there are more than that."""
-
-    number = serializers.IntegerField()
-    is_capped = serializers.BooleanField()
-
-
-@extend_schema_serializer(component_name="Counts")
-class CountsSerializer(serializers.Serializer[Any]):
-    """The number of runs in each state, counted up to a cap."""
-
-    states = serializers.DictField(child=CountSerializer())

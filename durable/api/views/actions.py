@@ -13,6 +13,7 @@ from durable import operations
 from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.create import made
 from durable.api.idempotent import Done, answered
+from durable.api.list_views import seen_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.actions import (
@@ -20,17 +21,20 @@ from durable.api.serializers.actions import (
     EditForm,
     GiveOutputForm,
     ReplayForm,
+    StackQuery,
     StepForm,
 )
-from durable.api.serializers.activities import StackQuery, StackSerializer
 from durable.api.serializers.fields import Form
 from durable.api.serializers.replay import PlanQuery, PlanSerializer
 from durable.api.serializers.runs import RunReferenceSerializer
+from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
 from durable.api.views.runs import reference
 from durable.core.errors import EntryNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection import read_stack
+from durable.listings.shapes import data_of
+from durable.listings.work import Stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
 from durable.operations.run_verbs import RUN_VERBS
@@ -73,7 +77,7 @@ class StackView(ActionView):
     takes = StepForm
     reads_with = ("view_run", "view_payload")
 
-    @described(operation_id="read_stack", parameters=[StackQuery], responses=StackSerializer)
+    @described(operation_id="read_stack", parameters=[StackQuery], responses=serializer_of(Stack))
     def get(self, request: Request, run_id: str) -> Response:
         """Return the stack of the step that runs at `location`; 404 if none runs there.
 
@@ -84,7 +88,7 @@ class StackView(ActionView):
         found = read_stack(visible_run(request, run_id), location, timezone.now())
         if found is None:
             raise EntryNotFoundError(run_id, location)
-        return Response(StackSerializer(found).data)
+        return Response(data_of(Stack, found, seen_of(request)))
 
     @described(operation_id="request_stack", request=StepForm, responses=RunReferenceSerializer)
     def post(self, request: Request, run_id: str) -> HttpResponse:

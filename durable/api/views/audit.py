@@ -9,13 +9,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import is_limited, visible_runs
-from durable.api.paging import cursor_of, key_of
 from durable.api.schema import described
 from durable.api.serializers.system import ActionListQuery, ActionPageSerializer, ActionSerializer
 from durable.api.views.base import View
 from durable.core.clock import to_utc
 from durable.inspection.actions import ActionCriteria, detail_without_runs, search_actions, visible_page
-from durable.inspection.pagination import InvalidCursorError
+from durable.inspection.pagination import InvalidCursorError, cursor_of, key_of
 
 
 class ActionsView(View):

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable import runtime
-from durable.api.access import actor_of, admit, is_limited, may, visible_runs
+from durable.api.access import actor_of, admit, is_limited
+from durable.api.list_views import seen_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.causes import CauseListSerializer, CauseSerializer, NoteForm
+from durable.api.serializers.actions import NoteForm
+from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
-from durable.inspection import find_cause, list_causes
+from durable.inspection import find_cause
 from durable.inspection.humanize import sentence
+from durable.listings.causes import Cause
+from durable.listings.shapes import data_of
 from durable.operations.audit import acting_as
 from durable.operations.causes import note
-
-
-class CausesView(View):
-    """The causes of failed runs."""
-
-    about = "runs"
-
-    @described(operation_id="list_causes", responses=CauseListSerializer)
-    def get(self, request: Request) -> Response:
-        """Return the causes of failed runs, muted ones too, the one with the newest failure first."""
-        within = visible_runs(request) if is_limited() else None
-        found: Any = list_causes(runtime.current().now(), within=within)
-        context = {"may_see_payloads": may(request, "view_payload")}
-        return Response({"results": CauseSerializer(found, many=True, context=context).data})
 
 
 class NoteView(View):
@@ -38,7 +25,7 @@ class NoteView(View):
 
     about = "runs"
 
-    @described(operation_id="note_cause", request=NoteForm, responses=CauseSerializer)
+    @described(operation_id="note_cause", request=NoteForm, responses=serializer_of(Cause))
     def post(self, request: Request, cause: str) -> Response:
         """Tell other operators something about a cause, such as who looks at it. Needs `durable.operate_run`.
 
@@ -53,5 +40,5 @@ class NoteView(View):
                 note(cause, given["note"])
         except ValueError as error:
             raise ProblemError("not-found", 404, sentence(error)) from None
-        context = {"may_see_payloads": may(request, "view_payload")}
-        return Response(CauseSerializer(find_cause(cause, runtime.current().now()), context=context).data)
+        seen = seen_of(request)
+        return Response(data_of(Cause, find_cause(cause, seen.now), seen))

@@ -8,11 +8,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import is_limited, visible_run, visible_runs
-from durable.api.paging import cursor_of, key_of
 from durable.api.schema import described
 from durable.api.serializers.children import ChildListQuery, ChildPageSerializer, ChildSerializer
 from durable.api.views.base import View
 from durable.inspection.family import ChildCursor, list_children
+from durable.inspection.pagination import cursor_of, key_of
 
 
 class ChildrenView(View):

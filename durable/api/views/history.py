@@ -7,7 +7,6 @@ from rest_framework.response import Response
 
 from durable import runtime
 from durable.api.access import may, visible_run
-from durable.api.paging import cursor_of, key_of
 from durable.api.render import attempt_shown, entry_shown
 from durable.api.schema import described
 from durable.api.serializers.history import (
@@ -25,6 +24,7 @@ from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.inspection import activities_of_runs, build_timeline, history_tree
 from durable.inspection.activities import saved_by
+from durable.inspection.pagination import cursor_of, key_of
 from durable.models import Attempt, Entry
 
 _MOST_ATTEMPTS = 1_000

@@ -13,11 +13,11 @@ from durable import operations
 from durable.api.access import actor_of, admit, may, visible_run
 from durable.api.idempotent import Done, answered, as_json
 from durable.api.long_poll import wait_for
-from durable.api.paging import PageQuery, cursor_of, key_of
 from durable.api.problems import ProblemError
 from durable.api.render import message_shown
 from durable.api.schema import described
 from durable.api.serializers.actions import AskForm, DeleteMessageForm, MoveMessageForm, SendForm
+from durable.api.serializers.fields import PageQuery
 from durable.api.serializers.history import (
     AnswerSerializer,
     MessagePageSerializer,
@@ -31,6 +31,7 @@ from durable.conf import conf
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection import payload
+from durable.inspection.pagination import cursor_of, key_of
 from durable.models import QueueMessage, Run
 from durable.operations.audit import acting_as
 from durable.operations.messages import ANSWERED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from django.http import HttpResponse
@@ -12,11 +13,11 @@ from rest_framework.response import Response
 from durable.api.access import actor_of, admit, is_limited, seen_by, visible_run, visible_runs
 from durable.api.create import made
 from durable.api.idempotent import Done, answered
+from durable.api.list_views import seen_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.actions import StartForm
 from durable.api.serializers.runs import (
-    CountsSerializer,
     RunDetailSerializer,
     RunListQuery,
     RunPageSerializer,
@@ -24,6 +25,7 @@ from durable.api.serializers.runs import (
     RunReferenceSerializer,
     RunSerializer,
 )
+from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View, link
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
@@ -32,6 +34,8 @@ from durable.definitions import Workflow
 from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs, paused_of
 from durable.inspection.forks import failed_places
 from durable.inspection.runs import WINDOW, hides_alerts, settle_roots
+from durable.listings.shapes import data_of
+from durable.listings.work import Counts
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
@@ -101,12 +105,11 @@ class CountsView(View):
 
     about = "runs"
 
-    @described(operation_id="count_runs", responses=CountsSerializer)
+    @described(operation_id="count_runs", responses=serializer_of(Counts))
     def get(self, request: Request) -> Response:
         """Return the number of runs in each state, counted up to a cap."""
         counts = count_by_state(visible_runs(request) if is_limited() else None)
-        states = {state: {"number": count.number, "is_capped": count.is_capped} for state, count in counts.items()}
-        return Response({"states": states})
+        return Response(data_of(Counts, SimpleNamespace(states=counts), seen_of(request)))
 
 
 class RunView(View):

@@ -14,21 +14,17 @@ from rest_framework.response import Response
 from durable import runtime
 from durable.api.access import actor_of, admit, is_limited
 from durable.api.idempotent import Done, answered
-from durable.api.paging import cursor_of, key_of
+from durable.api.list_views import listed, seen_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.schedules import (
-    CreateScheduleForm,
-    ScheduleDetailSerializer,
-    ScheduleListQuery,
-    SchedulePageSerializer,
-    ScheduleSerializer,
-    TickSerializer,
-)
+from durable.api.serializers.schedules import CreateScheduleForm
+from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
 from durable.api.views.runs import startable
 from durable.core.errors import ScheduleNotFoundError
-from durable.inspection.schedules import ScheduleSummary, find_schedule, list_schedules, ticks_of
+from durable.inspection.schedules import ScheduleSummary, find_schedule
+from durable.listings.schedules import SCHEDULES, Schedule, ScheduleDetail, detailed
+from durable.listings.shapes import data_of
 from durable.operations.audit import acting_as
 from durable.operations.schedules import verbs
 
@@ -51,26 +47,9 @@ class ScheduleBase(View):
 class SchedulesView(ScheduleBase):
     """All schedules."""
 
-    @described(operation_id="list_schedules", parameters=[ScheduleListQuery], responses=SchedulePageSerializer)
-    def get(self, request: Request) -> Response:
-        """Return the schedules by name."""
-        query = ScheduleListQuery.read(request.query_params)
-        key = key_of(query.get("cursor"), str)
-        found, after = list_schedules(
-            runtime.current().now(),
-            after=key[0] if key else "",
-            workflow=query["workflow"],
-            most=query["limit"],
-            with_ticks=False,
-        )
-        return Response(
-            {
-                "results": ScheduleSerializer(found, many=True).data,
-                "next_cursor": cursor_of(after) if after else None,
-            }
-        )
+    get = listed(SCHEDULES)
 
-    @described(operation_id="create_schedule", request=CreateScheduleForm, responses={201: ScheduleSerializer})
+    @described(operation_id="create_schedule", request=CreateScheduleForm, responses={201: serializer_of(Schedule)})
     def post(self, request: Request) -> HttpResponse:
         """Create a schedule that operators own. Needs `durable.add_schedule` and `durable.start_run`.
 
@@ -86,7 +65,7 @@ class SchedulesView(ScheduleBase):
                 made = verbs.create(given.pop("name"), given.pop("workflow"), given.pop("rule"), **given)
             except (TypeError, ValueError) as error:
                 raise ProblemError("arguments-refused", 422, f"{error}.") from None
-            return Done(data=dict(ScheduleSerializer(found_schedule(made.name)).data), status=201)
+            return Done(data=data_of(Schedule, found_schedule(made.name), seen_of(request)), status=201)
 
         with acting_as(actor_of(request), reason=reason):
             return answered(request, done)
@@ -95,14 +74,13 @@ class SchedulesView(ScheduleBase):
 class ScheduleView(ScheduleBase):
     """One schedule."""
 
-    @described(operation_id="get_schedule", responses=ScheduleDetailSerializer)
+    @described(operation_id="get_schedule", responses=serializer_of(ScheduleDetail))
     def get(self, request: Request, name: str) -> Response:
         """Return the schedule with its newest ticks, at most 200."""
         found = find_schedule(name, runtime.current().now())
         if found is None:
             raise missing(name)
-        data = dict(ScheduleSerializer(found).data)
-        return Response({**data, "ticks": TickSerializer(ticks_of(found.schedule), many=True).data})
+        return Response(data_of(ScheduleDetail, detailed(found), seen_of(request)))
 
 
 def found_schedule(name: str) -> ScheduleSummary:

@@ -1,0 +1,70 @@
+"""A listing: what is listed, the shapes of it, its filters, and how a page is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from durable.listings.shapes import Seen, Shape
+
+MOST_LISTED: Final = 200  # of a page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a list. `next_cursor` is None at its end. `about` has what is said of all of it.
+
+    `seen` is what is seen beside the results where they need more than the list was asked with.
+    """
+
+    results: Sequence[Any]
+    next_cursor: str | None = None
+    about: Any = None
+    seen: Seen | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """A condition that all that is listed has to meet.
+
+    `kind` is `str`, `bool` or `datetime`, or `tuple` for a tag. One of `several` may be given again. `does` is a
+    sentence for REST, and `on_shell` the help of the command line, where `short` and `metavar` are its spelling too.
+    """
+
+    name: str
+    kind: type
+    does: str = ""
+    on_shell: str = ""
+    choices: Sequence[str] = ()
+    several: bool = False
+    default: Any = None
+    longest: int = 200
+    short: str = ""
+    metavar: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A list.
+
+    `read(seen, **asked)` returns a page; `asked` has the filters, and `cursor` and `limit` of a list that `is_paged`.
+    `over_rest` describes its endpoint, `list_<name>`, which needs the permissions `reads_with`. Where `missing` says
+    that nothing has a name, `read` takes a `name` too, and `one_over_rest` describes the endpoint of what has it.
+    """
+
+    name: str
+    item: type[Shape]
+    page: type[Shape]
+    read: Callable[..., Page]
+    over_rest: str
+    about: str = "surroundings"
+    reads_with: tuple[str, ...] = ("view_run",)
+    is_paged: bool = False
+    filters: Sequence[Filter] = ()
+    one_over_rest: str = ""
+    missing: str = ""
+
+    def find(self, seen: Seen, name: str) -> Any:
+        """Return what has this name, None if nothing has."""
+        return next(iter(self.read(seen, name=name).results), None)
