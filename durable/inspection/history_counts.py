@@ -1,20 +1,14 @@
 """Counts of long histories: remembered by a process, and stored until their runs change.
 
-A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators
-and migrations that rename an operation: these raise its `change_seq`. So what was counted of a run without a lease
-holds until one of these numbers is another. To count 100,000 entries takes a tenth of a second, and a page that
-refreshes itself asks every few seconds. A run that was deleted may have a successor with its id, which was created
-later. A result is kept for a minute at most, in case somebody changes the rows by hand.
-
-To count 100,000 entries takes a tenth of a second and more, which is too long for a page. The worker that ends a pass
-of a run with more than `LONG_HISTORY` entries notes it (`durable.worker.executor`). The process of the sweep
-counts what is noted once the run has rested for `REST`. Owns the table of these counts; what is counted, `progress` and
-`places` say.
+To count 100,000 entries takes a tenth of a second and more, which is too long for a page, and a page that refreshes
+itself asks every few seconds. The worker that ends a pass of a run with more than `LONG_HISTORY` entries notes it
+(`durable.worker.executor`). The process of the sweep counts what is noted once the run has rested for `REST`: what
+`COUNTED` names. All else that a page has to look for in a long history, the process of the page remembers.
 
 A history changes only by the worker that has the run's lease, whose claim raises the run's fence, and by operators and
-migrations that rename an operation: these raise its `change_seq`. So stored counts hold while both are what they were,
-and the run is the same. Another run that has got its id was created later. Rows that an operator has changed by hand
-show in the counts after the next pass of the run. Without stored counts a page counts by itself.
+migrations that rename an operation: these raise its `change_seq`. So what was counted of a run without a lease holds
+until one of these numbers is another. Another run that has got its id was created later. Rows that somebody has changed
+by hand show after a minute, and in what is stored after the next pass of the run.
 """
 
 from __future__ import annotations
@@ -27,14 +21,18 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
+from django.utils.module_loading import import_string
+
 from durable.conf import conf
 from durable.core.records import LONG_HISTORY
 from durable.models import HistoryCount, Run
 from durable.models.rows import dump_json, load_json
 
+logger = logging.getLogger("durable.inspection")
+
 _T = TypeVar("_T")
 
-LONG: Final = LONG_HISTORY  # entries of a history whose counts are not remembered
+LONG: Final = LONG_HISTORY  # entries of a history that is counted each time
 _MOST: Final = 64  # results
 _KEPT: Final = 60.0  # seconds
 
@@ -42,10 +40,10 @@ _results: OrderedDict[tuple[Any, ...], tuple[float, Any]] = OrderedDict()
 _lock: Final = threading.Lock()
 
 
-def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[_T], int]) -> _T:
+def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[_T], int] | None = None) -> _T:
     """Return what `count` returns, or has returned of the run in its present state; `what` names it.
 
-    `entries` tells from a result how long the history is.
+    `entries` tells from a result how long the history is; None for one that is known to be long.
     """
     known: _T | None = recalled(run, what)
     if known is not None:
@@ -53,8 +51,8 @@ def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[
     found = count()
     if run.lease_expires_at is not None:
         return found
-    key = _key(run, what)
-    if entries(found) > LONG:
+    if entries is None or entries(found) > LONG:
+        key = _key(run, what)
         with _lock:
             _results[key] = (time.monotonic() + _KEPT, found)
             _results.move_to_end(key)
@@ -73,10 +71,8 @@ def recalled(run: Run, what: str) -> Any:
 
 
 def _key(run: Run, what: str) -> tuple[Any, ...]:
-    return (conf.DATABASE, run.id, run.created_at, what, run.state, run.fence, run.change_seq)
+    return (conf.DATABASE, run.id, what, _state_of(run))
 
-
-logger = logging.getLogger("durable.inspection")
 
 #: How long a run must have rested: one that goes on every few seconds would be counted again and again.
 REST: Final = timedelta(seconds=15)
@@ -86,6 +82,11 @@ _FORMAT: Final = 1  # of the counts
 
 #: What counts a run's history, by the name of its part of the counts. Its results are JSON.
 Counters = Mapping[str, Callable[[Run], Any]]
+COUNTED: Final = {
+    "progress": "durable.inspection.progress.count_progress",
+    "places": "durable.inspection.places.count_places",
+    "events": "durable.inspection.events.count_events",
+}
 
 
 def stored(run: Run, what: str) -> Any:
@@ -98,6 +99,11 @@ def stored(run: Run, what: str) -> Any:
         return None
     counts = load_json(row.counts)
     return counts.get(what) if counts["format"] == _FORMAT else None
+
+
+def count_long_histories(now: datetime) -> None:
+    """Count the histories that workers have noted as long, and whose runs rest; for a moment only."""
+    count_noted(now, {what: import_string(path) for what, path in COUNTED.items()})
 
 
 def count_noted(now: datetime, counters: Counters) -> None:

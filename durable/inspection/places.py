@@ -24,7 +24,6 @@ from django.utils.translation import gettext as _
 from durable.conf import conf
 from durable.core.location import is_within, unescape
 from durable.core.records import EntryKind, EntryStatus
-from durable.inspection import history_counts
 from durable.inspection.counting import grouped
 from durable.inspection.forks import FORKS, ForkOutcome
 from durable.inspection.history_counts import remembered, stored
@@ -163,9 +162,7 @@ def read_places_inside(run: Run, scope: str, opened: Iterable[Record]) -> Places
         # only of these the metadata is looked up, not of all of the run
         found = entries.filter(pk__in=within.order_by().values("pk")).with_metadata().order_by("ordinal")
         return Places(places=[alone(Record(*row)) for row in found.values_list(*COLUMNS)], is_exact=True)
-    groups, is_coarse = remembered(
-        run, f"places in {scope}", lambda: _all_groups(run.id, scope), lambda _: history_counts.LONG + 1
-    )
+    groups, is_coarse = remembered(run, f"places in {scope}", lambda: _all_groups(run.id, scope))
     inside = [each for each in opened if is_within(each.location, scope)]
     return Places(places=_places(groups, inside, scope), is_exact=False, is_coarse=is_coarse)
 

@@ -105,7 +105,7 @@ def newest_open(run: Run) -> Sequence[int]:
     if counts is not None:
         return _open_keys(counts[0])
     newest = Entry.objects.using(conf.DATABASE).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
-    return remembered(run, "open", lambda: list(newest[:MOST_OPEN]), lambda _: history_counts.LONG + 1)
+    return remembered(run, "open", lambda: list(newest[:MOST_OPEN]))
 
 
 def entries_counted(run: Run) -> int | None:

@@ -20,7 +20,6 @@ from django.db.models import Case, Max, Min, Q, QuerySet, Value, When
 
 from durable.conf import conf
 from durable.core.records import EntryStatus
-from durable.inspection import history_counts
 from durable.inspection.forks import FORKS, ForkOutcome, read_outcomes
 from durable.inspection.history_counts import remembered
 from durable.inspection.places import (
@@ -152,9 +151,7 @@ def _open_page(run: Run, node: PlaceNode, unfinished: Iterable[Record], after: i
     # no index has the order in which entries began
     what = f"{most} members of {node.location} after {after}"
     kinds = {record.kind for record in node.records}
-    page = remembered(
-        run, what, partial(_read_page, run.id, node.location, kinds, after, most), lambda _: history_counts.LONG + 1
-    )
+    page = remembered(run, what, partial(_read_page, run.id, node.location, kinds, after, most))
     failed = [each for each in node.all_records() if each.status in _FAILED] if after < 0 else []
     bad = dict.fromkeys(_upto(each.location, _depth(node)) for each in failed)
     wanted = list(dict.fromkeys([*list(bad)[:most], *page.locations]))

@@ -138,7 +138,7 @@ def _remembered(run: Run | str, what: str, read: Callable[[], _T]) -> _T:
 
     A run that is known by its id alone is read each time.
     """
-    return read() if isinstance(run, str) else remembered(run, what, read, lambda _: history_counts.LONG + 1)
+    return read() if isinstance(run, str) else remembered(run, what, read)
 
 
 def _within(start: int, total: int) -> int:

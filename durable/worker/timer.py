@@ -71,7 +71,7 @@ SILENCE: Final = 2.0
 CHORES_EVERY: Final = timedelta(seconds=30)
 #: Functions of the time. Each returns soon, and may be called by several processes at once. They are named, and not
 #: imported: their packages are above this one, and only the process of the sweep needs them.
-CHORES: Final = ("durable.alerts.watch.look", "durable.inspection.long_histories.count_long_histories")
+CHORES: Final = ("durable.alerts.watch.look", "durable.inspection.history_counts.count_long_histories")
 
 _log_this = redis_clients.LogThrottle()
 

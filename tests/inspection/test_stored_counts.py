@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.definitions import Workflow
-from durable.inspection import build_timeline, events, history_counts, list_events, long_histories, places, progress_of
+from durable.inspection import build_timeline, events, history_counts, list_events, places, progress_of
 from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long
 from durable.models import HistoryCount, Run
 from durable.store import store_for
@@ -87,7 +87,7 @@ def test_what_is_stored_is_what_a_page_counts(
     without = found("run")
     before = everything(without, now)
     note("run")
-    long_histories.count_long_histories(later())
+    history_counts.count_long_histories(later())
     forget(monkeypatch)
     run = found("run")
     assert history_counts.stored(run, "progress") is not None
@@ -98,7 +98,7 @@ def test_pages_do_not_count_what_is_stored(stage: Stage, monkeypatch: pytest.Mon
     stage.start(flows.many, 30, id="run")
     note("run")
     assert counted(found("run")) != []
-    long_histories.count_long_histories(later())
+    history_counts.count_long_histories(later())
     forget(monkeypatch)
     assert counted(found("run")) == []
     forget(monkeypatch)
@@ -112,7 +112,7 @@ def test_pages_do_not_count_what_is_stored(stage: Stage, monkeypatch: pytest.Mon
 def test_counts_of_another_state_are_not_used(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.start(flows.many, 30, id="run")
     note("run")
-    long_histories.count_long_histories(later())
+    history_counts.count_long_histories(later())
     get_run("run").replay("step 3", in_place=True)
     forget(monkeypatch)
     assert progress_of(found("run")).entries == 3
@@ -127,14 +127,14 @@ def test_a_run_is_counted_once_it_rests(stage: Stage) -> None:
     note("run")
     noted_at = HistoryCount.objects.get().noted_at
     assert noted_at is not None
-    long_histories.count_long_histories(noted_at + history_counts.REST - timedelta(seconds=1))
+    history_counts.count_long_histories(noted_at + history_counts.REST - timedelta(seconds=1))
     assert HistoryCount.objects.get().noted_at == noted_at
     Run.objects.filter(pk="run").update(lease_expires_at=later())
     now = noted_at + history_counts.REST
-    long_histories.count_long_histories(now)
+    history_counts.count_long_histories(now)
     assert HistoryCount.objects.get().noted_at == now, "a worker has it"
     Run.objects.filter(pk="run").update(lease_expires_at=None)
-    long_histories.count_long_histories(now + history_counts.REST)
+    history_counts.count_long_histories(now + history_counts.REST)
     assert HistoryCount.objects.get().noted_at is None
 
 
@@ -175,7 +175,7 @@ def test_a_note_that_comes_meanwhile_is_kept(stage: Stage) -> None:
 def test_counts_of_another_release_are_not_used(stage: Stage) -> None:
     stage.start(flows.many, 6, id="run")
     note("run")
-    long_histories.count_long_histories(later())
+    history_counts.count_long_histories(later())
     row = HistoryCount.objects.get()
     HistoryCount.objects.update(counts=json.dumps({**json.loads(row.counts), "format": 2}))
     assert history_counts.stored(found("run"), "progress") is None
@@ -201,7 +201,7 @@ def test_counts_are_not_those_of_a_deleted_run_with_the_same_id(stage: Stage, is
     first = stage.start(flows.many, 30, id="run")
     note("run")
     if is_stored:
-        long_histories.count_long_histories(later())
+        history_counts.count_long_histories(later())
     assert progress_of(found("run")).entries == 30
     kept = list(HistoryCount.objects.all())
     Run.objects.filter(pk="run").delete()

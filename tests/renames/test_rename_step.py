@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from durable import Break, Context, Continue, current_step, get_run
 from durable.core.renames import Names, Rename, put_in_force
-from durable.inspection import history_counts, long_histories, places
+from durable.inspection import history_counts, places
 from durable.migrations import RenameStep
 from durable.models import (
     Attempt,
@@ -409,14 +409,14 @@ def test_what_was_counted_of_a_long_history_does_not_keep_the_old_name(
     deploys.start()
     note("order-1")
     later = timezone.now() + 2 * history_counts.REST
-    long_histories.count_long_histories(later)
+    history_counts.count_long_histories(later)
     assert shown_places() == ["charge", "charge/part #/pay", "cool off"]
     assert history_counts.stored(counted_run(), "places") is not None
     apply(RENAME)
     assert history_counts.stored(counted_run(), "places") is None
     assert shown_places() == ["charge card", "charge card/part #/pay", "cool off"]
     note("order-1")  # as the next pass does
-    long_histories.count_long_histories(later)
+    history_counts.count_long_histories(later)
     assert history_counts.stored(counted_run(), "places") is not None, "it is counted again"
     assert shown_places() == ["charge card", "charge card/part #/pay", "cool off"]
 

@@ -27,8 +27,7 @@ from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from durable import Context, cron, workflow  # noqa: E402
-from durable.inspection.history_counts import REST  # noqa: E402
-from durable.inspection.long_histories import count_long_histories  # noqa: E402
+from durable.inspection.history_counts import REST, count_long_histories  # noqa: E402
 from durable.models import HistoryCount, Schedule  # noqa: E402
 from durable.worker.executor import note  # noqa: E402
 from tests.admin import bigdata  # noqa: E402
