@@ -12,7 +12,7 @@ from durable.models import WorkerProcess
 from durable.operations import holds
 from tests.api.conftest import Api
 from tests.cli.conftest import Shell
-from tests.test_surface_verbs import a_failure, a_hung_step, a_limit, a_rate, a_schedule
+from tests.support.subjects import a_failure, a_hung_step, a_limit, a_rate, a_schedule
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 

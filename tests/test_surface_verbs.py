@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from html import unescape
 from typing import Any, Final
 
@@ -30,9 +29,9 @@ from durable.operations.run_verbs import RUN, RUN_VERBS
 from durable.operations.schedules import verbs as schedules
 from durable.operations.verb import Verb
 from tests.api.conftest import Api
-from tests.api.workflows import add, fail, loop
+from tests.api.workflows import add
 from tests.cli.conftest import Shell
-from tests.faults.passing import claimed, pass_once
+from tests.support.subjects import a_failure, a_hung_step, a_limit, a_rate, a_schedule, a_sleeper
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
@@ -62,35 +61,6 @@ class Case:
     is_done: Callable[[], object] | None = None  # None: what it takes is too much for here
     ready: Callable[[], object] = lambda: None
     refusing: Callable[[], object] | None = None
-
-
-def a_limit() -> None:
-    Limit.objects.create(name="carrier", at_once=4)
-
-
-def a_rate() -> None:
-    RateLimit.objects.create(name="calls", rate="1/s", spacing=1_000_000_000)
-
-
-def a_schedule(origin: str = "admin") -> None:
-    columns: Any = {"name": "nightly", "workflow": add.name, "rule": "every 1 day", "args": [1], "origin": origin}
-    Schedule.objects.create(**columns)
-
-
-def a_sleeper() -> None:
-    pass_once(loop.using(id="a").start(0))
-
-
-def a_failure() -> None:
-    pass_once(fail.using(id="a").start())
-
-
-def a_hung_step() -> None:
-    loop.using(id="a").start(1)
-    record = claimed(get_run("a"))
-    began = timezone.now() - timedelta(minutes=1)
-    found = {"fence": record.fence, "worker": record.worker, "began_at": began}
-    Activity.objects.create(run_id="a", location="step", attempt=1, kind="step", timeout=9, **found)
 
 
 def in_state(state: str) -> Callable[[], bool]:

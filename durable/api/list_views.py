@@ -25,6 +25,7 @@ def seen_of(request: Request) -> Seen:
         now=runtime.current().now(),
         within=visible_runs(request) if is_limited() else None,
         payloads=may(request, "view_payload"),
+        user=request.user.pk,
     )
 
 
@@ -56,8 +57,10 @@ def listed(listing: Listing) -> Callable[..., Response]:
     """Return the GET of a listing."""
     form = query_of(listing) if listing.filters or listing.is_paged else None
 
-    def get(_self: View, request: Request, run_id: str | None = None) -> Response:
+    def get(self: View, request: Request, run_id: str | None = None) -> Response:
         asked = {} if form is None else form.read(request.query_params)
+        if asked.get("payloads"):
+            self.require(request, "view_payload", "Seeing payloads")
         if run_id is not None:
             asked["run"] = visible_run(request, run_id)
         seen = seen_of(request)

@@ -7,13 +7,10 @@ from django.urls import path, re_path
 from durable.api.list_views import list_view, one_view
 from durable.api.verb_views import endpoints, run_endpoints
 from durable.api.views.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
-from durable.api.views.audit import ActionsView
 from durable.api.views.bulks import BulkPlanView, BulksView, BulkView
 from durable.api.views.causes import NoteView
-from durable.api.views.children import ChildrenView
 from durable.api.views.comparison import ComparisonView
-from durable.api.views.history import EntriesView, EntryView, TimelineView, TreeView
-from durable.api.views.logs import LogsView
+from durable.api.views.history import EntryView, TimelineView, TreeView
 from durable.api.views.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
 from durable.api.views.reference import DocsView, RootView, SchemaView
 from durable.api.views.results import ResultView
@@ -27,6 +24,9 @@ from durable.api.views.system import (
     WorkflowView,
 )
 from durable.listings.causes import CAUSES
+from durable.listings.history import ENTRIES, LOGS
+from durable.listings.operators import ACTIONS
+from durable.listings.runs import CHILDREN
 from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, RUNNING_OF_RUN, WORKERS
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
@@ -39,14 +39,14 @@ urlpatterns = [
     path("runs", RunsView.as_view(), name="runs"),
     path("runs/<str:run_id>", RunView.as_view(), name="run"),
     path("runs/<str:run_id>/result", ResultView.as_view(), name="result"),
-    path("runs/<str:run_id>/entries", EntriesView.as_view(), name="entries"),
+    path("runs/<str:run_id>/entries", list_view(ENTRIES), name="entries"),
     path("runs/<str:run_id>/entries/<path:location>", EntryView.as_view(), name="entry"),
     path("runs/<str:run_id>/events", StreamView.as_view(), name="events"),
-    path("runs/<str:run_id>/logs", LogsView.as_view(), name="logs"),
+    path("runs/<str:run_id>/logs", list_view(LOGS), name="logs"),
     path("runs/<str:run_id>/timeline", TimelineView.as_view(), name="timeline"),
     path("runs/<str:run_id>/tree", TreeView.as_view(), name="tree"),
     path("runs/<str:run_id>/running", list_view(RUNNING_OF_RUN), name="running-of-run"),
-    path("runs/<str:run_id>/children", ChildrenView.as_view(), name="children"),
+    path("runs/<str:run_id>/children", list_view(CHILDREN), name="children"),
     path("runs/<str:run_id>/messages", MessagesView.as_view(), name="messages"),
     path("runs/<str:run_id>/messages/<str:message_id>", MessageView.as_view(), name="message"),
     path("runs/<str:run_id>/messages/<str:message_id>/delete", DeleteMessageView.as_view(), name="delete-message"),
@@ -78,6 +78,6 @@ urlpatterns = [
     path("schedules", SchedulesView.as_view(), name="schedules"),
     path("schedules/<path:name>", ScheduleView.as_view(), name="schedule"),
     path("workers", list_view(WORKERS), name="workers"),
-    path("operator-actions", ActionsView.as_view(), name="operator-actions"),
+    path("operator-actions", list_view(ACTIONS), name="operator-actions"),
     re_path(r"^(?P<path>[\s\S]*)$", AnywhereView.as_view(), name="anywhere"),
 ]

@@ -23,13 +23,13 @@ from durable.api.schema import described
 from durable.api.serializers.actions import ActionForm, StepForm
 from durable.api.serializers.fields import Form
 from durable.api.serializers.options import VerbForm, form_of
-from durable.api.serializers.runs import RunReferenceSerializer
 from durable.api.serializers.schedules import BackfillForm, EditScheduleForm, ScheduleForm
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.actions import ActionView
 from durable.api.views.base import View
 from durable.api.views.schedules import ScheduleBase, found_schedule, missing
 from durable.inspection.humanize import sentence
+from durable.listings.runs import RunReference
 from durable.listings.schedules import Backfill, Schedule, Tick
 from durable.listings.shapes import Shape, data_of
 from durable.listings.work import LIMITS, RATES, Hold, Release
@@ -194,7 +194,7 @@ def _view_of_run(verb: RunVerb) -> type[ActionView]:
 
     post.__doc__ = verb.over_rest.format(needs=verb.needs)
     operation = _OPERATIONS.get(verb.action, f"{verb.action}_run")
-    described_post = described(operation_id=operation, request=takes, responses=RunReferenceSerializer)(post)
+    described_post = described(operation_id=operation, request=takes, responses=serializer_of(RunReference))(post)
     return type("RunVerbView", (ActionView,), {"action": verb.action, "takes": takes, "post": described_post})
 
 

@@ -13,8 +13,8 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection import reading
-from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules
-from durable.listings.schedules import Schedule, ScheduleDetail, detailed
+from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
+from durable.listings.schedules import Schedule, ScheduleDetail
 from durable.listings.shapes import Seen, data_of
 from durable.operations.schedules.sync import differences, synchronise
 
@@ -86,7 +86,6 @@ def _show(output: Output, name: str, now: datetime) -> int:
     found = find_schedule(name, now)
     if found is None:
         raise CommandError(f'no schedule has the name "{name}"', returncode=Exit.REFUSED)
-    found = detailed(found)
     if output.format == "json":
         output.json(data_of(ScheduleDetail, found, Seen(now=now)))
         return Exit.OK
@@ -118,7 +117,7 @@ def _show(output: Output, name: str, now: datetime) -> int:
                 each.run_id,
                 each.why,
             )
-            for each in found.ticks[:_TICKS]
+            for each in ticks_of(found.schedule, _TICKS)
         ),
     )
     return Exit.OK

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from durable.core.ids import MAX_ID
 from durable.listings.shapes import Seen, Shape
 
 MOST_LISTED: Final = 200  # of a page
@@ -28,20 +29,30 @@ class Page:
 class Filter:
     """A condition that all that is listed has to meet.
 
-    `kind` is `str`, `bool` or `datetime`, or `tuple` for a tag. One of `several` may be given again. `does` is a
-    sentence for REST, and `on_shell` the help of the command line, where `short` and `metavar` are its spelling too.
+    `kind` is `str`, `bool`, `datetime` or `int`, or `tuple` for a tag. One of `several` may be given again. A text has
+    at most `longest` characters; one that `is_id` is the id of a run. A number is from `least` to `most`. `does` is a
+    sentence for REST, and for the command line, unless `on_shell` has other words; `short` and `metavar` are its
+    spelling there.
     """
 
     name: str
-    kind: type
+    kind: type = str
     does: str = ""
     on_shell: str = ""
     choices: Sequence[str] = ()
     several: bool = False
     default: Any = None
-    longest: int = 200
+    longest: int = MAX_ID
+    is_id: bool = False
+    least: int = 0
+    most: int = 0
     short: str = ""
     metavar: str = ""
+
+    @property
+    def shell_help(self) -> str:
+        """What the command line says of it: no sentence."""
+        return self.on_shell or f"{self.does[:1].lower()}{self.does[1:].removesuffix('.')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from durable.inspection.pagination import cursor_of, key_of
-from durable.inspection.schedules import ScheduleSummary, list_schedules, ticks_of
+from durable.inspection.schedules import list_schedules, ticks_of
 from durable.listings.listing import Filter, Listing, Page
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Tick as TickRow
@@ -40,8 +39,8 @@ class Schedule(Shape):
     queue: str = field("schedule.queue", help="Empty for the workflow's own.")
     overlap: str = field("schedule.overlap", choices=OVERLAPS)
     catch_up: str = field("schedule.catch_up", choices=CATCH_UPS)
-    window: float | None = field(lambda each, _seen: each.schedule.window, help="In seconds; null for none.")
-    jitter: float = field(lambda each, _seen: each.schedule.jitter, help="In seconds.")
+    window: float | None = field("schedule.window", help="In seconds; null for none.")
+    jitter: float = field("schedule.jitter", help="In seconds.")
     paused: bool = field("schedule.paused")
     paused_by: str = field("schedule.paused_by")
     pause_reason: str = field("schedule.pause_reason")
@@ -52,7 +51,7 @@ class Schedule(Shape):
 class ScheduleDetail(Schedule):
     """A schedule with its newest ticks, newest first."""
 
-    ticks: list[Tick]
+    ticks: list[Tick] = field(lambda each, _seen: ticks_of(each.schedule))
 
 
 class SchedulePage(Shape):
@@ -68,11 +67,6 @@ class Backfill(Shape):
     moments: list[datetime] = field(help="The moments without a run.")
     existing: int = field(help="How many moments of the period have a run already.")
     ticks: list[Tick] = field(help="What was started; empty with `dry_run`.")
-
-
-def detailed(found: ScheduleSummary) -> ScheduleSummary:
-    """Return the schedule with its newest ticks, at most 200."""
-    return replace(found, ticks=ticks_of(found.schedule))
 
 
 def _schedules(seen: Seen, *, workflow: str, limit: int, cursor: str | None = None, with_ticks: bool = False) -> Page:

@@ -20,13 +20,17 @@ from durable.models.run import RunQuerySet
 UNSET: Final = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What who asks may see: the runs `within`, all if it is None, and `payloads`; and the moment of the answer."""
+    """What who asks may see: the runs `within`, all if it is None, and `payloads`; and the moment of the answer.
+
+    `user` is the key of who asks, where `within` is given.
+    """
 
     now: datetime
     within: RunQuerySet | None = None
     payloads: bool = True
+    user: Any = None
 
 
 class Shape:
@@ -37,8 +41,8 @@ class Shape:
 class Field:
     """A name of a shape.
 
-    `source` is the way to the value from what is shown, by attributes, or a function of it and what is seen. `default`
-    is the value where an attribute on the way is None; without one, None is.
+    `source` is the way to the value from what is shown, by attributes or names, or a function of it and what is seen.
+    `default` is the value where an attribute on the way is None; without one, None is.
     """
 
     source: str | Callable[[Any, Any], Any] = ""
@@ -82,7 +86,7 @@ def _reader(name: str, field: Field) -> Callable[[Any, Seen], Any]:
         for each in way:
             if item is None:
                 return otherwise
-            item = getattr(item, each)
+            item = item[each] if isinstance(item, dict) else getattr(item, each)
         return item
 
     return read

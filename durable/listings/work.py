@@ -192,7 +192,7 @@ class Stack(Shape):
     taken_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _SeenSteps(Seen):
     """With what the steps of one run have saved, by their locations."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from durable import Context, get_run, workflow
-from durable.api import sizes
+from durable.inspection import sizes
 from durable.models import Attempt, Entry, Run
 from tests.api.conftest import Api, MakeApi
 from tests.api.streaming import Reader

@@ -1,55 +1,31 @@
-"""The order of a bulk, and what has come of it."""
+"""The order of a bulk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
+from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.serializers.actions import Delay
-from durable.api.serializers.fields import Flag, Form, Id, Items, Moment, Number, TagWords, Text
+from durable.api.serializers.fields import Flag, Form, Id, Items, Number, Text
+from durable.api.serializers.options import filters_of
 from durable.core.ids import MAX_REASON
-from durable.core.records import RunState
-from durable.inspection import RunCriteria
-from durable.inspection.bulks import BulkSummary
+from durable.listings.runs import RUN_FILTERS
 from durable.operations.bulk import BULK_OPTIONS, BULK_VERBS
-from durable.operations.bulk_starts import BulkStarts
 from durable.operations.canary import MAX_FIRST, Canary
-from durable.operations.eligibility import Eligibility
 
 _MOST_IDS = 500
 
 
 @extend_schema_serializer(component_name="BulkFilter")
 class BulkFilterForm(Form):
-    """The runs of a bulk; every given condition has to hold."""
+    """The runs of a bulk; every given condition has to hold. Children and durable's own runs are among them."""
 
-    state = Items(
-        child=serializers.ChoiceField(choices=[each.value for each in RunState]), required=False, max_length=20
-    )
-    workflow = Text(required=False, max_length=200)
-    queue = Text(required=False, max_length=200)
-    created_from = Moment(required=False, help_text="Included.")
-    created_until = Moment(required=False, help_text="Excluded.")
-    id_prefix = Text(required=False, max_length=200)
-    error = Text(required=False, max_length=200, help_text="Part of the type or the message of its error.")
-    cause = Text(required=False, max_length=16, help_text="The fingerprint of a cause.")
-    place = Text(required=False, max_length=1024, help_text="The place of a cause.")
-    tag = TagWords(required=False, help_text="`name=value`: tags, all of which a run has.")
-
-    @staticmethod
-    def criteria(given: dict[str, Any]) -> RunCriteria:
-        """Return the validated values as criteria."""
-        rest = {name: value for name, value in given.items() if name not in ("state", "error", "tag")}
-        return RunCriteria(
-            states=frozenset(given.get("state", ())),
-            error_text=given.get("error", ""),
-            tags=given.get("tag", ()),
-            **rest,
-        )
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields: the conditions of the list of runs."""
+        return filters_of(*RUN_FILTERS, in_body=True)
 
 
 @extend_schema_serializer(component_name="Canary")
@@ -121,119 +97,3 @@ class BulkForm(BulkPlanForm):
                 if attrs[name] and attrs["verb"] != verb:
                     raise ValidationError({name: f"This is an option of {verb}."})
         return attrs
-
-
-class NumberOfSerializer(serializers.Serializer[Any]):
-    """A number of runs of one workflow, or in one state."""
-
-    name = serializers.CharField(allow_blank=True)
-    number = serializers.IntegerField()
-
-
-@extend_schema_serializer(component_name="BulkStarts")
-class BulkStartsSerializer(serializers.Serializer[BulkStarts]):
-    """The children that the replays of a bulk start again, each from where its run failed."""
-
-    looked_at = serializers.IntegerField(help_text="The runs that were examined.")
-    parents = serializers.IntegerField(help_text="Those of them that start children again.")
-    children = serializers.IntegerField(help_text="How many children these start again, as new runs.")
-    is_partial = serializers.BooleanField(help_text="There are or may be more runs, and these may start more.")
-    workflows = serializers.SerializerMethodField(help_text="The children by workflow, the most frequent first.")
-    note = serializers.CharField(
-        allow_blank=True, help_text="The same as a sentence; empty if there is nothing to say."
-    )
-
-    @extend_schema_field(NumberOfSerializer(many=True))
-    def get_workflows(self, starts: BulkStarts) -> Any:
-        """Return the numbers by workflow."""
-        return _numbers(starts.workflows)
-
-
-@extend_schema_serializer(component_name="BulkPlan")
-class BulkPlanSerializer(serializers.Serializer[Eligibility]):
-    """The runs on which a bulk would act. Context: `starts`."""
-
-    count = serializers.IntegerField(help_text="The runs whose state allows the verb: the `expected` of the bulk.")
-    is_capped = serializers.BooleanField(help_text="There are or may be more.")
-    by_workflow = serializers.SerializerMethodField(help_text="These runs by workflow, if the workflows are known.")
-    left_alone = serializers.SerializerMethodField(
-        help_text="The other runs by state; the state of ids that no run has is empty."
-    )
-    starts = serializers.SerializerMethodField(help_text="Null unless the verb is replay.")
-
-    @extend_schema_field(NumberOfSerializer(many=True))
-    def get_by_workflow(self, found: Eligibility) -> Any:
-        """Return the numbers by workflow."""
-        return _numbers(found.by_workflow)
-
-    @extend_schema_field(NumberOfSerializer(many=True))
-    def get_left_alone(self, found: Eligibility) -> Any:
-        """Return the numbers by state."""
-        return _numbers(found.left_alone)
-
-    @extend_schema_field(BulkStartsSerializer(allow_null=True))
-    def get_starts(self, _found: Eligibility) -> Any:
-        """Return what is started again."""
-        starts = self.context["starts"]
-        return None if starts is None else BulkStartsSerializer(starts).data
-
-
-def _numbers(found: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
-    return [{"name": name, "number": number} for name, number in found]
-
-
-class RefusalsSerializer(serializers.Serializer[Any]):
-    """The runs that were refused for one reason."""
-
-    outcome = serializers.CharField()
-    reason = serializers.CharField()
-    number = serializers.IntegerField()
-    runs = serializers.ListField(child=serializers.CharField(), help_text="The first ones.")
-
-
-@extend_schema_serializer(component_name="Bulk")
-class BulkSerializer(serializers.Serializer[BulkSummary]):
-    """A bulk, and what has come of it so far. Context: `refusals`."""
-
-    id = serializers.CharField()
-    verb = serializers.CharField()
-    headline = serializers.CharField(help_text="What it does now, as one sentence.")
-    run = serializers.SerializerMethodField(help_text="The run that does it in the background, or null.")
-    is_over = serializers.BooleanField()
-    is_stopped = serializers.SerializerMethodField(help_text="Whether its canary has stopped it: go on, or stop here.")
-    total = serializers.IntegerField(allow_null=True, help_text="The runs to be processed, if they were counted.")
-    done = serializers.IntegerField(source="done.number")
-    refused = serializers.IntegerField(source="refused.number")
-    failed_again = serializers.SerializerMethodField(help_text="Null for a verb after which a run does not fail.")
-    started_children = serializers.SerializerMethodField(
-        help_text="The children that its replays start again, those of the newest 10,000. Null for other verbs."
-    )
-    refusals = serializers.SerializerMethodField()
-    actor = serializers.CharField()
-    reason = serializers.CharField()
-    began_at = Moment()
-
-    @extend_schema_field({"type": ["string", "null"]})
-    def get_run(self, bulk: BulkSummary) -> str | None:
-        """Return the run's id."""
-        return None if bulk.run is None else bulk.run.id
-
-    @extend_schema_field(serializers.BooleanField())
-    def get_is_stopped(self, bulk: BulkSummary) -> bool:
-        """Return whether an operator has to decide."""
-        return bulk.stopped is not None
-
-    @extend_schema_field({"type": ["integer", "null"]})
-    def get_failed_again(self, bulk: BulkSummary) -> int | None:
-        """Return the number of runs that are failed again."""
-        return None if bulk.again is None else bulk.again.number
-
-    @extend_schema_field({"type": ["integer", "null"]})
-    def get_started_children(self, bulk: BulkSummary) -> int | None:
-        """Return the number of children that are started again."""
-        return None if bulk.started is None else bulk.started.number
-
-    @extend_schema_field(RefusalsSerializer(many=True))
-    def get_refusals(self, _bulk: BulkSummary) -> Any:
-        """Return the refused runs by reason."""
-        return RefusalsSerializer(self.context["refusals"], many=True).data

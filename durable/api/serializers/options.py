@@ -9,7 +9,19 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.serializers.fields import Flag, Form, Moment, PageQuery, Query, QueryFlag, TagWords, Text, Words
+from durable.api.serializers.fields import (
+    Flag,
+    Form,
+    Id,
+    Items,
+    Moment,
+    PageQuery,
+    Query,
+    QueryFlag,
+    TagWords,
+    Text,
+    Words,
+)
 from durable.core.ids import MAX_REASON
 from durable.listings.listing import Filter, Listing
 from durable.operations import verb
@@ -59,25 +71,29 @@ def query_of(listing: Listing) -> type[Query]:
     return type("ListQuery", (PageQuery if listing.is_paged else Query,), filters_of(*listing.filters))
 
 
-def filters_of(*filters: Filter) -> dict[str, Any]:
-    """Return the fields of filters by their names."""
-    return {each.name: _filter_field(each) for each in filters}
+def filters_of(*filters: Filter, in_body: bool = False) -> dict[str, Any]:
+    """Return the fields of filters by their names: in a query string, or in JSON."""
+    return {each.name: _filter_field(each, in_body=in_body) for each in filters}
 
 
-def _filter_field(each: Filter) -> serializers.Field[Any, Any, Any, Any]:
+def _filter_field(each: Filter, *, in_body: bool) -> serializers.Field[Any, Any, Any, Any]:
     said: dict[str, Any] = {"required": False, **({"help_text": each.does} if each.does else {})}
     if each.default is not None:
         said["default"] = each.default
     if each.kind is bool:
-        return QueryFlag(**{"default": False, **said})
+        return (Flag if in_body else QueryFlag)(**{"default": False, **said})
     if each.kind is datetime:
         return Moment(**said)
     if each.kind is tuple:
         return TagWords(**said)
-    if each.choices and each.several:
-        return Words(child=serializers.ChoiceField(choices=list(each.choices)), **said)
-    return (
-        serializers.ChoiceField(choices=list(each.choices), **said)
-        if each.choices
-        else Text(max_length=each.longest, **said)
-    )
+    if each.kind is int:
+        return serializers.IntegerField(min_value=each.least, max_value=each.most, **said)
+    if each.is_id:
+        return Id(**said)
+    if not each.choices:
+        return Text(max_length=each.longest, **said)
+    one: dict[str, Any] = {"choices": list(each.choices)}
+    if not each.several:
+        return serializers.ChoiceField(**one, **said)
+    several = {"child": serializers.ChoiceField(**one), **said}
+    return Items(max_length=20, **several) if in_body else Words(**several)

@@ -7,6 +7,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from durable.api.serializers.fields import Moment
@@ -30,7 +31,12 @@ def serializer_of(shape: type[Shape]) -> type[serializers.Serializer[Any]]:
 
 @cache
 def _serializer(shape: Any) -> type[serializers.Serializer[Any]]:
-    fields = {name: _field(kind, said) for name, (kind, said) in fields_of(shape).items()}
+    below: Any = type("Below", (serializers.JSONField,), {})
+    extend_schema_field({"type": "array", "items": {"$ref": f"#/components/schemas/Durable{shape.__name__}"}})(below)
+    fields = {
+        name: below() if kind == list[shape] else _field(kind, said)  # a shape may have itself inside
+        for name, (kind, said) in fields_of(shape).items()
+    }
 
     def to_representation(self: serializers.Serializer[Any], instance: Any) -> dict[str, Any]:
         return data_of(shape, instance, self.context["seen"])
@@ -41,9 +47,7 @@ def _serializer(shape: Any) -> type[serializers.Serializer[Any]]:
 
 def _field(kind: Any, said: Field) -> serializers.Field[Any, Any, Any, Any]:
     options: dict[str, Any] = {"help_text": said.help} if said.help else {}
-    if callable(said.source):
-        options["read_only"] = True
-    elif said.default is not UNSET:
+    if said.default is not UNSET:
         options["default"] = said.default
     if NoneType in get_args(kind):
         [kind] = [each for each in get_args(kind) if each is not NoneType]

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from django.db.models import Case, Count, F, Q, Subquery, TextField, Value, When
 
-from durable.api.sizes import fitting, sized
 from durable.api.stream.reader_state import UNKNOWN, Marks, ReaderState
 from durable.conf import conf
 from durable.core.records import ENDED, EntryStatus, RunState
 from durable.inspection.pagination import InvalidCursorError
+from durable.inspection.sizes import fitting, sized
 from durable.models import Entry, Run
 from durable.models.history import EntryQuerySet
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rest_framework.request import Request
 
-from durable.api.access import is_limited, is_still_permitted, may, visible_runs
+from durable.api.access import is_still_permitted, may
 from durable.api.idempotent import as_json
-from durable.api.render import entry_shown
-from durable.api.serializers.history import EntrySerializer
-from durable.api.serializers.runs import RunSerializer
+from durable.api.list_views import seen_of
 from durable.api.stream.changes import News
 from durable.core.records import EntryKind
-from durable.inspection.run_facts import tags_of
-from durable.inspection.run_rules import existing_among
-from durable.models import Run
+from durable.listings.history import Entry, seen_history
+from durable.listings.runs import Run, seen_runs
+from durable.listings.shapes import data_of
 
 HEARTBEAT = b": nothing new\n\n"
 
@@ -62,24 +60,14 @@ class EventBuilder:
             yield StreamEvent(event="reset", data={})
         if news.removed:
             yield StreamEvent(event="removed", data={"locations": list(news.removed)})
-        shown = [entry_shown(run, entry, may_see_payloads=self._may_see_payloads) for entry in news.entries]
-        found: Any = EntrySerializer(shown, many=True).data  # a list
-        for data in found:
-            yield StreamEvent(event="entry", data=data)
+        seen = replace(seen_of(self.request), payloads=self._may_see_payloads)
+        history = seen_history(seen, run)
+        for entry in news.entries:
+            yield StreamEvent(event="entry", data=data_of(Entry, entry, history))
         if news.has_changed or any(each.kind == EntryKind.TAG for each in news.entries):  # a run shows its tags
-            yield StreamEvent(event="run", data=RunSerializer(run, context=self._context(run)).data)
+            yield StreamEvent(event="run", data=data_of(Run, run, seen_runs(seen, [run], is_brief=True)))
         if news.has_ended:
             yield StreamEvent(event="end", data={"id": run.id, "state": run.state})
-
-    def _context(self, run: Run) -> dict[str, Any]:
-        within = visible_runs(self.request) if is_limited() else None
-        return {
-            "request": self.request,
-            "within": within,
-            "existing": existing_among(within, (run.parent_id, run.replay_of_id)),
-            "may_see_payloads": self._may_see_payloads,
-            "tags": tags_of([run]),
-        }
 
 
 def encode_event(event: StreamEvent) -> bytes:

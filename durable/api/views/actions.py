@@ -26,13 +26,13 @@ from durable.api.serializers.actions import (
 )
 from durable.api.serializers.fields import Form
 from durable.api.serializers.replay import PlanQuery, PlanSerializer
-from durable.api.serializers.runs import RunReferenceSerializer
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
 from durable.api.views.runs import reference
 from durable.core.errors import EntryNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection import read_stack
+from durable.listings.runs import RunReference
 from durable.listings.shapes import data_of
 from durable.listings.work import Stack
 from durable.operations import Started
@@ -90,7 +90,7 @@ class StackView(ActionView):
             raise EntryNotFoundError(run_id, location)
         return Response(data_of(Stack, found, seen_of(request)))
 
-    @described(operation_id="request_stack", request=StepForm, responses=RunReferenceSerializer)
+    @described(operation_id="request_stack", request=StepForm, responses=serializer_of(RunReference))
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Ask the worker where the steps that run are at this moment. It answers within a few seconds.
 
@@ -108,7 +108,7 @@ class RestartView(ActionView):
     @described(
         operation_id="restart_run",
         request=EditForm,
-        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+        responses={200: serializer_of(RunReference), 201: serializer_of(RunReference)},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Start a new run of the same workflow with the same input: 201.
@@ -135,7 +135,7 @@ class ReplayView(ActionView):
     @described(
         operation_id="replay_run",
         request=ReplayForm,
-        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+        responses={200: serializer_of(RunReference), 201: serializer_of(RunReference)},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Run again from a location in the history on, as a new run: 201; with `in_place`, as the same one: 200.
@@ -164,7 +164,7 @@ class GiveOutputView(ActionView):
     @described(
         operation_id="give_output",
         request=GiveOutputForm,
-        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+        responses={200: serializer_of(RunReference), 201: serializer_of(RunReference)},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Replay from a step that does not run again: it has completed with this output. As a new run: 201.

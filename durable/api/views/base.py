@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
-from durable.api.access import Permitted, is_limited, is_signed_in, may, visible_runs
+from durable.api.access import Permitted, is_signed_in, may
 from durable.api.bodies import BodyRequest
 from durable.api.origin import check_origin
 from durable.api.parsing import JSONParser, JSONRenderer, Negotiation
@@ -24,9 +24,6 @@ from durable.api.serializers.fields import Form
 from durable.api.throttling import READ, Throttle
 from durable.conf import conf
 from durable.inspection.database import is_statement_timeout, reading
-from durable.inspection.run_facts import tags_of
-from durable.inspection.run_rules import existing_among
-from durable.models import Run
 
 
 class View(APIView):
@@ -126,18 +123,6 @@ class View(APIView):
         form.is_valid(raise_exception=True)
         values: dict[str, Any] = form.validated_data
         return values
-
-    def context_for(self, request: Request, runs: list[Run]) -> dict[str, Any]:
-        """Return what the shapes of runs need beside the rows."""
-        others = [each for run in runs for each in (run.parent_id, run.replay_of_id)]
-        within = visible_runs(request) if is_limited() else None
-        return {
-            "request": request,
-            "within": within,
-            "existing": existing_among(within, others),
-            "may_see_payloads": may(request, "view_payload"),
-            "tags": tags_of(runs),
-        }
 
     def require(self, request: Request, permission: str, what: str) -> None:
         """Raise a problem unless the user has this permission of the app durable."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from django.http import HttpResponse
@@ -12,20 +12,19 @@ from rest_framework.response import Response
 
 from durable.api.access import actor_of, admit, existing, is_limited, visible_run
 from durable.api.idempotent import Done, answered
+from durable.api.list_views import seen_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.bulks import (
-    BulkFilterForm,
-    BulkForm,
-    BulkPlanForm,
-    BulkPlanSerializer,
-    BulkSerializer,
-)
+from durable.api.serializers.bulks import BulkForm, BulkPlanForm
+from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
 from durable.core.errors import RunNotFoundError
 from durable.inspection import Chosen, Count, Filtered, reading
-from durable.inspection.bulks import BulkSummary, Refusals, find_bulk, refusals, refusals_of
+from durable.inspection.bulks import find_bulk, refusals, refusals_of
 from durable.inspection.family import FailedChildren
+from durable.listings.operators import Bulk, BulkPlan, bulk_data
+from durable.listings.runs import criteria_of
+from durable.listings.shapes import data_of
 from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.bulk_starts import starts_of_bulk
@@ -36,7 +35,9 @@ class BulksView(View):
 
     about = "actions"
 
-    @described(operation_id="start_bulk", request=BulkForm, responses={200: BulkSerializer, 202: BulkSerializer})
+    @described(
+        operation_id="start_bulk", request=BulkForm, responses={200: serializer_of(Bulk), 202: serializer_of(Bulk)}
+    )
     def post(self, request: Request) -> HttpResponse:
         """Apply a verb to many runs: at once (200), or by a run in the background (202).
 
@@ -66,11 +67,11 @@ class BulksView(View):
             found = find_bulk(report.bulk_id)
             assert found is not None  # it was written above
             if report.run_id is not None:
-                return Done(data=_data(found, []), status=202)
+                return Done(data=bulk_data(found, [], seen_of(request)), status=202)
             # From the report: inside the transaction of an idempotency key the log gets refusals at its end.
             refused = refusals_of((each.outcome, each.run_id, each.detail) for each in report.refused)
             done, left = Count(number=report.done), Count(number=len(report.refused))
-            return Done(data=_data(replace(found, done=done, refused=left), refused))
+            return Done(data=bulk_data(replace(found, done=done, refused=left), refused, seen_of(request)))
 
         with acting_as(actor_of(request), reason=given["reason"]):
             return answered(request, ordered)
@@ -85,7 +86,7 @@ class BulkPlanView(View):
         """Return the permission to see runs: the POST reads."""
         return self.reads_with
 
-    @described(operation_id="plan_bulk", request=BulkPlanForm, responses=BulkPlanSerializer)
+    @described(operation_id="plan_bulk", request=BulkPlanForm, responses=serializer_of(BulkPlan))
     def post(self, request: Request) -> HttpResponse:
         """Return how many runs a verb would act on, and how many children their replays start again. Nothing is done.
 
@@ -103,7 +104,8 @@ class BulkPlanView(View):
                 chosen = Chosen(tuple(selection)) if isinstance(selection, list) else selection
                 eligible = bulk.eligible(verb, chosen)
                 starts = starts_of_bulk(verb, chosen, eligible)
-            return Done(data=dict(BulkPlanSerializer(eligible, context={"starts": starts}).data))
+            plan = SimpleNamespace(eligible=eligible, starts=starts)
+            return Done(data=data_of(BulkPlan, plan, seen_of(request)))
 
         return answered(request, planned)
 
@@ -113,7 +115,7 @@ class BulkView(View):
 
     about = "actions"
 
-    @described(operation_id="get_bulk", responses=BulkSerializer)
+    @described(operation_id="get_bulk", responses=serializer_of(Bulk))
     def get(self, request: Request, bulk_id: str) -> Response:
         """Return how far the bulk is, which runs it was refused for, and how many have failed again.
 
@@ -122,11 +124,7 @@ class BulkView(View):
         found = find_bulk(bulk_id)
         if found is None or (is_limited() and found.actor_id != request.user.pk):
             raise ProblemError("not-found", 404, f'There is no bulk "{bulk_id}".')
-        return Response(_data(found, refusals(found.id)))
-
-
-def _data(found: BulkSummary, refused: Sequence[Refusals]) -> dict[str, Any]:
-    return dict(BulkSerializer(found, context={"refusals": refused}).data)
+        return Response(bulk_data(found, refusals(found.id), seen_of(request)))
 
 
 def _check_id(request: Request, bulk_id: str | None) -> None:
@@ -144,7 +142,7 @@ def _selection(request: Request, given: dict[str, Any]) -> Any:
             raise ProblemError("permission-denied", 403, detail)
         if "children_of" in given:
             return FailedChildren(visible_run(request, given["children_of"]).id, given.get("group"))
-        return Filtered(BulkFilterForm.criteria(given["filter"]))
+        return Filtered(criteria_of(given["filter"]))
     seen = existing(request, given["ids"])
     for run_id in given["ids"]:
         if run_id not in seen:

@@ -1,4 +1,4 @@
-"""A run's history: a page of it, a tree of it, one entry with its attempts."""
+"""A run's history: a tree of it, a waterfall, one entry with its attempts."""
 
 from __future__ import annotations
 
@@ -6,72 +6,23 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import runtime
-from durable.api.access import may, visible_run
-from durable.api.render import attempt_shown, entry_shown
+from durable.api.access import visible_run
+from durable.api.list_views import seen_of
 from durable.api.schema import described
-from durable.api.serializers.history import (
-    EntryDetailSerializer,
-    EntryPageSerializer,
-    EntryQuery,
-    EntrySerializer,
-    TreeQuery,
-    TreeSerializer,
-)
+from durable.api.serializers.history import TreeQuery
+from durable.api.serializers.shapes import serializer_of
 from durable.api.serializers.timeline import TimelineQuery, TimelineSerializer
-from durable.api.sizes import fitting, sized
 from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.inspection import activities_of_runs, build_timeline, history_tree
 from durable.inspection.activities import saved_by
-from durable.inspection.pagination import cursor_of, key_of
+from durable.inspection.sizes import fitting, sized
+from durable.listings.history import EntryDetail, Tree, seen_history
+from durable.listings.shapes import data_of
 from durable.models import Attempt, Entry
 
 _MOST_ATTEMPTS = 1_000
-_LARGE = ("data", "metadata__error", "metadata__rollback_error")  # columns without another limit of their length
-_PAYLOADS = ("output", "arguments")
-
-
-class EntriesView(View):
-    """The records of a run's operations."""
-
-    about = "history"
-
-    @described(operation_id="list_entries", parameters=[EntryQuery], responses=EntryPageSerializer)
-    def get(self, request: Request, run_id: str) -> Response:
-        """Return the entries in the order in which they began; with `payloads=true` their arguments and results.
-
-        A page ends before `limit` where it would take more than 8 MiB. Payloads need `durable.view_payload`.
-        """
-        query = EntryQuery.read(request.query_params)
-        after = key_of(query.get("cursor"), int)
-        if query["payloads"]:
-            self.require(request, "view_payload", "Seeing payloads")
-        run = visible_run(request, run_id)
-        # The page is selected by its keys, so that metadata and payloads of other entries are not read.
-        keys = Entry.objects.using(conf.DATABASE).filter(run=run).order_by("ordinal").values_list("ordinal", "pk")
-        if after is not None:
-            keys = keys.filter(ordinal__gt=after[0])
-        page = list(keys[: query["limit"] + 1])
-        found = Entry.objects.using(conf.DATABASE).filter(pk__in=[key for _, key in page[: query["limit"]]])
-        columns = _LARGE + _PAYLOADS if query["payloads"] else _LARGE
-        chosen, _ = fitting(sized(found.order_by("ordinal"), *columns))
-        ordinals = {key: ordinal for ordinal, key in page}
-        more = len(page) > len(chosen)
-        shown = Entry.objects.using(conf.DATABASE).filter(pk__in=chosen)
-        shown = shown.select_related("metadata").order_by("ordinal")
-        if not query["payloads"]:
-            shown = shown.defer("output", "arguments")
-        results = [
-            entry_shown(run, each, may_see_payloads=may(request, "view_payload"), with_payloads=query["payloads"])
-            for each in shown
-        ]
-        return Response(
-            {
-                "results": EntrySerializer(results, many=True).data,
-                "next_cursor": cursor_of(ordinals[chosen[-1]]) if more and chosen else None,
-            }
-        )
 
 
 class TreeView(View):
@@ -79,7 +30,7 @@ class TreeView(View):
 
     about = "history"
 
-    @described(operation_id="get_tree", parameters=[TreeQuery], responses=TreeSerializer)
+    @described(operation_id="get_tree", parameters=[TreeQuery], responses=serializer_of(Tree))
     def get(self, request: Request, run_id: str) -> Response:
         """Return up to 200 locations of the history with the scopes around them."""
         query = TreeQuery.read(request.query_params)
@@ -91,7 +42,7 @@ class TreeView(View):
             only_failed=query["only_failed"],
             running=running,
         )
-        return Response(TreeSerializer(tree).data)
+        return Response(data_of(Tree, tree, seen_of(request)))
 
 
 class TimelineView(View):
@@ -113,7 +64,7 @@ class EntryView(View):
 
     about = "history"
 
-    @described(operation_id="get_entry", responses=EntryDetailSerializer)
+    @described(operation_id="get_entry", responses=serializer_of(EntryDetail))
     def get(self, request: Request, run_id: str, location: str) -> Response:
         """Return the entry at a location such as `ship/label/buy`, with its failed attempts.
 
@@ -124,13 +75,15 @@ class EntryView(View):
         entry = entries.first()
         if entry is None:
             raise EntryNotFoundError(run_id, location)
-        may_see = may(request, "view_payload")
+        seen = seen_of(request)
         attempts = Attempt.objects.using(conf.DATABASE).order_by("id")
         failed = attempts.filter(run=run, location=location)[:_MOST_ATTEMPTS]
         chosen, _ = fitting(sized(failed, "error"))
-        shown = entry_shown(run, entry, may_see_payloads=may_see, with_payloads=True)
-        shown["saved"] = saved_by(run, [location]).get(location) if may_see else None
-        shown["failed_attempts"] = [
-            attempt_shown(run, each, may_see_payloads=may_see) for each in attempts.filter(pk__in=chosen)
-        ]
-        return Response(EntryDetailSerializer(shown).data)
+        beside = seen_history(
+            seen,
+            run,
+            with_payloads=True,
+            saved=saved_by(run, [location]).get(location) if seen.payloads else None,
+            failed_attempts=list(attempts.filter(pk__in=chosen)),
+        )
+        return Response(data_of(EntryDetail, entry, beside))

@@ -10,28 +10,22 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import operations
-from durable.api.access import actor_of, admit, may, visible_run
+from durable.api.access import actor_of, admit, visible_run
 from durable.api.idempotent import Done, answered, as_json
+from durable.api.list_views import listed, seen_of
 from durable.api.long_poll import wait_for
 from durable.api.problems import ProblemError
-from durable.api.render import message_shown
 from durable.api.schema import described
 from durable.api.serializers.actions import AskForm, DeleteMessageForm, MoveMessageForm, SendForm
-from durable.api.serializers.fields import PageQuery
-from durable.api.serializers.history import (
-    AnswerSerializer,
-    MessagePageSerializer,
-    MessageReferenceSerializer,
-    MessageSerializer,
-)
 from durable.api.serializers.runs import ResultQuery
-from durable.api.sizes import fitting, sized
+from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View, link
 from durable.conf import conf
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection import payload
-from durable.inspection.pagination import cursor_of, key_of
+from durable.listings.history import MESSAGES, Answer, Message, MessageReference, seen_history
+from durable.listings.shapes import data_of
 from durable.models import QueueMessage, Run
 from durable.operations.audit import acting_as
 from durable.operations.messages import ANSWERED
@@ -42,36 +36,12 @@ class MessagesView(View):
 
     about = "messages"
 
-    @described(operation_id="list_messages", parameters=[PageQuery], responses=MessagePageSerializer)
-    def get(self, request: Request, run_id: str) -> Response:
-        """Return the messages in their order, in any state.
-
-        A page ends before `limit` where it would take more than 8 MiB.
-        """
-        query = PageQuery.read(request.query_params)
-        after = key_of(query.get("cursor"), int)
-        run = visible_run(request, run_id)
-        found = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("order")
-        if after is not None:
-            found = found.filter(order__gt=after[0])
-        may_see = may(request, "view_payload")
-        page = list(sized(found[: query["limit"] + 1], *(("body", "response") if may_see else ())))
-        chosen, _ = fitting(page[: query["limit"]])
-        more = len(page) > len(chosen)
-        rows = QueueMessage.objects.using(conf.DATABASE).filter(pk__in=chosen).order_by("order")
-        shown = list(rows if may_see else rows.defer("body", "response"))
-        results = [message_shown(run, each, may_see_payloads=may_see) for each in shown]
-        return Response(
-            {
-                "results": MessageSerializer(results, many=True).data,
-                "next_cursor": cursor_of(shown[-1].order) if more and shown else None,
-            }
-        )
+    get = listed(MESSAGES)
 
     @described(
         operation_id="send_message",
         request=SendForm,
-        responses={200: MessageReferenceSerializer, 201: MessageReferenceSerializer},
+        responses={200: serializer_of(MessageReference), 201: serializer_of(MessageReference)},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Put a message into the run's inbox: 201.
@@ -90,15 +60,14 @@ class MessageView(View):
 
     about = "messages"
 
-    @described(operation_id="get_message", responses=MessageSerializer)
+    @described(operation_id="get_message", responses=serializer_of(Message))
     def get(self, request: Request, run_id: str, message_id: str) -> Response:
         """Return the message, with its response once the run has given one."""
         run = visible_run(request, run_id)
         message = _message(run, message_id)
         if message is None:
             raise ProblemError("not-found", 404, f'Run "{run_id}" was sent no message with this id.')
-        shown = message_shown(run, message, may_see_payloads=may(request, "view_payload"))
-        return Response(MessageSerializer(shown).data)
+        return Response(data_of(Message, message, seen_history(seen_of(request), run)))
 
 
 class DeleteMessageView(View):
@@ -106,7 +75,7 @@ class DeleteMessageView(View):
 
     about = "messages"
 
-    @described(operation_id="delete_message", request=DeleteMessageForm, responses=MessageReferenceSerializer)
+    @described(operation_id="delete_message", request=DeleteMessageForm, responses=serializer_of(MessageReference))
     def post(self, request: Request, run_id: str, message_id: str) -> Response:
         """Delete a message that the run has not received. Needs `durable.operate_run`.
 
@@ -116,7 +85,7 @@ class DeleteMessageView(View):
         given = self.form(DeleteMessageForm, request)
         with acting_as(actor_of(request), reason=given["reason"]):
             operations.delete_message(run_id, message_id)
-        return Response(MessageReferenceSerializer({"id": message_id, "run": run_id}).data)
+        return Response({"id": message_id, "run": run_id})
 
 
 class MoveMessageView(View):
@@ -124,7 +93,7 @@ class MoveMessageView(View):
 
     about = "messages"
 
-    @described(operation_id="move_message", request=MoveMessageForm, responses=MessageReferenceSerializer)
+    @described(operation_id="move_message", request=MoveMessageForm, responses=serializer_of(MessageReference))
     def post(self, request: Request, run_id: str, message_id: str) -> Response:
         """Put a message that the run has not received into the inbox of another run. Needs `durable.operate_run`.
 
@@ -139,7 +108,7 @@ class MoveMessageView(View):
                 operations.move_message(run_id, message_id, given["to"])
         except ValueError as error:
             raise ProblemError("arguments-refused", 422, f"{error}.") from None
-        return Response(MessageReferenceSerializer({"id": message_id, "run": given["to"]}).data)
+        return Response({"id": message_id, "run": given["to"]})
 
 
 class AskView(View):
@@ -151,7 +120,7 @@ class AskView(View):
         operation_id="ask",
         request=AskForm,
         parameters=[ResultQuery],
-        responses={200: AnswerSerializer, 202: AnswerSerializer},
+        responses={200: serializer_of(Answer), 202: serializer_of(Answer)},
     )
     def post(self, request: Request, run_id: str) -> HttpResponse:
         """Send a message and wait for its response, `wait` seconds at most: 200.

@@ -6,34 +6,25 @@ from types import SimpleNamespace
 from typing import Any
 
 from django.http import HttpResponse
-from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import actor_of, admit, is_limited, seen_by, visible_run, visible_runs
 from durable.api.create import made
 from durable.api.idempotent import Done, answered
-from durable.api.list_views import seen_of
+from durable.api.list_views import listed, seen_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.actions import StartForm
-from durable.api.serializers.runs import (
-    RunDetailSerializer,
-    RunListQuery,
-    RunPageSerializer,
-    RunQuery,
-    RunReferenceSerializer,
-    RunSerializer,
-)
+from durable.api.serializers.runs import RunQuery
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View, link
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection import RunCriteria, RunOrder, activities_of_runs, count_by_state, list_runs, paused_of
-from durable.inspection.forks import failed_places
-from durable.inspection.runs import WINDOW, hides_alerts, settle_roots
+from durable.inspection import count_by_state
+from durable.listings.runs import RUNS, RunDetail, RunReference, seen_runs
 from durable.listings.shapes import data_of
 from durable.listings.work import Counts
 from durable.models import Run
@@ -52,40 +43,12 @@ class RunsView(View):
 
     about = "runs"
 
-    @described(operation_id="list_runs", parameters=[RunListQuery], responses=RunPageSerializer)
-    def get(self, request: Request) -> Response:
-        """Return the runs that match, the newest first unless `sort` says otherwise; by id with `id_prefix`."""
-        query = RunListQuery.read(request.query_params)
-        cursor, limit, order = query.pop("cursor", None), query.pop("limit"), RunOrder(query.pop("sort"))
-        wanted = RunCriteria(
-            states=frozenset(query.pop("state", ())),
-            error_text=query.pop("error", ""),
-            is_undone=query.pop("undone"),
-            is_stuck=query.pop("stuck"),
-            is_diverged=query.pop("diverged"),
-            needs_attention=query.pop("attention"),
-            only_roots=not query.pop("children"),
-            hides_alerts=hides_alerts(unless=query.pop("alerts")),
-            tags=query.pop("tag", ()),
-            **query,
-        )
-        within = visible_runs(request) if is_limited() else None
-        page = list_runs(settle_roots(wanted), order=order, cursor=cursor, limit=limit, within=within)
-        runs: Any = page.runs  # many=True takes several
-        now = timezone.now()
-        beside = {
-            "running": activities_of_runs(page.runs, now),
-            "paused": paused_of(page.runs, now),
-            "places": failed_places(page.runs),
-        }
-        shown = RunSerializer(runs, many=True, context={**self.context_for(request, runs), **beside}).data
-        looked_through = WINDOW if page.is_window else None
-        return Response({"results": shown, "next_cursor": page.next_cursor, "looked_through": looked_through})
+    get = listed(RUNS)
 
     @described(
         operation_id="start_run",
         request=StartForm,
-        responses={200: RunReferenceSerializer, 201: RunReferenceSerializer},
+        responses={200: serializer_of(RunReference), 201: serializer_of(RunReference)},
     )
     def post(self, request: Request) -> HttpResponse:
         """Start a run: 201. With an id that exists, return its run: 200, or 409 if its workflow or input differ.
@@ -117,15 +80,14 @@ class RunView(View):
 
     about = "runs"
 
-    @described(operation_id="get_run", parameters=[RunQuery], responses=RunDetailSerializer)
+    @described(operation_id="get_run", parameters=[RunQuery], responses=serializer_of(RunDetail))
     def get(self, request: Request, run_id: str) -> Response:
         """Return the run. Its input and output, which need `durable.view_payload`, are included on request."""
         expand = RunQuery.read(request.query_params).get("expand", [])
         if expand:
             self.require(request, "view_payload", "Seeing inputs and outputs")
         run = visible_run(request, run_id)
-        context = {**self.context_for(request, [run]), "expand": expand}
-        return Response(RunDetailSerializer(run, context=context).data)
+        return Response(data_of(RunDetail, run, seen_runs(seen_of(request), [run], expand=expand)))
 
 
 def reference(request: Request, run_id: str, *, status: int = 200) -> Done:

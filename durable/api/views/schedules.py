@@ -23,7 +23,7 @@ from durable.api.views.base import View
 from durable.api.views.runs import startable
 from durable.core.errors import ScheduleNotFoundError
 from durable.inspection.schedules import ScheduleSummary, find_schedule
-from durable.listings.schedules import SCHEDULES, Schedule, ScheduleDetail, detailed
+from durable.listings.schedules import SCHEDULES, Schedule, ScheduleDetail
 from durable.listings.shapes import data_of
 from durable.operations.audit import acting_as
 from durable.operations.schedules import verbs
@@ -80,7 +80,7 @@ class ScheduleView(ScheduleBase):
         found = find_schedule(name, runtime.current().now())
         if found is None:
             raise missing(name)
-        return Response(data_of(ScheduleDetail, detailed(found), seen_of(request)))
+        return Response(data_of(ScheduleDetail, found, seen_of(request)))
 
 
 def found_schedule(name: str) -> ScheduleSummary:

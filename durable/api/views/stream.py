@@ -17,12 +17,12 @@ from durable.api.problems import CONTENT_TYPE, ProblemError
 from durable.api.schema import described
 from durable.api.serializers.problem import ProblemSerializer
 from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, StreamQuery
-from durable.api.sizes import MAX_BYTES
 from durable.api.stream import broadcaster
 from durable.api.stream.changes import Follower, News, Token
 from durable.api.stream.events import EventBuilder, StreamEvent, encode_event
 from durable.api.throttling import STREAM
 from durable.api.views.base import View
+from durable.inspection.sizes import MAX_BYTES
 from durable.models import Run
 
 _MOST_EVENTS = 1_000  # in one answer, and one chunk more

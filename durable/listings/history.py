@@ -1,0 +1,413 @@
+"""The history of a run: its entries with their attempts, a tree of them, its messages and its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from durable.conf import conf
+from durable.core.places import Place, of_arguments, of_branch, of_message
+from durable.core.records import EntryKind, EntryStatus, MessageState
+from durable.inspection import payload
+from durable.inspection.entry_detail import entry_facts, whole_data
+from durable.inspection.pagination import cursor_of, key_of
+from durable.inspection.run_logs import LEVELS, read_logs
+from durable.inspection.sizes import fitting, sized
+from durable.listings.listing import Filter, Listing, Page
+from durable.listings.runs import Error, error_of
+from durable.listings.shapes import Seen, Shape, field
+from durable.models import Attempt as AttemptRow
+from durable.models import Entry as EntryRow
+from durable.models import QueueMessage
+from durable.models import Run as RunRow
+
+#: Columns without another limit of their length.
+_LARGE: Final = ("data", "metadata__error", "metadata__rollback_error")
+_PAYLOADS: Final = ("output", "arguments")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenHistory(Seen):
+    """With the run whose history it is. `with_payloads` has those of entries too, for who may see payloads."""
+
+    run: RunRow
+    with_payloads: bool = False
+    saved: Any = None
+    failed_attempts: Sequence[AttemptRow] = ()
+
+
+def seen_history(seen: Seen, run: RunRow, **more: Any) -> SeenHistory:
+    """Return what is seen of the run's history."""
+    return SeenHistory(now=seen.now, within=seen.within, payloads=seen.payloads, run=run, **more)
+
+
+class Entry(Shape):
+    """The record of one operation."""
+
+    location: str
+    kind: str = field(choices=[kind.value for kind in EntryKind])
+    status: str = field("metadata.status", choices=[status.value for status in EntryStatus])
+    ordinal: int = field(help="The order in which the entries of a run began.")
+    attempts: int = field("metadata.attempts")
+    created_at: datetime = field("metadata.created_at")
+    last_attempt_at: datetime | None = field("metadata.last_attempt_at")
+    next_attempt_at: datetime | None = field("metadata.next_attempt_at")
+    completed_at: datetime | None = field("metadata.completed_at")
+    rollback_completed_at: datetime | None = field("metadata.rollback_completed_at")
+    error: Error | None = field(
+        lambda entry, seen: error_of(seen.run, entry.metadata.error, payloads=seen.payloads),
+        help="Of the last failed attempt.",
+    )
+    rollback_error: Error | None = field(
+        lambda entry, seen: error_of(seen.run, entry.metadata.rollback_error, payloads=seen.payloads)
+    )
+    data: dict[str, Any] = field(
+        lambda entry, seen: entry_facts(seen.run, entry),
+        help="What the kind of entry has beside: a sleep its deadline, a loop its iteration.",
+    )
+    payloads: dict[str, Any] | None = field(
+        lambda entry, seen: _values(seen.run, entry) if seen.with_payloads and seen.payloads else None,
+        help="Arguments, outputs and messages, where they were asked for and may be seen.",
+    )
+
+
+class Attempt(Shape):
+    """A failed attempt of a step."""
+
+    number: int
+    worker: str
+    started_at: datetime
+    finished_at: datetime
+    error: Error = field(lambda attempt, seen: error_of(seen.run, attempt.error, payloads=seen.payloads))
+
+
+class EntryDetail(Entry):
+    """An entry with its failed attempts, at most 1,000 and 8 MiB."""
+
+    failed_attempts: list[Attempt] = field(lambda _entry, seen: seen.failed_attempts)
+    saved: Any = field(
+        lambda _entry, seen: seen.saved,
+        help="What the step has saved last. Null without the permission to see payloads.",
+    )
+
+
+class EntryPage(Shape):
+    """A page of a history, in the order in which its entries began."""
+
+    results: list[Entry]
+    next_cursor: str | None
+
+
+def _entries(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None, payloads: bool = False) -> Page:
+    after = key_of(cursor, int)
+    # The page is selected by its keys, so that metadata and payloads of other entries are not read.
+    keys = EntryRow.objects.using(conf.DATABASE).filter(run=run).order_by("ordinal").values_list("ordinal", "pk")
+    if after is not None:
+        keys = keys.filter(ordinal__gt=after[0])
+    page = list(keys[: limit + 1])
+    found = EntryRow.objects.using(conf.DATABASE).filter(pk__in=[key for _, key in page[:limit]])
+    chosen, _ = fitting(sized(found.order_by("ordinal"), *_LARGE, *(_PAYLOADS if payloads else ())))
+    ordinals = {key: ordinal for ordinal, key in page}
+    more = len(page) > len(chosen)
+    shown = EntryRow.objects.using(conf.DATABASE).filter(pk__in=chosen)
+    shown = shown.select_related("metadata").order_by("ordinal")
+    return Page(
+        results=list(shown if payloads else shown.defer(*_PAYLOADS)),
+        next_cursor=cursor_of(ordinals[chosen[-1]]) if more and chosen else None,
+        seen=seen_history(seen, run, with_payloads=payloads),
+    )
+
+
+ENTRIES: Final = Listing(
+    name="entries",
+    item=Entry,
+    page=EntryPage,
+    read=_entries,
+    about="history",
+    is_paged=True,
+    filters=(Filter(name="payloads", kind=bool),),
+    over_rest=(
+        "Return the entries in the order in which they began; with `payloads=true` their arguments and results.\n\n"
+        "A page ends before `limit` where it would take more than 8 MiB. Payloads need `durable.view_payload`."
+    ),
+)
+
+
+class TreeNode(Shape):
+    """A location in the history: an entry, or a scope such as an iteration or a branch."""
+
+    location: str
+    title: str
+    kind: str = field(help="That of the entry, or iteration, branch or block.")
+    status: str = field(
+        help="That of the entry; a join or race that raised an error is failed. A scope's is the worst inside it."
+    )
+    running_since: datetime | None = field(
+        help="Of an attempt or a rollback handler that runs now. A first attempt has no entry yet."
+    )
+    is_caught: bool = field(help="It has failed, and the workflow went on all the same.")
+    failed_attempts: int = field(help="Of a step; those before a recovery are counted.")
+    position: int
+    is_winner: bool = field(help="Of a race's branches.")
+    note: str
+    children: list[TreeNode]
+
+
+class Tree(Shape):
+    """A page of a history as a tree, with the scopes around it."""
+
+    roots: list[TreeNode]
+    start: int
+    total: int
+    next_start: int | None
+    previous_start: int | None
+    is_cut: bool = field(help="The history is longer than what is read of one.")
+
+
+class Side(Shape):
+    """One of two compared runs at a place."""
+
+    status: str
+    attempts: int
+    took: float | None = field(help="Seconds; null if it has not completed.")
+    error: str
+    is_given: bool = field(help="Whether a person gave the output by hand.")
+    output: Any = field(help="Null without `durable.view_payload`.")
+
+
+class Difference(Shape):
+    """A place of both runs."""
+
+    location: str
+    kind: str
+    differs: list[str] = field(help="What is not the same; empty: all is.")
+    left: Side | None = field(help="Of this run; null if it has nothing there.")
+    right: Side | None = field(help="Of the other run.")
+
+
+class Comparison(Shape):
+    """A page of the places of two runs."""
+
+    rows: list[Difference]
+    total: int
+    is_cut: bool = field(help="Whether a history is longer than what is read.")
+    next_start: int | None
+    inputs: list[Any] | None = field(help="Both inputs if they differ, on the first page, with `durable.view_payload`.")
+
+
+# -- messages
+
+
+class Message(Shape):
+    """A message in a run's inbox."""
+
+    id: str
+    queue: str
+    sent_at: datetime
+    order: int
+    state: str = field(choices=[state.value for state in MessageState])
+    received_by: str = field(help="The location of the wait that received it; empty before.")
+    body: Any = field(
+        lambda message, seen: _message_value(message, seen, "message", "body"),
+        help="Null without the permission to see payloads.",
+    )
+    response: Any = field(
+        lambda message, seen: _message_value(message, seen, "response", "response"),
+        help="Of a refused message, the reason. Null without the permission to see payloads.",
+    )
+
+
+def _message_value(message: QueueMessage, seen: SeenHistory, name: str, column: str) -> Any:
+    """Return the column, read only for who may see it."""
+    if not seen.payloads:
+        return None
+    place = of_message(seen.run.id, name, message.id, message.queue)
+    return payload(seen.run.workflow, f"{name}:{message.queue}", getattr(message, column), place)
+
+
+class MessageReference(Shape):
+    """The id of a message that was sent."""
+
+    id: str
+    run: str
+
+
+class MessagePage(Shape):
+    """A page of an inbox, in the order of the messages."""
+
+    results: list[Message]
+    next_cursor: str | None
+
+
+class Answer(Shape):
+    """A run's response to a message. If there is none yet, look at the message again later."""
+
+    message: str = field(help="The message's id.")
+    is_answered: bool
+    response: Any
+
+
+def _messages(seen: Seen, *, run: RunRow, limit: int, cursor: str | None = None) -> Page:
+    after = key_of(cursor, int)
+    found = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("order")
+    if after is not None:
+        found = found.filter(order__gt=after[0])
+    page = list(sized(found[: limit + 1], *(("body", "response") if seen.payloads else ())))
+    chosen, _ = fitting(page[:limit])
+    more = len(page) > len(chosen)
+    rows = QueueMessage.objects.using(conf.DATABASE).filter(pk__in=chosen).order_by("order")
+    shown = list(rows if seen.payloads else rows.defer("body", "response"))
+    return Page(
+        results=shown,
+        next_cursor=cursor_of(shown[-1].order) if more and shown else None,
+        seen=seen_history(seen, run),
+    )
+
+
+MESSAGES: Final = Listing(
+    name="messages",
+    item=Message,
+    page=MessagePage,
+    read=_messages,
+    about="messages",
+    is_paged=True,
+    over_rest=(
+        "Return the messages in their order, in any state.\n\n"
+        "A page ends before `limit` where it would take more than 8 MiB."
+    ),
+)
+
+
+# -- the log
+
+
+class LogLine(Shape):
+    """A line of a log."""
+
+    id: int = field(help="Greater for later lines.")
+    at: datetime
+    level: str
+    logger: str
+    location: str = field(help='Of the step or the scope that logged it; "" for the run itself.')
+    text: str = field(help="The message, with a traceback below it if there is one.")
+
+
+class LogPage(Shape):
+    """A page of a log."""
+
+    results: list[LogLine]
+    next_after: int | None = field("about", help="The `after` of the next page; null at the end.")
+
+
+def _logs(seen: Seen, *, run: RunRow, level: str, place: str, after: int, limit: int) -> Page:
+    lines = read_logs(run, level=level, place=place, after=after, limit=limit + 1)
+    page = lines[:limit]
+    return Page(results=page, about=page[-1].id if len(lines) > limit else None, seen=seen)
+
+
+LOGS: Final = Listing(
+    name="logs",
+    item=LogLine,
+    page=LogPage,
+    read=_logs,
+    about="history",
+    reads_with=("view_run", "view_payload"),
+    filters=(
+        Filter(
+            name="level",
+            choices=sorted(LEVELS, key=LEVELS.__getitem__),
+            default="",
+            does="Without lines below this level.",
+            metavar="LEVEL",
+        ),
+        Filter(
+            name="place",
+            longest=1024,
+            default="",
+            does="Lines of this location, and of those within it.",
+            metavar="LOCATION",
+        ),
+        Filter(name="after", kind=int, default=0, least=0, most=2**63 - 1, does="Lines with a greater `id`."),
+        Filter(name="limit", kind=int, default=200, least=1, most=1_000, does="How many at most."),
+    ),
+    over_rest=(
+        "Return the run's log in the order in which it was written.\n\n"
+        "Lines are kept only where the project has switched on `durable.logs.RunLogHandler`, and the newest of each run\n"
+        "only. Give the greatest `id` as `after` to read what was written since. They need `durable.view_payload`."
+    ),
+)
+
+
+# -- the payloads of an entry
+
+
+def _data(entry: EntryRow) -> dict[str, Any]:
+    return whole_data(entry)
+
+
+def _values(run: RunRow, entry: EntryRow) -> dict[str, Any]:
+    def value(field: str, text: str | None) -> Any:
+        return payload(run.workflow, f"{field}:{entry.location}", text, Place(run.id, field, entry.location))
+
+    return _BY_KIND.get(EntryKind(entry.kind), _none)(run, entry, value)
+
+
+_Read = Callable[[str, str | None], Any]
+
+
+def _none(_run: RunRow, _entry: EntryRow, _value: _Read) -> dict[str, Any]:
+    return {}
+
+
+def _of_step(_run: RunRow, entry: EntryRow, value: _Read) -> dict[str, Any]:
+    return {"arguments": value("arguments", entry.arguments), "output": value("output", entry.output)}
+
+
+def _of_child(_run: RunRow, entry: EntryRow, value: _Read) -> dict[str, Any]:
+    return {"output": value("output", entry.output)}
+
+
+def _of_loop(_run: RunRow, entry: EntryRow, value: _Read) -> dict[str, Any]:
+    return {"state": value("state", _data(entry).get("state")), "output": value("output", entry.output)}
+
+
+def _of_wait(run: RunRow, entry: EntryRow, _value: _Read) -> dict[str, Any]:
+    received = _data(entry).get("received", ())
+    bodies = [
+        payload(
+            run.workflow,
+            f"message:{each.get('name', '')}",
+            each.get("body"),
+            of_message(run.id, "message", each.get("id", ""), each.get("name", "")),
+        )
+        for each in received
+    ]
+    return {"bodies": bodies}
+
+
+def _of_send(run: RunRow, entry: EntryRow, _value: _Read) -> dict[str, Any]:
+    data = _data(entry)
+    place = of_arguments(run.id, entry)
+    return {"body": payload(run.workflow, f"message:{data.get('queue', '')}", entry.arguments, place)}
+
+
+def _of_fork(run: RunRow, entry: EntryRow, _value: _Read) -> dict[str, Any]:
+    def value(name: str, text: str | None) -> Any:
+        return payload(run.workflow, f"output:{entry.location}", text, of_branch(run.id, entry.location, name))
+
+    branches = _data(entry).get("branches", {})
+    return {"outputs": {name: value(name, branch.get("output")) for name, branch in branches.items()}}
+
+
+_BY_KIND: Final = {
+    EntryKind.STEP: _of_step,
+    EntryKind.LOOP: _of_loop,
+    EntryKind.MESSAGE: _of_wait,
+    EntryKind.SEND: _of_send,
+    EntryKind.JOIN: _of_fork,
+    EntryKind.RACE: _of_fork,
+    EntryKind.CHILD: _of_child,
+    EntryKind.MAP: _of_child,
+}
