@@ -173,7 +173,7 @@ def replace_undone(scope: Scope, entry: EntryRecord, begin: Begin) -> Operation:
         scope.guard.check_may_go_on()
     data = {name: value for name, value in entry.data.items() if name not in (ANEW, REPLACED)}
     with journal.lock:
-        journal.change_group(GroupChange(id=group_id, is_continued=True))
+        journal.add(GroupChange(id=group_id, is_continued=True))
         journal.mark(entry, data=unmarked(data))
     yield SAVE
 
@@ -198,7 +198,7 @@ def _take_out(journal: Journal, entry: EntryRecord, found: list[Member]) -> Oper
     children = {str(each.position - first): [each.run_id, each.generation] for each in found}
     replaced: dict[str, Any] = {"after": found[-1].position, "children": children}
     with journal.lock:
-        journal.change_group(GroupChange(id=entry.data["group"], taken_out=[each.run_id for each in found]))
+        journal.add(GroupChange(id=entry.data["group"], taken_out=[each.run_id for each in found]))
         journal.mark(entry, data=marked_as_newer({**entry.data, REPLACED: replaced}))
     yield SAVE
 
@@ -213,7 +213,7 @@ def _start_others(journal: Journal, entry: EntryRecord, begin: Begin) -> Operati
     }
     with journal.lock:  # open again before the first child goes on: it has its turn then
         change = GroupChange(id=entry.data["group"], starts=starts, is_replacing=True, is_continued=True)
-        journal.change_group(change)
+        journal.add(change)
         journal.mark(entry, data=data)
     yield SAVE
 
@@ -232,7 +232,7 @@ def cancel_open(journal: Journal, entry: EntryRecord, check: Callable[[], None])
     group_id = entry.data["group"]
     if not entry.data.get(CLOSED):
         with journal.lock:
-            journal.change_group(GroupChange(id=group_id, is_read=True))
+            journal.add(GroupChange(id=group_id, is_read=True))
             journal.mark(entry, data={**entry.data, CLOSED: True})
         yield SAVE
     after, is_open = -1, False

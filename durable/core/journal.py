@@ -25,18 +25,21 @@ from durable.core.message_claims import MessageClaims
 from durable.core.message_types import MessageTypes
 from durable.core.records import (
     ENDED,
-    AttemptRecord,
     Batch,
+    Changes,
+    ChildrenDropped,
     ChildStart,
     EntryKind,
     EntryRecord,
     EntryStatus,
     GroupChange,
-    OutgoingMessage,
+    MessageReceived,
+    MessagesReturned,
     RunPatch,
     RunRecord,
     RunState,
     SavedDetails,
+    SavesForgotten,
     TagChange,
     Uncommitted,
 )
@@ -166,41 +169,37 @@ class Node:
             yield from node.walk()
 
 
+#: The changes of a commit that leave it one of entries: they are about these entries alone.
+_BESIDE_ENTRIES: Final = frozenset({SavedDetails, SavesForgotten, TagChange})
+
+
 @dataclass(slots=True)
 class _Pending:
-    """The changes that the next commit writes."""
+    """What the next commit writes."""
 
     entries: dict[str, EntryRecord] = field(default_factory=dict)
     deleted: dict[str, None] = field(default_factory=dict)
-    attempts: list[AttemptRecord] = field(default_factory=list)
-    received: list[tuple[str, str]] = field(default_factory=list)
-    completed: list[tuple[str, str | None]] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)  # those of `completed` that are refused
-    returned: list[str] = field(default_factory=list)
-    sends: list[OutgoingMessage] = field(default_factory=list)
-    starts: list[ChildStart] = field(default_factory=list)
-    dropped_children: list[str] = field(default_factory=list)
-    groups: list[GroupChange] = field(default_factory=list)
-    saved: list[SavedDetails] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
+    changes: Changes = field(default_factory=dict)
     released_slots: list[str] = field(default_factory=list)
-    tags: dict[str, str | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.deleted or self.released_slots or self.tags or self.has_more_than_entries())
+        return bool(self.entries or self.deleted or self.changes or self.released_slots)
 
     def split(self, location: str) -> _Pending:
         """Take out the entry at `location`, the end of its slots and of what it has saved."""
         taken = _Pending({location: self.entries.pop(location)})
-        for own, rest in ((taken.released_slots, self.released_slots), (taken.forgotten, self.forgotten)):
-            own += [each for each in rest if each == location]
-            rest[:] = [each for each in rest if each != location]
+        forgotten = self.changes.get(SavesForgotten, [])
+        for own, rest, ours in (
+            (taken.released_slots, self.released_slots, location),
+            (taken.changes.setdefault(SavesForgotten, []), forgotten, SavesForgotten(location)),
+        ):
+            own += [each for each in rest if each == ours]
+            rest[:] = [each for each in rest if each != ours]
         return taken
 
     def has_more_than_entries(self) -> bool:
-        """Whether something else is changed than entries and tags."""
-        messages = self.received or self.completed or self.returned or self.sends
-        return bool(self.attempts or messages or self.starts or self.dropped_children or self.groups)
+        """Whether something else is changed than entries and what is beside them."""
+        return not self.changes.keys() <= _BESIDE_ENTRIES
 
 
 class Journal:
@@ -418,43 +417,16 @@ class Journal:
 
     # -- other changes of a commit
 
-    def add_attempt(self, attempt: AttemptRecord) -> None:
-        """Let the next commit record a failed attempt."""
+    def add(self, change: Any) -> None:
+        """Let the next commit make a change (`Changes`)."""
         with self.lock:
-            self._pending.attempts.append(attempt)
-
-    def keep_saved(self, saved: SavedDetails) -> None:
-        """Let the next commit write what a failed attempt has saved."""
-        with self.lock:
-            self._pending.saved.append(saved)
-
-    def forget_saved(self, location: str) -> None:
-        """Let the next commit delete what attempts of a completed step have saved."""
-        with self.lock:
-            self._pending.forgotten.append(location)
-
-    def receive(self, message_ids: Iterable[str], location: str) -> None:
-        """Let the next commit take these messages out of the inbox, for the wait at `location`."""
-        with self.lock:
-            self._pending.received.extend((each, location) for each in message_ids)
+            self._pending.changes.setdefault(type(change), []).append(change)
 
     def give_back(self, wait: EntryRecord) -> None:
         """Let the next commit return the messages of `wait` to the inbox, because no code acted on them."""
         with self.lock:
             self.claims.give_back([each["id"] for each in wait.data["received"]])
-            self._pending.returned.append(wait.location)
-
-    def complete_message(self, message_id: str, response: str | None, *, is_refused: bool = False) -> None:
-        """Let the next commit complete a message, or refuse it: then `response` is the reason."""
-        with self.lock:
-            self._pending.completed.append((message_id, response))
-            if is_refused:
-                self._pending.refused.append(message_id)
-
-    def send(self, message: OutgoingMessage) -> None:
-        """Let the next commit send a message."""
-        with self.lock:
-            self._pending.sends.append(message)
+            self.add(MessagesReturned(wait.location))
 
     def start_child(self, start: ChildStart) -> ChildStart | None:
         """Let the next commit start a child and return None, unless another start of this pass forbids that.
@@ -463,35 +435,35 @@ class Journal:
         and has the same key. A store takes a second start under the same parent for a repeated commit.
         """
         with self.lock:
-            pending = (each for each in self._pending.starts if key_of(each) is not None)
+            starts: list[ChildStart] = self._pending.changes.get(ChildStart, [])
+            pending = (each for each in starts if key_of(each) is not None)
             if (rival := next((each for each in pending if key_of(each) == key_of(start)), None)) is not None:
                 return rival
             first = self._started.setdefault(start.run.id, start)
             if first.child.location != start.child.location:
                 return first
-            self._pending.starts.append(start)
+            self.add(start)
             return None
 
     def withdraw_starts(self) -> None:
         """Start none of the children that are not committed, because the run ends now and would not cancel them."""
         with self.lock:
-            for start in self._pending.starts:
+            for start in self._pending.changes.pop(ChildStart, ()):
                 entry = self.entry_at(start.child.location)
                 assert entry is not None, "a start and its entry are marked together"
                 self.mark(entry, data={name: value for name, value in entry.data.items() if name != "child"})
                 del self._started[start.run.id]
-            self._pending.starts = []
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Let the next commit set these tags of the run."""
         with self.lock:
             self.tags = {**(self.tags or {}), **tags}
-            self._pending.tags.update(tags)
+            self.add(TagChange(self.run.created_at, dict(tags)))
 
     @property
     def has_tags_to_set(self) -> bool:
         """Whether the next commit sets tags of the run."""
-        return bool(self._pending.tags)
+        return TagChange in self._pending.changes
 
     def release_slots(self, location: str) -> None:
         """Let the next commit give up the slots that this operation holds, or its places in lines."""
@@ -519,14 +491,10 @@ class Journal:
         with self.lock:
             for each in [] if node is None else node.walk():
                 if each.entry is not None:
-                    self._pending.dropped_children.extend(dropped_with(each.entry))
+                    for child in dropped_with(each.entry):
+                        self.add(ChildrenDropped(child))
                     if (group := open_group(each.entry)) is not None:
-                        self.change_group(GroupChange(id=group, is_read=True, is_dropped=True))
-
-    def change_group(self, change: GroupChange) -> None:
-        """Let the next commit change a group of children."""
-        with self.lock:
-            self._pending.groups.append(change)
+                        self.add(GroupChange(id=group, is_read=True, is_dropped=True))
 
     # -- commits
 
@@ -567,31 +535,17 @@ class Journal:
                 now=now,
                 entries=[entry.copied() for entry in pending.entries.values()],
                 deleted=list(pending.deleted),
-                attempts=pending.attempts,
-                received=pending.received,
-                completed=pending.completed,
-                refused=pending.refused,
-                returned=pending.returned,
-                sends=pending.sends,
-                starts=pending.starts,
-                dropped_children=pending.dropped_children,
+                changes=pending.changes,
                 awaited_children=awaited_children,
-                groups=pending.groups,
                 awaited_groups=awaited_groups,
                 run=run,
                 park_change_seq=park_change_seq,
                 parent_id=self.run.parent_id if run is not None and run.get("state") in ENDED else None,
                 worked=None if run is None else self._worked(),
-                saved=pending.saved,
-                forgotten=pending.forgotten,
                 slots=self._slots_changed(run, pending.released_slots, awaited_slots),
-                tags=self._tag_change(pending.tags),
                 witnesses=self._witnesses.current,
                 failure=None if run is None else failure_by(self.run, run, self.entry_at, now, self.environment.build),
             )
-
-    def _tag_change(self, tags: Mapping[str, str | None]) -> TagChange | None:
-        return TagChange(self.run.created_at, dict(tags)) if tags else None
 
     def _worked(self) -> float | None:
         """Return what the end of a pass records of a run with a work limit; None for any other run."""
@@ -630,7 +584,8 @@ class Journal:
                 is_before = each.ordinal < begun.ordinal and each.location not in known
                 if is_before and (each.kind != EntryKind.STEP or each.status != EntryStatus.RUNNING):
                     return None
-            return Uncommitted(entries, list(pending.deleted), self._tag_change(pending.tags))
+            tags = {name: value for each in pending.changes.get(TagChange, ()) for name, value in each.tags.items()}
+            return Uncommitted(entries, list(pending.deleted), TagChange(self.run.created_at, tags) if tags else None)
 
     def check_not_lost(self) -> None:
         """Raise PassAborted if a commit was not answered."""
@@ -651,8 +606,8 @@ class Journal:
         """Note that the changes of a batch are committed."""
         with self.lock:
             self._witnesses.note_committed(batch)
-        if batch.received:
-            self.claims.committed([message_id for message_id, _ in batch.received])
+        if received := batch.of(MessageReceived):
+            self.claims.committed([each.message_id for each in received])
 
     def restore_batch(self, batch: Batch, without: str) -> None:
         """Mark the changes of a batch again, whose commit certainly did not happen, except the entry at `without`."""
@@ -666,18 +621,9 @@ class Journal:
             self._pending.deleted = dict.fromkeys([*batch.deleted, *later.deleted])
             for location in self._pending.entries:
                 self._pending.deleted.pop(location, None)
-            self._pending.attempts = [*batch.attempts, *later.attempts]
-            self._pending.received = [*batch.received, *later.received]
-            self._pending.completed = [*batch.completed, *later.completed]
-            self._pending.refused = [*batch.refused, *later.refused]
-            self._pending.returned = [*batch.returned, *later.returned]
-            self._pending.sends = [*batch.sends, *later.sends]
-            self._pending.starts = [*batch.starts, *later.starts]
-            self._pending.dropped_children = [*batch.dropped_children, *later.dropped_children]
-            self._pending.groups = [*batch.groups, *later.groups]
-            self._pending.saved = [*batch.saved, *later.saved]
-            self._pending.forgotten = [*batch.forgotten, *later.forgotten]
-            self._pending.tags = {**(batch.tags.tags if batch.tags is not None else {}), **later.tags}
+            self._pending.changes = {
+                kind: [*batch.of(kind), *later.changes.get(kind, ())] for kind in {**batch.changes, **later.changes}
+            }
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
 

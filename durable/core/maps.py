@@ -59,7 +59,7 @@ def recover_failed(scope: Scope, entry: EntryRecord) -> Operation:
     if group is not None and "of" not in again:
         again = {**again, "of": group.failed, "done": 0, "after": -1}
         with journal.lock:  # open again before the first child goes on: it has its turn then
-            journal.change_group(GroupChange(id=group_id, is_continued=True))
+            journal.add(GroupChange(id=group_id, is_continued=True))
             journal.mark(entry, data={**entry.data, AGAIN: again})
         yield SAVE
     while group is not None:
@@ -219,7 +219,7 @@ def _start(scope: Scope, entry: EntryRecord, request: MapRequest, numbers: Seque
         )
     created = numbers[-1] + 1
     with scope.journal.lock:  # both in one commit, whichever branch makes it
-        scope.journal.change_group(GroupChange(id=group_id, new=spec, starts=starts, created=created))
+        scope.journal.add(GroupChange(id=group_id, new=spec, starts=starts, created=created))
         more = {"ids": {**data.get("ids", {}), **others}} if others else {}
         scope.journal.mark(entry, data={**data, **more, "created": created})
     yield SAVE
@@ -257,7 +257,7 @@ def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operat
         if change.is_continued:
             del data[ANEW]
         with scope.journal.lock:
-            scope.journal.change_group(change)
+            scope.journal.add(change)
             scope.journal.mark(entry, data=data)
         yield SAVE
         if change.is_continued:
@@ -369,7 +369,7 @@ def _finish(scope: Scope, entry: EntryRecord, members: Sequence[Member]) -> Oper
     text = scope.environment.encode(value, "the results of the map", "output", entry.location, is_collected=True)
     counts = {"completed": len(outputs), "failed": len(failed), "cancelled": len(cancelled)}
     if (group_id := group_of(entry)) is not None:
-        scope.journal.change_group(GroupChange(id=group_id, is_read=True))
+        scope.journal.add(GroupChange(id=group_id, is_read=True))
     scope.journal.finish(entry, output=text, data={**entry.data, "ended": counts})
     yield SAVE
 
@@ -421,7 +421,7 @@ def _fail(scope: Scope, name: str, entry: EntryRecord, members: Iterable[Member]
     first = [[number, each.run_id, *_listed(each)] for number, each in failed[:_LISTED]]
     counts = {"completed": completed, "failed": len(failed), "cancelled": cancelled}
     data = {**entry.data, "ended": counts, "failure": {"kind": "failed", "first": first}}
-    scope.journal.change_group(GroupChange(id=data["group"], is_read=True, is_dropped=True))
+    scope.journal.add(GroupChange(id=data["group"], is_read=True, is_dropped=True))
     scope.journal.mark(
         entry,
         status=EntryStatus.EXHAUSTED,

@@ -37,6 +37,8 @@ from durable.core.records import (
     EntryRecord,
     EntryStatus,
     Message,
+    MessageCompleted,
+    MessageReceived,
     OutgoingMessage,
     RunRecord,
     RunState,
@@ -176,9 +178,10 @@ def _received(scope: Scope, wait: Wait) -> Operation:
     if faults:
         records = [_misfit(scope, wait, records[0], faults)]
     scope.journal.finish(entry, data={**entry.data, "received": records})
-    scope.journal.receive((each.id for each in messages), entry.location)
+    for each in messages:
+        scope.journal.add(MessageReceived(each.id, entry.location))
     if REFUSED in (records[0] if records else ()):
-        scope.journal.complete_message(records[0]["id"], records[0][REFUSED], is_refused=True)
+        scope.journal.add(MessageCompleted(records[0]["id"], records[0][REFUSED], is_refused=True))
     yield SAVE
     scope.determinism.observe(entry)
     return entry
@@ -324,7 +327,7 @@ def _record_completion(scope: Scope, entry: EntryRecord, message_id: str, respon
             done[REFUSED] = response
         records = [{**each, **done} if each["id"] == message_id else each for each in records]
         scope.journal.mark(entry, data={**entry.data, "received": records})
-        scope.journal.complete_message(message_id, response, is_refused=is_refused)
+        scope.journal.add(MessageCompleted(message_id, response, is_refused))
     return True
 
 
@@ -414,7 +417,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
             data={"queue": queue, "to": target, "message_id": message_id, "refused": refusal, **not_accepted},
         )
         if refusal is None:
-            scope.journal.send(
+            scope.journal.add(
                 OutgoingMessage(id=message_id, to=target, queue=queue, body=text, sent_at=scope.environment.now())
             )
         scope.journal.finish(entry)

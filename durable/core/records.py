@@ -6,11 +6,11 @@ All times are aware datetimes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 from durable.core.errors import ErrorInfo
 from durable.core.slot_records import SlotChange
@@ -504,9 +504,65 @@ class Witness(NamedTuple):
     state: str | None = None
 
 
+class MessageReceived(NamedTuple):
+    """A change of a commit: the wait at `location` takes the message out of the inbox."""
+
+    message_id: str
+    location: str
+
+
+class MessageCompleted(NamedTuple):
+    """A change of a commit: the message is completed with this response, or refused; then it is the reason."""
+
+    message_id: str
+    response: str | None
+    is_refused: bool = False
+
+
+class MessagesReturned(NamedTuple):
+    """A change of a commit: the messages of the wait at `location` go back into the inbox.
+
+    The wait may have received them by the same commit.
+    """
+
+    location: str
+
+
+class ChildrenDropped(NamedTuple):
+    """A change of a commit: the start of a child is taken back.
+
+    The child of this id is cancelled, unless it is to go on after its parent's end. A place that ends with "/" stands
+    for all open children that were started below.
+    """
+
+    child: str
+
+
+class SavesForgotten(NamedTuple):
+    """A change of a commit: what attempts of the step at `location` have saved is deleted, because it has completed."""
+
+    location: str
+
+
+#: Changes by their classes, those of a class in their order. Besides those above: AttemptRecord, OutgoingMessage,
+#: ChildStart, GroupChange, SavedDetails and TagChange.
+Changes = dict[type, list[Any]]
+
+
+def changes_of(changes: Iterable[Any]) -> Changes:
+    """Return changes by their classes."""
+    found: Changes = {}
+    for each in changes:
+        found.setdefault(type(each), []).append(each)
+    return found
+
+
+C = TypeVar("C")
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
-    """The changes of one commit of a pass: it writes all of them, or nothing if the run has a newer fence.
+    """One commit of a pass: it writes all of this, or nothing if the run has a newer fence.
 
     It writes nothing either if one of the `witnesses` is not there: the database has lost earlier commits of the pass.
 
@@ -515,11 +571,10 @@ class Batch:
     message of a run to itself does not raise its `change_seq`: the run is due if it parks for a message that it sent
     itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed.
 
-    `awaited_children` are the children for whose ends the run parks: if one has ended by now, or is gone, the run is
-    due again at once. `dropped_children` are those whose starts the batch takes back, and places that end with "/", for
-    all open children that were started below: they are cancelled, unless they are to go on after their parent's end.
-    `parent_id` is given where the batch ends the run of a parent. `groups` are changes of the run's groups of children,
-    and `awaited_groups` those for which it parks: if one is settled by now, or is gone, the run is due again at once.
+    `awaited_children` and `awaited_groups` are those for whose ends the run parks: if a child has ended by now, a group
+    is settled, or one is gone, the run is due again at once. `parent_id` is given where the batch ends the run of a
+    parent. `slots` is given by a pass that has taken some. `worked`, of a run with a work limit, is for how many
+    seconds passes have worked on it.
     """
 
     run_id: str
@@ -527,27 +582,20 @@ class Batch:
     now: datetime
     entries: Sequence[EntryRecord] = ()
     deleted: Sequence[str] = ()
-    attempts: Sequence[AttemptRecord] = ()
-    received: Sequence[tuple[str, str]] = ()  # message id, location of the wait
-    completed: Sequence[tuple[str, str | None]] = ()  # message id, response
-    refused: Collection[str] = ()  # those of `completed` whose response is the reason of a refusal
-    returned: Sequence[str] = ()  # waits whose messages go back into the inbox, including waits of this batch
-    sends: Sequence[OutgoingMessage] = ()
+    changes: Changes = field(default_factory=dict)
     run: RunPatch | None = None
     park_change_seq: int | None = None
     failure: FailureRecord | None = None
-    starts: Sequence[ChildStart] = ()
     awaited_children: Sequence[str] = ()
-    dropped_children: Sequence[str] = ()
-    parent_id: str | None = None
-    groups: Sequence[GroupChange] = ()
     awaited_groups: Sequence[str] = ()
-    worked: float | None = None  # of a run with a work limit: seconds that passes have worked on it
-    saved: Sequence[SavedDetails] = ()  # by failed attempts
-    forgotten: Sequence[str] = ()  # locations of completed steps whose attempts may have saved something
-    slots: SlotChange | None = None  # of a pass that has taken some
-    tags: TagChange | None = None
+    parent_id: str | None = None
+    worked: float | None = None
+    slots: SlotChange | None = None
     witnesses: tuple[Witness, ...] = ()
+
+    def of(self, kind: type[C]) -> Sequence[C]:
+        """Return the changes of this class, in their order."""
+        return self.changes.get(kind, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,13 @@ from durable.core.errors import (
 from durable.core.journal import Event
 from durable.core.options import StepPolicy, handler_name
 from durable.core.rates import RATE, RateWant
-from durable.core.records import AttemptRecord, EntryKind, EntryRecord, EntryStatus
+from durable.core.records import (
+    AttemptRecord,
+    EntryKind,
+    EntryRecord,
+    EntryStatus,
+    SavesForgotten,
+)
 from durable.core.results import Failure, StepCatch, StepFailure, StepResult, failure_of, with_failure
 from durable.core.retries import FailedAttempt, asked_by, described, members_of, retry_of
 from durable.core.retry_later import RetryLater
@@ -328,9 +334,9 @@ class _Attempt:
                 self.journal.release_slots(self.entry.location)
             saved = self.journal.saved_at(self.entry.location)
             if saved is not None or (progress is not None and progress.may_be_stored):
-                self.journal.forget_saved(self.entry.location)
+                self.journal.add(SavesForgotten(self.entry.location))
             if saved is not None and saved.location != self.entry.location:
-                self.journal.forget_saved(saved.location)
+                self.journal.add(SavesForgotten(saved.location))
 
     # -- after a failure
 
@@ -377,10 +383,10 @@ class _Attempt:
         saved = progress.newest() if progress is not None else None
         with self.journal.lock:
             if saved is not None:
-                self.journal.keep_saved(saved)
+                self.journal.add(saved)
             if LIMIT in entry.data:
                 self.journal.release_slots(entry.location)
-            self.journal.add_attempt(
+            self.journal.add(
                 AttemptRecord(entry.location, entry.attempts, self.environment.worker, last_attempt_at, now, error)
             )
             self.journal.mark(

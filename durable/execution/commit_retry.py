@@ -37,7 +37,15 @@ from typing import Final
 
 from durable.conf import conf
 from durable.core.control_flow import CommitsLost, LeaseLost
-from durable.core.records import Batch, Committed, RunChange, RunRecord
+from durable.core.records import (
+    AttemptRecord,
+    Batch,
+    ChildStart,
+    Committed,
+    OutgoingMessage,
+    RunChange,
+    RunRecord,
+)
 from durable.core.transitions import fence_raised
 from durable.core.witnesses import as_written
 from durable.execution.connections import SESSION_TROUBLE, close_connections
@@ -157,12 +165,12 @@ def _raise_fence(row: RunRecord, fence: int) -> RunChange:
 
 def _was_committed(batch: Batch, store: Store) -> bool:
     """Return True if the batch was committed; False if it was not, or if repeating it is a no-op. See the table."""
-    if batch.sends:
-        return any(store.message(each.id) is not None for each in batch.sends)
-    if not batch.attempts:
+    if sends := batch.of(OutgoingMessage):
+        return any(store.message(each.id) is not None for each in sends)
+    failed = {each.location for each in batch.of(AttemptRecord)}
+    if not failed:
         return False
     stored = {each.location: (each.status, each.attempts) for each in store.load(batch.run_id)}
-    failed = {each.location for each in batch.attempts}
     return any(
         stored.get(each.location) == (each.status, each.attempts) for each in batch.entries if each.location in failed
     )
@@ -171,7 +179,8 @@ def _was_committed(batch: Batch, store: Store) -> bool:
 def _concerned(batch: Batch) -> list[str]:
     """Return the runs that the batch may have made due."""
     parents = [] if batch.parent_id is None else [batch.parent_id]
-    return [batch.run_id, *parents, *(each.to for each in batch.sends), *(each.run.id for each in batch.starts)]
+    told = [*(each.to for each in batch.of(OutgoingMessage)), *(each.run.id for each in batch.of(ChildStart))]
+    return [batch.run_id, *parents, *told]
 
 
 def _due_queues(store: Store, run_ids: Iterable[str], now: datetime) -> frozenset[str]:

@@ -42,10 +42,13 @@ from durable.core.records import (
     ENDED,
     ActionRecord,
     Batch,
+    ChildStart,
     Committed,
     EntryRecord,
+    GroupChange,
     KeyedSend,
     Message,
+    MessageReceived,
     OutgoingMessage,
     RunChange,
     RunPatch,
@@ -99,7 +102,7 @@ def _taken(store: Store, batch: Batch) -> tuple[RunRecord, list[tuple[Message, K
     def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
         if run.fence != batch.fence:
             raise LeaseLost
-        received = {message_id for message_id, _ in batch.received}
+        received = {each.message_id for each in batch.of(MessageReceived)}
         pending = {each.id: each for each in store.inbox(run.id, [], run.message_count, None)}
         is_any_received = bool(received) or len(pending) < run.message_count
         sends = [each for each in store.keyed_sends(run.id) if each.message_id not in received]
@@ -498,8 +501,8 @@ class CommitSession:
                 raise TransactionManagementError(BROKEN) from error
             self._journal.is_lost = True
             raise pass_aborted(run, error) from error
-        self._started.extend(each.run for each in batch.starts)
-        for group in batch.groups:
+        self._started.extend(each.run for each in batch.of(ChildStart))
+        for group in batch.of(GroupChange):
             self._started.extend(each.run for each in group.starts)
         return committed
 

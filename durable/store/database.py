@@ -31,6 +31,7 @@ from durable.core.records import (
     EntryKind,
     EntryRecord,
     FailureRecord,
+    GroupChange,
     HoldKind,
     KeyedSend,
     KeyRecord,
@@ -39,6 +40,7 @@ from durable.core.records import (
     RunRecord,
     RunState,
     SavedDetails,
+    SavesForgotten,
     TagChange,
 )
 from durable.core.records import Hold as HoldRecord
@@ -214,10 +216,11 @@ class DatabaseStore(RateStore, FamilyStore):
     def _change_groups(self, batch: Batch, committed: Committed) -> Committed:
         """Make what a commit changes of groups of children; the tallies and then the run's row are locked."""
         queues = committed.queues_to_notify
-        for change in batch.groups:
+        groups = batch.of(GroupChange)
+        for change in groups:
             queues |= families.apply(self._families, batch.run_id, change, self._create_members, batch.now)
         run = Run.objects.using(self.alias).filter(id=batch.run_id)
-        if any(change.is_dropped for change in batch.groups):
+        if any(change.is_dropped for change in groups):
             self._end_dropped(next(iter(self.get_many([batch.run_id]).values())), batch.now)
         if batch.awaited_groups and self._families.is_one_settled(batch.awaited_groups):
             run.filter(finished_at__isnull=True).update(wake_at=batch.now)
@@ -353,12 +356,12 @@ class DatabaseStore(RateStore, FamilyStore):
         """Write what a commit has for side tables, in its transaction."""
         if batch.worked is not None:
             RunLimit.objects.using(self.alias).filter(run_id=batch.run_id).update(worked=batch.worked)
-        if batch.saved:
-            activities.put_saves(self.alias, batch.saved)
-        if batch.tags is not None:
-            side_tags.change(self.alias, batch.run_id, batch.tags)
-        if batch.forgotten:
-            activities.forget_saves(self.alias, batch.run_id, batch.forgotten)
+        if saved := batch.of(SavedDetails):
+            activities.put_saves(self.alias, saved)
+        for change in batch.of(TagChange):
+            side_tags.change(self.alias, batch.run_id, change)
+        if forgotten := batch.of(SavesForgotten):
+            activities.forget_saves(self.alias, batch.run_id, [each.location for each in forgotten])
 
     @abstractmethod
     def acquire(

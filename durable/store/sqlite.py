@@ -22,13 +22,17 @@ from durable.core.records import (
     ENDED,
     Activity,
     AskedOfActivity,
+    AttemptRecord,
     Batch,
+    ChildrenDropped,
     ChildStart,
     Committed,
     EntryRecord,
     FailureRecord,
+    GroupChange,
     HoldKind,
     Message,
+    MessagesReturned,
     MessageState,
     OutgoingMessage,
     RunChange,
@@ -153,8 +157,9 @@ class SQLiteStore(DatabaseStore):
 
         Raises LeaseLost if the batch's run has another fence, and CommitsLost if a witness is not there.
         """
-        parent = [batch.parent_id] if batch.sends and batch.parent_id is not None else []
-        found = self._runs.with_ids(list({batch.run_id, *(each.to for each in batch.sends), *parent}))
+        sends = batch.of(OutgoingMessage)
+        parent = [batch.parent_id] if sends and batch.parent_id is not None else []
+        found = self._runs.with_ids(list({batch.run_id, *(each.to for each in sends), *parent}))
         entries = [each for each in batch.witnesses if each.state is None]
         there = {f"witness_{n}": Exists(self._witness(batch.run_id, each)) for n, each in enumerate(entries)}
         rows = list(found.annotate(**there).values(*there, *RUN.names))
@@ -417,32 +422,33 @@ class SQLiteStore(DatabaseStore):
 
     def commit(self, batch: Batch) -> Committed:
         with self._writing():
-            self._take_keys(batch.starts)
+            starts, sends = batch.of(ChildStart), batch.of(OutgoingMessage)
+            self._take_keys(starts)
             runs = self._concerned(batch)
             run = runs.pop(batch.run_id)
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
-            rows = [Attempt(run_id=run.id, **ATTEMPT.attributes(each)) for each in batch.attempts]
+            rows = [Attempt(run_id=run.id, **ATTEMPT.attributes(each)) for each in batch.of(AttemptRecord)]
             Attempt.objects.using(self.alias).bulk_create(rows)
             consumed = row_rules.consumed(batch)
             self._consume(run.id, consumed)
-            self._return(run.id, batch.returned)
-            new = self._put(batch.sends, {**runs, run.id: run})[1] if batch.sends else []
+            self._return(run.id, [each.location for each in batch.of(MessagesReturned)])
+            new = self._put(sends, {**runs, run.id: run})[1] if sends else []
             own = [each for each in new if each.run_id == run.id]
             after, overruled = row_rules.after_commit(run, batch, own, self._awaited(run, batch))
             following = self._update(run, after)
             if batch.failure is not None:
                 self._fail(batch.failure, run)
             self._write_beside(batch)
-            queues = following | self._wake(runs.values(), new) | self._start(batch.starts) | self._woken_parent(batch)
+            queues = following | self._wake(runs.values(), new) | self._start(starts) | self._woken_parent(batch)
             overruled |= self._has_ended_child(after, batch)
-            if batch.dropped_children:
-                families.drop(self._families, after, batch.dropped_children, batch.now, every=False)
+            if dropped := batch.of(ChildrenDropped):
+                families.drop(self._families, after, [each.child for each in dropped], batch.now, every=False)
             queues |= self._change_slots(after, batch)
             if overruled or row_rules.should_notify(after, own):
                 queues |= {run.queue}
             committed = Committed(request=after.pending_request, queues_to_notify=queues)
-            return self._change_groups(batch, committed) if batch.groups or batch.awaited_groups else committed
+            return self._change_groups(batch, committed) if batch.of(GroupChange) or batch.awaited_groups else committed
 
     def acquire(self, run_id: str, fence: int, location: str, wants: Sequence[SlotWant], now: datetime) -> Admission:
         with transaction.atomic(using=self.alias):
@@ -507,7 +513,7 @@ class SQLiteStore(DatabaseStore):
         waiting_for = run.waiting_for if batch.run is None else batch.run.get("waiting_for", run.waiting_for)
         if batch.park_change_seq is None or not waiting_for:
             return []
-        sends = {each.id for each in batch.sends}
+        sends = {each.id for each in batch.of(OutgoingMessage)}
         return [
             each for each in self._messages(run_id=run.id, state=MessageState.PENDING.value) if each.id not in sends
         ]

@@ -21,7 +21,15 @@ from durable.core.records import (
 )
 from durable.store import Store
 from tests.store.family import finish
-from tests.store.making import LEASE, NOW, a_new_run, park, started, the
+from tests.store.making import (
+    LEASE,
+    NOW,
+    a_new_run,
+    commit,
+    park,
+    started,
+    the,
+)
 
 GROUP = "parent:bills"
 
@@ -48,7 +56,7 @@ def a_member(number: int, generation: int = 0, when_parent_ends: str = WhenParen
 
 
 def change(store: Store, held: RunRecord, **columns: Any) -> None:
-    store.commit(Batch(run_id=held.id, fence=held.fence, now=NOW, groups=[GroupChange(id=GROUP, **columns)]))
+    commit(store, held, groups=[GroupChange(id=GROUP, **columns)])
 
 
 def grouped(store: Store, size: int, **columns: Any) -> RunRecord:

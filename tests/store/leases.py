@@ -21,7 +21,6 @@ from durable.core.errors import InvalidTransitionError
 from durable.core.location import escape, is_awaited, waiting_text
 from durable.core.records import (
     ENDED,
-    Batch,
     EntryKind,
     EntryRecord,
     MessageState,
@@ -32,6 +31,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.store import Store
+from tests.store.making import a_batch
 
 LEASE = timedelta(seconds=30)
 RUNS = ["one", "two"]
@@ -324,7 +324,7 @@ class LeaseMachine(RuleBasedStateMachine):
         for entry in parts.get("entries", ()):
             entry.data = {"fence": fence}
         before = (self.row(run), self.store.load(run), self.store.messages(run))
-        batch = Batch(run_id=run, fence=fence, now=self.clocks[worker], run=run_patch, **parts)
+        batch = a_batch(self.held[worker, run].run, now=self.clocks[worker], run=run_patch, **parts)
         try:
             self.store.commit(batch)
         except LeaseLost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -11,16 +12,22 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     Cause,
+    ChildrenDropped,
     Committed,
     EntryKind,
     EntryRecord,
     EntryStatus,
     FailureRecord,
     Message,
+    MessageCompleted,
+    MessageReceived,
+    MessagesReturned,
     OutgoingMessage,
     RunPatch,
     RunRecord,
     RunState,
+    SavesForgotten,
+    changes_of,
 )
 from durable.core.time_limits import NewRun
 from durable.store import Store
@@ -141,9 +148,7 @@ def park(
     """Commit the end of a pass that waits."""
     whole: RunPatch = {"state": RunState.SLEEPING, "wake_at": None, "lease_expires_at": None, "worker": "", **patch}  # type: ignore[typeddict-item]  # the tests' own keywords
     park_change_seq = held.change_seq if known_change_seq is None else known_change_seq
-    return store.commit(
-        Batch(run_id=held.id, fence=held.fence, now=NOW, run=whole, park_change_seq=park_change_seq, **(batch or {}))
-    )
+    return store.commit(a_batch(held, run=whole, park_change_seq=park_change_seq, **(batch or {})))
 
 
 def finished(store: Store, held: RunRecord, state: str = RunState.COMPLETED) -> None:
@@ -165,4 +170,20 @@ def sent(store: Store, message: OutgoingMessage) -> Message:
 
 
 def commit(store: Store, held: RunRecord, **parts: Any) -> Committed:
-    return store.commit(Batch(**{"run_id": held.id, "fence": held.fence, "now": NOW, **parts}))
+    return store.commit(a_batch(held, **parts))
+
+
+def a_batch(held: RunRecord, **parts: Any) -> Batch:
+    """A commit of the run's pass. A part is a field of `Batch`, or changes by the names below."""
+    changes = [change for name in _MADE.keys() & parts for each in parts.pop(name) for change in [_MADE[name](each)]]
+    return Batch(**{"run_id": held.id, "fence": held.fence, "now": NOW, "changes": changes_of(changes), **parts})
+
+
+_MADE: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(["attempts", "sends", "starts", "groups", "saved", "tags"], lambda each: each),
+    "received": lambda each: MessageReceived(*each),
+    "completed": lambda each: MessageCompleted(*each),
+    "returned": MessagesReturned,
+    "dropped_children": ChildrenDropped,
+    "forgotten": SavesForgotten,
+}

@@ -9,7 +9,7 @@ import pytest
 from django.db import connections, transaction
 
 from durable.core.control_flow import LeaseLost
-from durable.core.records import Batch, ChildRecord, ChildStart, RunChange, RunRecord, RunState
+from durable.core.records import ChildRecord, ChildStart, RunChange, RunRecord, RunState
 from durable.core.time_limits import NewRun
 from durable.store import Store
 from durable.store.base import ChildIdTaken, ChildKeyTaken
@@ -18,7 +18,17 @@ from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.emptying import empty
 from tests.store.family import finish, start_children
-from tests.store.making import LEASE, NOW, a_run, an_entry, at, park, started, the
+from tests.store.making import (
+    LEASE,
+    NOW,
+    a_run,
+    an_entry,
+    at,
+    commit,
+    park,
+    started,
+    the,
+)
 from tests.support.transitions import CALLS
 
 TABLES = ("durable_runkey", "durable_cascade", "durable_child", "durable_entry", "durable_run")
@@ -71,13 +81,13 @@ def test_nothing_is_written_if_the_key_is_taken(store: Store, first: str) -> Non
 
 
 def start_children_and_record(store: Store, held: RunRecord, *starts: ChildStart) -> None:
-    store.commit(Batch(run_id=held.id, fence=held.fence, now=NOW, starts=starts, entries=[an_entry("a")]))
+    commit(store, held, starts=starts, entries=[an_entry("a")])
 
 
 def test_a_worker_that_has_lost_its_lease_takes_no_key(store: Store) -> None:
     held = started(store, "parent")
     with pytest.raises(LeaseLost):
-        store.commit(Batch(run_id="parent", fence=held.fence - 1, now=NOW, starts=[keyed("a")]))
+        commit(store, held, fence=held.fence - 1, starts=[keyed("a")])
     assert (holder(store), store.get("a")) == (None, None)
     assert store.keys(["a"]) == {}
 

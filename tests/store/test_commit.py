@@ -21,6 +21,7 @@ from durable.core.records import (
 from durable.store import Store
 from tests.store.making import (
     NOW,
+    a_batch,
     a_full_entry,
     a_message,
     an_attempt,
@@ -148,7 +149,7 @@ def test_a_message_is_refused_with_a_reason(store: Store) -> None:
     held = started(store)
     one, two = sent(store, a_message()), sent(store, a_message())
     commit(store, held, received=[(one.id, "wait"), (two.id, "wait")])
-    commit(store, held, completed=[(one.id, '"no"'), (two.id, '"yes"')], refused=[one.id])
+    commit(store, held, completed=[(one.id, '"no"', True), (two.id, '"yes"')])
     assert [(m.state, m.response) for m in store.messages("run")] == [
         (MessageState.REFUSED, '"no"'),
         (MessageState.COMPLETED, '"yes"'),
@@ -165,7 +166,7 @@ def test_a_message_is_received_and_completed_in_one_commit(store: Store) -> None
 def test_a_message_is_received_and_refused_in_one_commit(store: Store) -> None:
     held = started(store)
     message = sent(store, a_message())
-    commit(store, held, received=[(message.id, "wait")], completed=[(message.id, '"no"')], refused=[message.id])
+    commit(store, held, received=[(message.id, "wait")], completed=[(message.id, '"no"', True)])
     assert store.message(message.id) == replace(
         message, state=MessageState.REFUSED, received_by="wait", response='"no"'
     )
@@ -240,10 +241,9 @@ def test_a_stale_fence_writes_no_part_of_a_commit(store: Store, fence: int) -> N
     one, two = sent(store, a_message()), sent(store, a_message())
     commit(store, held, received=[(two.id, "old")])
     before = everything(store)
-    batch = Batch(
-        run_id="run",
+    batch = a_batch(
+        held,
         fence=held.fence + fence,
-        now=NOW,
         entries=[an_entry("new"), an_entry("old", output="changed")],
         deleted=["gone"],
         attempts=[an_attempt("old")],

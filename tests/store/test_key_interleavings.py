@@ -24,7 +24,14 @@ from durable.store.postgres import PostgresStore
 from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.emptying import empty
-from tests.store.making import LEASE, NOW, a_run, at, the
+from tests.store.making import (
+    LEASE,
+    NOW,
+    a_batch,
+    a_run,
+    at,
+    the,
+)
 from tests.support.transitions import CALLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
@@ -139,7 +146,7 @@ def sending(store: PostgresStore) -> Callable[[], str]:
 def completion(held: RunRecord) -> Batch:
     received = [("first", "a")]
     patch = transitions.completed(held, now=NOW, output="1")
-    return Batch(run_id=held.id, fence=held.fence, now=NOW, run=patch, received=received)
+    return a_batch(held, run=patch, received=received)
 
 
 @pytest.mark.parametrize("order", ORDERS)

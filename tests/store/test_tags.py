@@ -53,10 +53,10 @@ def test_a_keyed_start_gives_tags(store: Store) -> None:
 def test_a_commit_sets_tags_and_keeps_those_of_the_start(store: Store) -> None:
     store.create([a_new_run("run", tags=ACME)])
     run = claimed(store)
-    commit(store, run, entries=[an_entry("tag~0")], tags=of(stage="new", tenant="other"))
+    commit(store, run, entries=[an_entry("tag~0")], tags=[of(stage="new", tenant="other")])
     assert tags(store) == {"order": "42", "stage": "new", "tenant": "other"}
     assert tags(store, at_start=True) == ACME
-    commit(store, run, tags=of(stage="paid"))
+    commit(store, run, tags=[of(stage="paid")])
     assert tags(store)["stage"] == "paid"
     assert [entry.location for entry in store.history("run")] == ["tag~0"]
 
@@ -66,7 +66,7 @@ def test_a_commit_under_an_old_fence_sets_none(store: Store) -> None:
     old = claimed(store)
     claimed(store, now=at(3600))
     with pytest.raises(LeaseLost):
-        commit(store, old, entries=[an_entry("tag~0")], tags=of(stage="new"))
+        commit(store, old, entries=[an_entry("tag~0")], tags=[of(stage="new")])
     assert tags(store) == ACME
     assert store.history("run") == []
 

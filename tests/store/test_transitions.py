@@ -20,7 +20,12 @@ from durable.core.transitions import TRANSITIONS, starts_of
 from durable.models import Run
 from durable.store import Store
 from durable.store.postgres import sql_functions
-from tests.store.making import a_new_run, a_run, the
+from tests.store.making import (
+    a_batch,
+    a_new_run,
+    a_run,
+    the,
+)
 from tests.support.transitions import CALLS, NOW, PAUSE, at, columns_of, odd_run, patched
 
 #: By writer, the transitions that it writes.
@@ -129,7 +134,7 @@ def test_a_send(store: Store, sent_at: datetime, queue: str) -> None:
 def test_a_send_of_the_run_to_itself(store: Store, queue: str) -> None:
     for run in planted(store, *HELD):
         sends = [message(f"{each} {run.id}", run.id, queue, at(-700)) for each in "ab"]
-        store.commit(Batch(run_id=run.id, fence=run.fence, now=NOW, sends=sends))
+        store.commit(a_batch(run, sends=sends))
         awaited_since = at(-700) if queue == "odd" else None
         patch = transitions.sent_to(run, count=2, awaited_since=awaited_since, is_noticed=False)
         assert_rows(store, [patched(run, patch)])

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import Break, Context, Continue, get_run, workflow
 from durable.core.control_flow import LeaseLost
-from durable.core.records import Batch, Committed
+from durable.core.records import Batch, Committed, TagChange
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Entry, Run, RunTag
@@ -141,7 +141,7 @@ def test_a_worker_that_has_lost_the_run_tags_nothing(at: Runtime) -> None:
     late: list[Callable[[], Committed]] = []
 
     def strike(_count: int, batch: Batch, commit: Callable[[], Committed]) -> Committed:
-        if batch.tags is None:
+        if not batch.of(TagChange):
             return commit()
         if not late:
             late.append(commit)

@@ -27,22 +27,26 @@ from durable.core.records import (
     AttemptRecord,
     Batch,
     ChildRecord,
+    ChildrenDropped,
     ChildStart,
     Committed,
     EntryKind,
     EntryRecord,
     FailureRecord,
+    GroupChange,
     Hold,
     HoldKind,
     KeyedSend,
     KeyRecord,
     Message,
+    MessagesReturned,
     MessageState,
     OutgoingMessage,
     RunChange,
     RunRecord,
     RunState,
     SavedDetails,
+    SavesForgotten,
     TagChange,
     Witness,
 )
@@ -508,10 +512,12 @@ class MemoryStore(RateStore, FamilyStore):
                 raise LeaseLost
             if not all(self._is_there(run, each) for each in batch.witnesses):
                 raise CommitsLost
-            self._check_keys(batch.starts)
+            starts, sends, groups = batch.of(ChildStart), batch.of(OutgoingMessage), batch.of(GroupChange)
+            returned = [each.location for each in batch.of(MessagesReturned)]
+            self._check_keys(starts)
             consumed = row_rules.consumed(batch)
-            own = [each for each in batch.sends if each.to == run.id and self._seen(each) is None]
-            pending = self._pending_after(run.id, consumed, batch.returned)
+            own = [each for each in sends if each.to == run.id and self._seen(each) is None]
+            pending = self._pending_after(run.id, consumed, returned)
             after, overruled = row_rules.after_commit(run, batch, own, pending)
             if after.state == RunState.COMPLETED and self._keys.keeps(run, [each.id for each in pending]):
                 raise MessagesLeft
@@ -520,30 +526,30 @@ class MemoryStore(RateStore, FamilyStore):
             self._put(written)
             self._delete(run.id, batch.deleted)
             self._write(run.id, batch.entries)
-            self._attempts[run.id] += batch.attempts
+            self._attempts[run.id] += batch.of(AttemptRecord)
             self._consume(run.id, consumed)
-            self._return(run.id, batch.returned)
+            self._return(run.id, returned)
             if batch.failure is not None:
                 self._failures[run.id] = batch.failure
-            if batch.tags is not None:
-                self._tags.change(run.id, batch.tags.tags)
-            for each in batch.saved:
-                self._saved[run.id, each.location] = each
-            for location in batch.forgotten:
-                self._saved.pop((run.id, location), None)
+            for change in batch.of(TagChange):
+                self._tags.change(run.id, change.tags)
+            for saved in batch.of(SavedDetails):
+                self._saved[run.id, saved.location] = saved
+            for forgotten in batch.of(SavesForgotten):
+                self._saved.pop((run.id, forgotten.location), None)
             if batch.worked is not None and run.id in self._limits:
                 self._limits[run.id] = replace(self._limits[run.id], worked=batch.worked)
-            queues = self._send_from(run.id, batch.sends) | self._start(batch.starts) | self._woken_parent(batch)
-            for change in batch.groups:
-                queues |= families.apply(self._families, run.id, change, self._create_members, batch.now)
-            if any(change.is_dropped for change in batch.groups):
+            queues = self._send_from(run.id, sends) | self._start(starts) | self._woken_parent(batch)
+            for group in groups:
+                queues |= families.apply(self._families, run.id, group, self._create_members, batch.now)
+            if any(group.is_dropped for group in groups):
                 families.end_children(self._families, self._runs[run.id], batch.now)
             due = self._families.due(batch)
             if due is not None:
                 overruled = True
                 self._runs[run.id] = due
-            if batch.dropped_children:
-                families.drop(self._families, self._runs[run.id], batch.dropped_children, batch.now, every=False)
+            if dropped := [each.child for each in batch.of(ChildrenDropped)]:
+                families.drop(self._families, self._runs[run.id], dropped, batch.now, every=False)
             queues |= self._change_slots(batch)
             return Committed(
                 request=after.pending_request, queues_to_notify=queues | {run.queue} if overruled else queues

@@ -16,8 +16,10 @@ from durable.core.ranks import Ranking
 from durable.core.records import (
     AttemptRecord,
     Batch,
+    ChildrenDropped,
     ChildStart,
     EntryRecord,
+    MessagesReturned,
     OutgoingMessage,
     RunChange,
     RunRecord,
@@ -72,12 +74,12 @@ def batch_parameters(batch: Batch) -> CommitParameters:
         now=text(batch.now),
         deleted=_texts(batch.deleted),
         entries=_entries(batch.entries),
-        attempts=_attempts(batch.attempts),
+        attempts=_attempts(batch.of(AttemptRecord)),
         consumed=_consumed(row_rules.consumed(batch)),
-        returned=_texts(batch.returned),
+        returned=_texts([each.location for each in batch.of(MessagesReturned)]),
         patch=_patch(batch.run),
         park_change_seq=None if batch.park_change_seq is None else str(batch.park_change_seq),
-        sends=sends_json(batch.sends) if batch.sends else None,
+        sends=sends_json(batch.of(OutgoingMessage)) if OutgoingMessage in batch.changes else None,
         witness=witness,
         witness_ordinal=witness_ordinal,
     )
@@ -125,9 +127,9 @@ def children_parameters(batch: Batch) -> list[str | None]:
     """Return the parameters that COMMIT_WITH_CHILDREN has besides those of COMMIT."""
     return [
         None if batch.failure is None else failure_row(batch.failure),
-        json_rows(_start(each) for each in batch.starts) if batch.starts else None,
+        json_rows(_start(each) for each in batch.of(ChildStart)) if ChildStart in batch.changes else None,
         _texts(batch.awaited_children),
-        _texts(batch.dropped_children),
+        _texts([each.child for each in batch.of(ChildrenDropped)]),
         None if batch.parent_id is None else pack(batch.parent_id),
     ]
 

@@ -26,13 +26,18 @@ from durable.core.records import (
     Activity,
     AskedOfActivity,
     Batch,
+    ChildrenDropped,
+    ChildStart,
     Committed,
+    GroupChange,
     Message,
     OutgoingMessage,
     RunChange,
     RunRecord,
     RunState,
     SavedDetails,
+    SavesForgotten,
+    TagChange,
 )
 from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.core.time_limits import History, NewRun, key_of, without_key
@@ -248,14 +253,14 @@ class PostgresStore(DatabaseStore):
         return replace(committed, queues_to_notify=self._told(committed.queues_to_notify, batch.now))
 
     def _written(self, batch: Batch) -> Committed:
-        has_groups = bool(batch.groups or batch.awaited_groups)
-        tagged = tags.with_tags(start.run for start in batch.starts)
-        has_more = batch.worked is not None or batch.saved or batch.forgotten or batch.tags or tagged
-        if not has_more and not has_groups:
+        groups, starts = batch.of(GroupChange), batch.of(ChildStart)
+        has_groups = bool(groups or batch.awaited_groups)
+        tagged = tags.with_tags(start.run for start in starts)
+        if not (has_groups or tagged) and batch.worked is None and _BESIDE.isdisjoint(batch.changes):
             return self._committed(batch)
         with transaction.atomic(using=self.alias):
             if has_groups:
-                self._families.lock(each.id for each in batch.groups)
+                self._families.lock(each.id for each in groups)
             committed = self._committed(replace(batch, slots=None))
             self._write_beside(batch)
             if tagged:
@@ -375,13 +380,14 @@ class PostgresStore(DatabaseStore):
         return tuple(row), _queues(queues)
 
     def _commit_with_children(self, batch: Batch) -> Committed | None:
-        named = [with_key for start in batch.starts if (with_key := key_of(start)) is not None]
+        starts = batch.of(ChildStart)
+        named = [with_key for start in starts if (with_key := key_of(start)) is not None]
         if all(keys.owner_of_keys(self.alias, workflow) == workflow for workflow, _ in named):
             return self._write_with_children(batch)
         with transaction.atomic(using=self.alias):  # the function would take the keys under the children's own names
-            self._take_keys(batch.starts)
-            starts = [without_key(start) for start in batch.starts]
-            committed = self._write_with_children(replace(batch, starts=starts))
+            self._take_keys(starts)
+            without_keys = {**batch.changes, ChildStart: [without_key(start) for start in starts]}
+            committed = self._write_with_children(replace(batch, changes=without_keys))
             if committed is None:
                 raise LeaseLost
             return committed
@@ -504,6 +510,9 @@ _NOTHING_ASKED: Final = Committed()
 _NOTED: Final = ""
 _TOLD_AT_ONCE: Final = 100  # notes
 #: What a commit is refused with, by the constraint that a function names in its error.
+#: Changes that a statement of their own writes, in the transaction of the commit.
+_BESIDE: Final = frozenset({GroupChange, SavedDetails, SavesForgotten, TagChange})
+
 _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
     "durable_child_id_is_free": ChildIdTaken,
     "durable_child_key_is_free": ChildKeyTaken,
@@ -555,8 +564,9 @@ def _only_completes(batch: Batch) -> bool:
 
 
 def _has_no_others(batch: Batch) -> bool:
-    others = batch.deleted or batch.attempts or batch.received or batch.completed or batch.returned or batch.sends
-    return not others and batch.park_change_seq is None and not _has_children(batch)
+    if batch.deleted or batch.park_change_seq is not None or batch.awaited_children:
+        return False
+    return batch.changes.keys() <= _BESIDE
 
 
 def _concerns_children(batch: Batch) -> bool:
@@ -564,7 +574,7 @@ def _concerns_children(batch: Batch) -> bool:
 
 
 def _has_children(batch: Batch) -> bool:
-    return bool(batch.starts or batch.awaited_children or batch.dropped_children)
+    return bool(batch.awaited_children) or ChildStart in batch.changes or ChildrenDropped in batch.changes
 
 
 def _holding(held: Sequence[tuple[str, int]]) -> dict[str, Any]:

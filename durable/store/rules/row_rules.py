@@ -22,6 +22,8 @@ from durable.core.records import (
     GroupChange,
     Hold,
     Message,
+    MessageCompleted,
+    MessageReceived,
     MessageState,
     OutgoingMessage,
     Request,
@@ -268,10 +270,12 @@ class Consumed(NamedTuple):
 
 def consumed(batch: Batch) -> dict[str, Consumed]:
     """Return what the batch does to messages, by their ids."""
-    changes = {message: Consumed(str(MessageState.RECEIVED), location, None) for message, location in batch.received}
-    for message, response in batch.completed:
+    changes = {
+        message: Consumed(str(MessageState.RECEIVED), location, None) for message, location in batch.of(MessageReceived)
+    }
+    for message, response, is_refused in batch.of(MessageCompleted):
         location = changes[message].received_by if message in changes else None
-        state = MessageState.REFUSED if message in batch.refused else MessageState.COMPLETED
+        state = MessageState.REFUSED if is_refused else MessageState.COMPLETED
         changes[message] = Consumed(str(state), location, response)
     return changes
 
