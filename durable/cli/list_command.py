@@ -179,6 +179,14 @@ _WORKERS: Final = ListCommand(
     },
     beside=_problem,
 )
+
+
+def _place(step: Any) -> str:
+    if step.left:
+        return f"{step.location or 'the workflow'} (has left {step.left})"
+    return f"{step.location} (rollback)" if step.is_rollback else str(step.location)
+
+
 _RUNNING: Final = ListCommand(
     name="running",
     help="List the steps that run now, the oldest first.",
@@ -186,10 +194,10 @@ _RUNNING: Final = ListCommand(
     table={
         "RUN": "run_id",
         "WORKFLOW": "workflow",
-        "STEP": lambda step, _now: f"{step.location} (rollback)" if step.is_rollback else step.location,
-        "ATTEMPT": "attempt",
+        "STEP": lambda step, _now: _place(step),
+        "ATTEMPT": lambda step, _now: step.attempt or "",
         "FOR": lambda step, _now: f"{span(step.seconds)}{', hung' if step.is_hung else ''}",
-        "COMPARED WITH": "limits",
+        "COMPARED WITH": lambda step, _now: step.overrun if step.left else step.limits,
         "WORKER": "worker",
     },
     key="run_id",

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
-from django.db.models import F, Q, QuerySet, Value
+from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.utils.translation import gettext as _
 
 from durable.conf import conf
@@ -31,9 +31,9 @@ from durable.inspection.pagination import InvalidCursorError, on_visible
 from durable.inspection.payloads import payload, redacted
 from durable.inspection.wording import display_location
 from durable.models import Activity, Attempt, Entry, Run, StepSave
-from durable.models.rows import unpack
+from durable.models.rows import SafeTextField, unpack
 from durable.models.run import RunQuerySet
-from durable.models.workers import ActivityQuerySet
+from durable.models.workers import LEFT, ActivityQuerySet
 
 #: Runs that are sampled of each kind: the newest that have completed, that have failed, and that were created.
 RUNS: Final = 10
@@ -256,6 +256,8 @@ class RunningStep:
     """An attempt of a step, or a call of a step's rollback handler, that runs now.
 
     `seconds` is its age, `timeout` in seconds, 0 for none. `usual` is None where it was not read or nothing is known.
+    With `left` it is what an asynchronous step has left on its event loop, and what `left` names: it goes on after it
+    was cancelled, at `began_at`. Its `attempt` is 0, and its `location` is "" if the workflow's own code has left it.
     """
 
     key: ActivityKey
@@ -273,6 +275,7 @@ class RunningStep:
     stack_asked_at: datetime | None
     stack_taken_at: datetime | None
     abandon_asked_at: datetime | None
+    left: str = ""
 
     @property
     def is_rollback(self) -> bool:
@@ -287,16 +290,21 @@ class RunningStep:
         """
         if self.seconds < HUNG_AFTER:
             return False
+        if self.left:
+            return True
         if (usual := self.usual) is not None and usual.p95 is not None and usual.sampled - usual.failed >= _ENOUGH:
             return self.seconds > HUNG_FACTOR * usual.p95
         return 0 < self.timeout < 2 * self.seconds
 
     @property
     def overrun(self) -> str:
-        """The consequences of a step that goes on after its timeout: sentences, "" for any other."""
-        if not 0 < self.timeout < self.seconds:
+        """The consequences of a step that goes on after its timeout, or of what one has left: sentences, or ""."""
+        if not (self.left or 0 < self.timeout < self.seconds):
             return ""
-        told = _("Its timeout has passed, and it has not let itself be interrupted.")
+        if self.left:
+            told = _("It goes on after it was cancelled, and its run continues without it.")
+        else:
+            told = _("Its timeout has passed, and it has not let itself be interrupted.")
         if not conf.HARD_TIMEOUT:
             return told
         left = self.timeout + conf.HARD_TIMEOUT - self.seconds
@@ -310,6 +318,9 @@ class RunningStep:
     def name(self) -> str:
         """The step, for people: 'step "charge"', or 'the rollback handler of "charge"'."""
         name = display_location(self.location)
+        if self.left:
+            text = _('%(left)s, which step "%(name)s" has left') if name else _("%(left)s, which the workflow has left")
+            return text % {"left": self.left, "name": name}
         text = _('the rollback handler of "%(name)s"') if self.is_rollback else _('step "%(name)s"')
         return text % {"name": name}
 
@@ -387,7 +398,7 @@ def list_activities(
 
     Raises InvalidCursorError.
     """
-    rows = _current(now, within)
+    rows = _oldest_first(Activity.objects.using(conf.DATABASE).going_on(now), within)
     if cursor:
         moment, number = _key_of(cursor)
         rows = rows.filter(Q(began_at__gt=moment) | Q(began_at=moment, pk__gt=number), began_at__gte=moment)
@@ -425,15 +436,24 @@ def _key_of(cursor: str) -> ActivityKey:
 
 
 def _current(now: datetime, within: RunQuerySet | None = None) -> ActivityQuerySet:
-    rows = Activity.objects.using(conf.DATABASE).current(now).order_by("began_at", "pk")
+    return _oldest_first(Activity.objects.using(conf.DATABASE).current(now), within)
+
+
+def _oldest_first(rows: ActivityQuerySet, within: RunQuerySet | None) -> ActivityQuerySet:
+    rows = rows.order_by("began_at", "pk")
     return rows if within is None else on_visible(rows, within)
 
 
 def _read(
     rows: ActivityQuerySet, now: datetime, *, with_usual: bool, within: RunQuerySet | None = None
 ) -> list[RunningStep]:
-    found: list[Any] = list(rows.select_related("run").only(*_ACTIVITY_COLUMNS))
-    places = [(row.run.workflow, row.run_id, row.location) for row in found if row.kind == ActivityKind.STEP]
+    left = Case(When(attempt=LEFT, then=F("stack")), default=Value(""), output_field=SafeTextField())
+    found: list[Any] = list(rows.select_related("run").only(*_ACTIVITY_COLUMNS).annotate(left=left))
+    places = [
+        (row.run.workflow, row.run_id, row.location)
+        for row in found
+        if row.kind == ActivityKind.STEP and row.attempt != LEFT
+    ]
     usual = usual_durations(places, within) if with_usual else {}
     return [
         RunningStep(
@@ -448,10 +468,11 @@ def _read(
             began_at=row.began_at,
             seconds=max(0.0, (now - row.began_at).total_seconds()),
             timeout=row.timeout,
-            usual=usual.get((row.run.workflow, row.run_id, row.location)),
+            usual=None if row.attempt == LEFT else usual.get((row.run.workflow, row.run_id, row.location)),
             stack_asked_at=row.stack_asked_at,
             stack_taken_at=row.stack_taken_at,
             abandon_asked_at=row.abandon_asked_at,
+            left=row.left,
         )
         for row in found
     ]

@@ -34,9 +34,10 @@ from durable.inspection.queues import find_hold, messages_left_note
 from durable.inspection.run_facts import limits_note, rank_note
 from durable.inspection.undone import Undone, read_undone, stuck_step
 from durable.inspection.wording import command, display_location
-from durable.inspection.workers import DEAD_AFTER, death_note
+from durable.inspection.workers import death_note
 from durable.models import Build, Entry, EntryMetadata, Failure, QueueMessage, Run, WorkerProcess
 from durable.models.run import RunQuerySet
+from durable.models.workers import DEAD_AFTER
 
 __all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
 

@@ -25,6 +25,7 @@ from durable.inspection.counting import queues_of_due_runs
 from durable.models import Build, OperatorAction, Run, WorkerProcess
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
+from durable.models.workers import DEAD_AFTER
 from durable.notifier import redis_clients
 from durable.notifier import registry as worker_registry
 
@@ -32,8 +33,6 @@ logger = logging.getLogger("durable.inspection")
 
 MOST: Final = 200  # workers and held runs that are shown
 _MOST_QUEUES = 50
-#: How old the last sign of a worker is that is called dead: three signs (`durable.worker.presence`).
-DEAD_AFTER: Final = timedelta(seconds=45)
 _NOT_SERVING: Final = frozenset({"stopping", "dead"})
 _NAMELESS: Final = _NOT_SERVING | {"unknown"}  # workers whose queues do not count
 

@@ -168,6 +168,10 @@ class Activity(Shape):
     p50: float | None = field("usual.p50", default=None, help="How long it usually takes, in seconds, if known.")
     p95: float | None = field("usual.p95", default=None, help="How long it takes at most in 95 of 100 cases.")
     is_hung: bool = field(help="It has run for far longer than usual.")
+    left: str = field(
+        help="What an asynchronous step has left on its event loop: it goes on after it was cancelled, as an activity of "
+        "attempt 0. Empty for an attempt of a step."
+    )
     stack_asked_at: datetime | None = field(help="When its stack was requested.")
     stack_taken_at: datetime | None = field(help="When a worker answered.")
     abandon_asked_at: datetime | None = field(help="When the attempt was abandoned; it has not ended yet.")

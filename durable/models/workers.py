@@ -8,8 +8,8 @@ A side table: a step that ends within a second has no row in it.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Self
+from datetime import datetime, timedelta
+from typing import Final, Self
 
 from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
@@ -17,6 +17,11 @@ from django.db.models import Exists, F, OuterRef, Q
 from durable.core.records import ActivityKind
 from durable.models.rows import JSONTextField, NameField, Row, SafeTextField, choices
 from durable.models.run import Run
+
+#: How old the last sign of a worker is that is called dead: three signs (`durable.worker.presence`).
+DEAD_AFTER: Final = timedelta(seconds=45)
+#: The number of the attempt of an activity that is not an attempt: what an asynchronous step has left on its loop.
+LEFT: Final = 0
 
 
 class WorkerProcess(Row):
@@ -75,10 +80,17 @@ class ActivityQuerySet(models.QuerySet["Activity"]):
         """Return those that run now: their worker still has the lease of the run."""
         return self.filter(fence=F("run__fence"), run__lease_expires_at__gt=now)
 
+    def going_on(self, now: datetime) -> Self:
+        """Return those, and what asynchronous steps have left on the loops of workers that live."""
+        alive = WorkerProcess.objects.filter(name=OuterRef("worker"), last_seen_at__gt=now - DEAD_AFTER)
+        is_current = Q(fence=F("run__fence"), run__lease_expires_at__gt=now)
+        return self.filter(is_current | (Q(attempt=LEFT) & Exists(alive.order_by())))
+
     def left_over(self) -> Self:
         """Return those whose worker has lost the run, died or ended the pass without deleting them."""
         held = Run.objects.filter(id=OuterRef("run_id"), fence=OuterRef("fence"), lease_expires_at__isnull=False)
-        return self.filter(~Exists(held.order_by()))
+        known = WorkerProcess.objects.filter(name=OuterRef("worker"))
+        return self.filter(~Exists(held.order_by()), ~(Q(attempt=LEFT) & Exists(known.order_by())))
 
 
 class Activity(Row):
@@ -87,6 +99,9 @@ class Activity(Row):
     It is current as long as `fence` is that of its run and the run has a live lease. A killed worker leaves its rows;
     they are not current, and any worker that notes an activity deletes them later. `stack` is the answer to the
     question of `stack_asked_at`, taken at `stack_taken_at`.
+
+    With the attempt `LEFT` it is what an asynchronous step, or with the location "" the workflow's own code, has left
+    on its event loop, from its cancellation on. It has the fence 0, and `stack` names it.
     """
 
     # no constraint in the database: a worker writes without locking the run, and a row of a deleted run is left over

@@ -41,6 +41,7 @@ from typing import Any, Final
 
 from django.db import Error
 
+from durable.conf import conf
 from durable.core import clock, transitions
 from durable.core.current import is_running, timed_step
 from durable.core.records import (
@@ -56,10 +57,13 @@ from durable.core.records import (
 from durable.core.saves import StepProgress
 from durable.core.steps import ABANDONED, ATOMIC, GIVEN_UP
 from durable.drivers import host
+from durable.drivers.loop_threads import LeftBehind
 from durable.drivers.timeouts import AGAIN
 from durable.execution.connections import worker_name
+from durable.models import Activity as ActivityRow
+from durable.models.workers import LEFT
 from durable.store.base import Store
-from durable.store.transactions import RowsLocked
+from durable.store.transactions import RowsLocked, impatient
 
 MAX_STACK: Final = 20_000  # characters
 _MAX_FRAMES: Final = 100  # the innermost ones
@@ -156,12 +160,13 @@ class Activities:
         self._noted: dict[timed_step, Activity] = {}
         self._interrupted: dict[timed_step, float] = {}
         self._locked: set[timed_step] = set()
+        self._left: frozenset[LeftBehind] = frozenset()
         self._forgot_at = time.monotonic()
 
     @property
     def is_empty(self) -> bool:
         """True if nothing is noted in the database."""
-        return not self._noted
+        return not self._noted and not self._left
 
     def report(self, running: Sequence[Held]) -> Mapping[str, str]:
         """Note what has begun and ended, and obey what operators ask. Return the pending requests of these runs.
@@ -188,6 +193,33 @@ class Activities:
             self._store.forget_activities()
         return requests
 
+    def note_left(self, left: frozenset[LeftBehind]) -> None:
+        """Note what asynchronous steps have left on their event loops; no statement if it is the same as before."""
+        begun, ended = left - self._left, self._left - left
+        if not begun and not ended:
+            return
+        now, rows = time.monotonic(), ActivityRow.objects.using(conf.DATABASE)
+        noted = [
+            ActivityRow(
+                run_id=each.run_id,
+                location=each.location,
+                attempt=LEFT,
+                kind=ActivityKind.STEP.value,
+                fence=0,
+                worker=worker_name(),
+                began_at=clock.now() - timedelta(seconds=now - each.since),
+                timeout=0.0,
+                stack=each.what,
+            )
+            for each in begun
+        ]
+        with suppress(RowsLocked), impatient(conf.DATABASE):  # it is tried again
+            for each in ended:
+                place = {"run_id": each.run_id, "location": each.location}
+                rows.filter(**place, attempt=LEFT, worker=worker_name()).delete()
+            rows.bulk_create(noted, ignore_conflicts=True)  # one of several attempts is shown
+            self._left = left
+
     def _save(self, running: Sequence[Held]) -> None:
         """Write what the steps have saved since the last time; a statement only if one of them has saved something."""
         found: list[tuple[StepProgress, SavedDetails]] = []
@@ -207,8 +239,9 @@ class Activities:
 
     def clear(self) -> None:
         """Delete what is noted. What the database does not take is left over."""
-        if self._noted:
-            with suppress(Error):
+        with suppress(Error):
+            self.note_left(frozenset())
+            if self._noted:
                 self.report([])
 
     def _activity(self, step: timed_step, fence: int) -> Activity:

@@ -42,6 +42,7 @@ from durable.core import clock
 from durable.core.current import is_running, running_steps, timed_step
 from durable.core.errors import RunNotFoundError
 from durable.core.records import RunRecord
+from durable.drivers.loop_threads import left_behind
 from durable.execution.connections import SESSION_TROUBLE, close_connections
 from durable.execution.environment import LEASE_LOST, Eviction
 from durable.notifier import notify, redis_clients
@@ -406,11 +407,15 @@ class LeaseManager:
         now = time.monotonic()
         if now < max(self._asked_at + LONG, self._try_again_at):
             return
-        long = self._held([step for step in running_steps() if now - step.since >= LONG])
-        if not long and self._activities.is_empty:
+        running = running_steps()
+        long = self._held([step for step in running if now - step.since >= LONG])
+        left = left_behind()
+        if not long and not left and self._activities.is_empty:
             return
         self._asked_at = now
         self._note_requests(self._activities.report(long), {step.info.run_id for step, _ in long})
+        under_way = {(step.info.run_id, step.info.location) for step in running}  # they may wait for what they leave
+        self._activities.note_left(frozenset(each for each in left if (each.run_id, each.location) not in under_way))
 
     def _held(self, steps: Iterable[timed_step]) -> list[tuple[timed_step, int]]:
         """Return those of the steps whose passes have the lease of their run, with its fence."""

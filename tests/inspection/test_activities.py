@@ -36,6 +36,7 @@ from durable.inspection import (
 from durable.metrics.rows import RowsCollector
 from durable.models import Activity, Entry, EntryMetadata, Run
 from tests.faults.passing import pass_once
+from tests.support.worker_rows import a_worker
 
 pytestmark = pytest.mark.django_db
 
@@ -278,6 +279,44 @@ def test_a_list_takes_three_statements() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert len(list_activities(timezone.now()).steps) == 8
     assert len(queries) == 3
+
+
+def leaves(run: Run, location: str = "charge", seconds: float = 100, worker: str = WORKER) -> Activity:
+    """What a step of the run has left on the event loop of a worker, so long ago."""
+    return runs(run, location, seconds, attempt=0, fence=0, timeout=0.0, stack="the task poll", worker=worker)
+
+
+def test_what_an_async_step_has_left_is_in_the_list_as_long_as_its_worker_lives(settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "HARD_TIMEOUT": 120}
+    a_worker(WORKER)
+    a_worker("dead", last_seen_at=NOW[0] - timedelta(minutes=1))
+    run = held("order-1", state="sleeping", lease_expires_at=None, worker="")
+    leaves(run)
+    leaves(run, "", seconds=10)
+    leaves(run, "mail", worker="dead")
+    leaves(run, "poll", worker="unknown")
+    step, code = list_activities(NOW[0]).steps
+    assert step.words == 'the task poll, which step "charge" has left for 1 m 40 s'
+    assert step.overrun == (
+        "It goes on after it was cancelled, and its run continues without it. "
+        "In 20 s its worker's process hands over its other runs and ends."
+    )
+    assert code.name == "the task poll, which the workflow has left"
+    assert (step.is_hung, code.is_hung) == (True, False)
+    assert activities_of(run, NOW[0]) == []
+
+
+def test_every_surface_tells_what_an_async_step_has_left(get: Callable[..., Any]) -> None:
+    a_worker(WORKER)
+    leaves(held("order-1", state="sleeping", lease_expires_at=None, worker=""))
+    out = io.StringIO()
+    call_command("durable", "running", stdout=out, stderr=io.StringIO())
+    assert "charge (has left the task poll)" in out.getvalue()
+    [listed] = get("/api/running").json()["results"]
+    assert (listed["left"], listed["attempt"], listed["is_hung"]) == ("the task poll", 0, True)
+    html = get(reverse("admin:durable_run_running")).content.decode()
+    assert "the task poll, which step &quot;charge&quot; has left" in html
+    assert "left behind" in html
 
 
 # -- hung steps

@@ -23,7 +23,7 @@ from durable.core.current import timed_step
 from durable.core.witnesses import FIRST, is_of_first_claim
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
-from durable.inspection import activities_of_runs, history_tree
+from durable.inspection import activities_of_runs, history_tree, list_activities
 from durable.models import Activity, Attempt, Entry, Run, StepSave
 from durable.store import store_for
 from durable.worker import activities, leases
@@ -324,6 +324,26 @@ def errors_of(handle: Handle[Any]) -> list[str]:
     return [each.error.type for each in Attempt.objects.filter(run=handle.id).order_by("id")]
 
 
+@workflow(name="tests.noted.leaving")
+def leaving(ctx: Context) -> str:
+    return ctx.step("leave", leave)
+
+
+async def leave() -> str:
+    """A step's function that leaves a task on its loop which swallows its cancellation."""
+    asyncio.get_running_loop().create_task(stay())
+    await asyncio.sleep(0)
+    return "left"
+
+
+async def stay() -> None:
+    while not go_on.is_set():
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            continue
+
+
 # -- what is noted
 
 
@@ -354,6 +374,33 @@ def test_short_steps_never_reach_the_table(
     working().join(LIMIT)
     assert handle.state == "completed"
     assert reported == []
+
+
+def test_what_an_async_step_leaves_on_its_loop_is_noted_until_it_ends() -> None:
+    """Its run has ended meanwhile, and no worker has it."""
+    store = store_for(conf.DATABASE)
+    with WorkerLoop(InlinePool(), store=store, execute=execute_pass, stop=ShutdownFlag(), queues=["default"]) as loop:
+        handle = leaving.start()
+        loop.work("default", LIMIT)
+        assert handle.output == "left"
+        eventually(lambda: bool(list_activities(timezone.now()).steps))
+        [step] = list_activities(timezone.now()).steps
+        assert (step.run_id, step.location, step.attempt, step.worker) == (handle.id, "leave", 0, worker_name())
+        assert step.left == "the task stay"
+        store.forget_activities()  # which another worker does
+        assert Activity.objects.exists()
+        go_on.set()
+        eventually(lambda: not Activity.objects.exists())
+
+
+def test_a_worker_that_ends_forgets_what_goes_on_in_it() -> None:
+    store = store_for(conf.DATABASE)
+    with WorkerLoop(InlinePool(), store=store, execute=execute_pass, stop=ShutdownFlag(), queues=["default"]) as loop:
+        leaving.start()
+        loop.work("default", LIMIT)
+        eventually(lambda: Activity.objects.exists())
+    assert not Activity.objects.exists()
+    go_on.set()
 
 
 @pytest.mark.parametrize("of", [branches, abranches])
