@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from durable.lint.facts import Facts
 from durable.lint.modules import Module
@@ -53,15 +52,31 @@ class Report:
     fix: str = ""
 
 
-class Rule(ABC):
+#: Yields the places of a workflow that break a rule.
+Check = Callable[[Facts], Iterator[Report]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
     """A rule. `why` and `fix` are sentences."""
 
-    id: ClassVar[str]
-    level: ClassVar[Level]
-    title: ClassVar[str]
-    why: ClassVar[str]
-    fix: ClassVar[str]
+    id: str
+    level: Level
+    title: str
+    why: str
+    fix: str
+    check: Check
 
-    @abstractmethod
-    def check(self, facts: Facts) -> Iterator[Report]:
-        """Yield the places of a workflow that break the rule."""
+
+#: The rules that `rule` has made, in the order of their code.
+MADE: Final[list[Rule]] = []
+
+
+def rule(id: str, level: Level, title: str, *, why: str, fix: str) -> Callable[[Check], Check]:
+    """Make a rule of the function that checks it."""
+
+    def made(check: Check) -> Check:
+        MADE.append(Rule(id=id, level=level, title=title, why=why, fix=fix, check=check))
+        return check
+
+    return made

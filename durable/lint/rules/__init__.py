@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
-from durable.lint.findings import Report, Rule
-from durable.lint.rules.flow import FLOW, STEPS
-from durable.lint.rules.names import NAMES
-from durable.lint.rules.starts import LIMITS, STARTS
-from durable.lint.rules.world import STATE, TIMES, WORLD
+from durable.lint.findings import MADE, Report, Rule
+from durable.lint.rules import flow, names, starts, world
 
-__all__ = ["RULES", "Report", "Rule"]
+__all__ = ["RULES", "Report", "Rule", "flow", "names", "starts", "world"]
 
-RULES: Final[tuple[Rule, ...]] = tuple(
-    sorted((*WORLD, *TIMES, *STATE, *NAMES, *FLOW, *STEPS, *STARTS, *LIMITS), key=lambda rule: rule.id)
-)
+RULES: Final[tuple[Rule, ...]] = tuple(sorted(MADE, key=attrgetter("id")))

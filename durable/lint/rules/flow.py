@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from durable.lint.facts import Branch, Call, Facts, Operation, Step, ending
-from durable.lint.findings import Report, Rule
+from durable.lint.findings import Report, rule
 from durable.lint.known import SERVICES, is_write, service_of
 from durable.lint.modules import External, Function, Module, Text, is_class_name
 
@@ -23,42 +23,36 @@ _LOOKING: Final = frozenset(
 _WIDE: Final = frozenset({"builtins.BaseException", "asyncio.CancelledError"})
 
 
-class InStep(Rule):
-    """Operations within steps."""
-
-    id = "W141"
-    level = "error"
-    title = "An operation is called within a step"
-    why = "A step is one unit: a recorded one is not called again, so operations within it would leave no place in the history."
-    fix = "Call the operation in the workflow's code, or make the step's function a body of ctx.try_block."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.operations:
-            if operation.in_step is not None:
-                yield Report(
-                    operation.module, operation.line, f"`{operation.kind}` is called within a step's function."
-                )
+@rule(
+    "W141",
+    "error",
+    "An operation is called within a step",
+    why="A step is one unit: a recorded one is not called again, so operations within it would leave no place in the history.",
+    fix="Call the operation in the workflow's code, or make the step's function a body of ctx.try_block.",
+)
+def _in_step(facts: Facts) -> Iterator[Report]:
+    for operation in facts.operations:
+        if operation.in_step is not None:
+            yield Report(operation.module, operation.line, f"`{operation.kind}` is called within a step's function.")
 
 
-class NotAwaited(Rule):
-    """Missing awaits."""
-
-    id = "W142"
-    level = "error"
-    title = "An operation is not awaited"
-    why = "In an async workflow an operation that is not awaited does nothing, and the next one is refused."
-    fix = "Write await before it."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        used: dict[ast.AST, set[str]] = {}
-        for operation in facts.operations:
-            if not operation.context.is_async or operation.is_awaited:
-                continue
-            if _is_lost(operation.node, operation.module, used):
-                yield Report(operation.module, operation.line, f"`{operation.kind}` is not awaited.")
-        for module, node, function in facts.unawaited:
-            if isinstance(module.parents.get(node), ast.Expr):
-                yield Report(module, node.lineno, f"`{function.name}` is a coroutine function, and is not awaited.")
+@rule(
+    "W142",
+    "error",
+    "An operation is not awaited",
+    why="In an async workflow an operation that is not awaited does nothing, and the next one is refused.",
+    fix="Write await before it.",
+)
+def _not_awaited(facts: Facts) -> Iterator[Report]:
+    used: dict[ast.AST, set[str]] = {}
+    for operation in facts.operations:
+        if not operation.context.is_async or operation.is_awaited:
+            continue
+        if _is_lost(operation.node, operation.module, used):
+            yield Report(operation.module, operation.line, f"`{operation.kind}` is not awaited.")
+    for module, node, function in facts.unawaited:
+        if isinstance(module.parents.get(node), ast.Expr):
+            yield Report(module, node.lineno, f"`{function.name}` is a coroutine function, and is not awaited.")
 
 
 def _is_lost(node: ast.expr, module: Module, used: dict[ast.AST, set[str]]) -> bool:
@@ -112,43 +106,39 @@ def _is_awaited_later(assign: ast.AST, name: str, module: Module, used: dict[ast
     return name in used[here]
 
 
-class OuterContext(Rule):
-    """The context of the function around a body."""
-
-    id = "W143"
-    level = "error"
-    title = "A body uses the context of the code around it"
-    why = "A body has a scope and a context of its own. The outer one is busy with the operation that calls the body."
-    fix = "Use the context that the body gets as its first argument."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
-            if operation.context.scope is not operation.scope:
-                yield Report(
-                    operation.module,
-                    operation.line,
-                    f"`{operation.kind}` is called on a context of the code around this {operation.scope.kind}.",
-                )
+@rule(
+    "W143",
+    "error",
+    "A body uses the context of the code around it",
+    why="A body has a scope and a context of its own. The outer one is busy with the operation that calls the body.",
+    fix="Use the context that the body gets as its first argument.",
+)
+def _outer_context(facts: Facts) -> Iterator[Report]:
+    for operation in facts.own():
+        if operation.context.scope is not operation.scope:
+            yield Report(
+                operation.module,
+                operation.line,
+                f"`{operation.kind}` is called on a context of the code around this {operation.scope.kind}.",
+            )
 
 
-class Swallowed(Rule):
-    """Handlers that catch control flow."""
-
-    id = "W144"
-    level = "error"
-    title = "Control flow of durable is swallowed"
-    why = "Sleeps, waits and shutdowns leave the code as exceptions below BaseException. Code that catches them takes them for errors."
-    fix = "Catch Exception or a class of durable's errors, or raise again at the end of the handler."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        seen: set[tuple[ast.AST, int]] = set()
-        for operation in facts.own():
-            for branch in operation.path:
-                if (branch.node, branch.index) in seen or branch.kind not in ("try", "suppress"):
-                    continue
-                seen.add((branch.node, branch.index))
-                for node, message in _swallowing(branch, operation):
-                    yield Report(_home(facts, node, operation), _line(node), message)
+@rule(
+    "W144",
+    "error",
+    "Control flow of durable is swallowed",
+    why="Sleeps, waits and shutdowns leave the code as exceptions below BaseException. Code that catches them takes them for errors.",
+    fix="Catch Exception or a class of durable's errors, or raise again at the end of the handler.",
+)
+def _swallowed(facts: Facts) -> Iterator[Report]:
+    seen: set[tuple[ast.AST, int]] = set()
+    for operation in facts.own():
+        for branch in operation.path:
+            if (branch.node, branch.index) in seen or branch.kind not in ("try", "suppress"):
+                continue
+            seen.add((branch.node, branch.index))
+            for node, message in _swallowing(branch, operation):
+                yield Report(_home(facts, node, operation), _line(node), message)
 
 
 def _swallowing(branch: Branch, operation: Operation) -> Iterator[tuple[ast.AST, str]]:
@@ -189,32 +179,28 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
     return False
 
 
-class InFinally(Rule):
-    """Operations in `finally`, and in handlers of everything."""
-
-    id = "W145"
-    level = "warning"
-    title = "An operation in `finally` does not run when the run is cancelled"
-    why = (
-        "Sleeps, waits and cancellations leave the code through `finally` too, and an operation is refused then. So it runs only "
-        "if the code above returns or raises an error."
-    )
-    fix = "Clean up in a rollback handler, or in a step after a ctx.try_block."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
-            for position, branch in enumerate(operation.path):
-                if branch.kind == "try" and branch.index == 3:
-                    yield Report(operation.module, operation.line, f"`{operation.kind}` is called in `finally`.")
-                    break
-                arm = operation.path[position + 1] if position + 1 < len(operation.path) else None
-                if branch.kind == "try" and branch.index == 1 and arm is not None and _is_widest(arm, operation):
-                    yield Report(
-                        operation.module,
-                        operation.line,
-                        f"`{operation.kind}` is called in a handler that catches control flow too.",
-                    )
-                    break
+@rule(
+    "W145",
+    "warning",
+    "An operation in `finally` does not run when the run is cancelled",
+    why="Sleeps, waits and cancellations leave the code through `finally` too, and an operation is refused then. So it runs only "
+    "if the code above returns or raises an error.",
+    fix="Clean up in a rollback handler, or in a step after a ctx.try_block.",
+)
+def _in_finally(facts: Facts) -> Iterator[Report]:
+    for operation in facts.own():
+        for position, branch in enumerate(operation.path):
+            if branch.kind == "try" and branch.index == 3:
+                yield Report(operation.module, operation.line, f"`{operation.kind}` is called in `finally`.")
+                break
+            arm = operation.path[position + 1] if position + 1 < len(operation.path) else None
+            if branch.kind == "try" and branch.index == 1 and arm is not None and _is_widest(arm, operation):
+                yield Report(
+                    operation.module,
+                    operation.line,
+                    f"`{operation.kind}` is called in a handler that catches control flow too.",
+                )
+                break
 
 
 def _is_widest(arm: Branch, operation: Operation) -> bool:
@@ -222,24 +208,22 @@ def _is_widest(arm: Branch, operation: Operation) -> bool:
     return handler.type is None or any(_is_wide(each, operation.module) for each in _classes(handler.type))
 
 
-class Handler(Rule):
-    """Rollback handlers that no other process finds."""
-
-    id = "W147"
-    level = "error"
-    title = "A rollback handler cannot be imported"
-    why = "A handler is recorded by its name, so that another process can call it. A lambda or a nested function has none."
-    fix = "Define the handler at the top level of a module, and let the step return what it needs."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for step in facts.steps:
-            node = step.options.get("rollback")
-            if node is None:
-                continue
-            value = step.option_values.get("rollback")
-            what = "a lambda" if isinstance(node, ast.Lambda) else _unnamed(value.value if value is not None else None)
-            if what:
-                yield Report(step.operation.module, step.operation.line, f"The rollback handler is {what}.")
+@rule(
+    "W147",
+    "error",
+    "A rollback handler cannot be imported",
+    why="A handler is recorded by its name, so that another process can call it. A lambda or a nested function has none.",
+    fix="Define the handler at the top level of a module, and let the step return what it needs.",
+)
+def _handler(facts: Facts) -> Iterator[Report]:
+    for step in facts.steps:
+        node = step.options.get("rollback")
+        if node is None:
+            continue
+        value = step.option_values.get("rollback")
+        what = "a lambda" if isinstance(node, ast.Lambda) else _unnamed(value.value if value is not None else None)
+        if what:
+            yield Report(step.operation.module, step.operation.line, f"The rollback handler is {what}.")
 
 
 def _unnamed(handler: object) -> str:
@@ -253,38 +237,34 @@ def _unnamed(handler: object) -> str:
     return "" if handler.env is None else "a nested function"
 
 
-class RetryOutside(Rule):
-    """`RetryLater` outside of a step."""
-
-    id = "W148"
-    level = "error"
-    title = "RetryLater is raised between steps"
-    why = "RetryLater ends an attempt of a step. Between steps there is no attempt."
-    fix = "Raise it in the function of a step, or write ctx.sleep(name, duration)."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for call in facts.calls:
-            if call.kind == "retry" and isinstance(call.module.parents.get(call.node), ast.Raise):
-                yield Report(call.module, call.node.lineno, "`RetryLater` is raised in the code between steps.")
+@rule(
+    "W148",
+    "error",
+    "RetryLater is raised between steps",
+    why="RetryLater ends an attempt of a step. Between steps there is no attempt.",
+    fix="Raise it in the function of a step, or write ctx.sleep(name, duration).",
+)
+def _retry_outside(facts: Facts) -> Iterator[Report]:
+    for call in facts.calls:
+        if call.kind == "retry" and isinstance(call.module.parents.get(call.node), ast.Raise):
+            yield Report(call.module, call.node.lineno, "`RetryLater` is raised in the code between steps.")
 
 
-class Undecided(Rule):
-    """Bodies of loops that do not say how to go on."""
-
-    id = "W149"
-    level = "error"
-    title = "An iteration of a loop with a state may end without Continue or Break"
-    why = "A loop with a state needs the next state. An iteration that returns None is refused."
-    fix = "Return Continue(state) or Break(value) at the end of the body."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
-            if operation.kind != "loop" or not _has_state(operation.node):
-                continue
-            for body in operation.bodies:
-                node = body.node
-                if not isinstance(node, ast.Lambda) and _runs_off(node.body):
-                    yield Report(body.module, node.lineno, f"`{node.name}` may come to its end without a return.")
+@rule(
+    "W149",
+    "error",
+    "An iteration of a loop with a state may end without Continue or Break",
+    why="A loop with a state needs the next state. An iteration that returns None is refused.",
+    fix="Return Continue(state) or Break(value) at the end of the body.",
+)
+def _undecided(facts: Facts) -> Iterator[Report]:
+    for operation in facts.own():
+        if operation.kind != "loop" or not _has_state(operation.node):
+            continue
+        for body in operation.bodies:
+            node = body.node
+            if not isinstance(node, ast.Lambda) and _runs_off(node.body):
+                yield Report(body.module, node.lineno, f"`{node.name}` may come to its end without a return.")
 
 
 def _has_state(node: ast.Call) -> bool:
@@ -311,80 +291,67 @@ def _home(facts: Facts, node: ast.AST, operation: Operation) -> Module:
     return next((module for module in facts.functions.values() if node in module.parents), facts.module)
 
 
-FLOW: tuple[Rule, ...] = (
-    *(InStep(), NotAwaited(), OuterContext(), Swallowed(), InFinally(), Handler(), RetryOutside(), Undecided()),
-)
-
-
 _FEW: Final = 2  # calls of one service: to ask whether something is done, and to do it
 _ROW_WRITES: Final = frozenset({"save", "asave", "create", "acreate", "update", "aupdate", "delete", "bulk_create"})
 _KEYS: Final = ("idempot", "current_step", "dedup")
 
 
-class SeveralServices(Rule):
-    """Several services in one step."""
-
-    id = "W151"
-    level = "hint"
-    title = "A step calls several services"
-    why = "When the second call fails, the first one is repeated with it."
-    fix = "Give each call a step of its own, with retries of its own."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        if _is_whole(facts):
-            return
-        for step in facts.steps:
-            services = sorted(_services(step))
-            calls = [each for each in step.calls if each.kind in SERVICES and _is_request(each)]
-            if len(services) > 1:
-                yield Report(*_place(step), f"The step calls {', '.join(services)}.")
-            elif len(calls) > _FEW:
-                yield Report(*_place(step), f"The step makes {len(calls)} calls of services.")
+@rule(
+    "W151",
+    "hint",
+    "A step calls several services",
+    why="When the second call fails, the first one is repeated with it.",
+    fix="Give each call a step of its own, with retries of its own.",
+)
+def _several_services(facts: Facts) -> Iterator[Report]:
+    if _is_whole(facts):
+        return
+    for step in facts.steps:
+        services = sorted(_services(step))
+        calls = [each for each in step.calls if each.kind in SERVICES and _is_request(each)]
+        if len(services) > 1:
+            yield Report(*_place(step), f"The step calls {', '.join(services)}.")
+        elif len(calls) > _FEW:
+            yield Report(*_place(step), f"The step makes {len(calls)} calls of services.")
 
 
-class WholeWorkflow(Rule):
-    """A workflow that is one step."""
-
-    id = "W152"
-    level = "hint"
-    title = "A whole workflow is one step"
-    why = "Nothing is recorded before the step's end: whatever fails, all of it is done again."
-    fix = "Make a step of each call of a service and of each change of rows."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for step in facts.steps if _is_whole(facts) else ():
-            if len(_services(step)) > 1 or _calls_and_then_writes(step):
-                yield Report(*_place(step), f"All that `{facts.name}` does is in this step.")
+@rule(
+    "W152",
+    "hint",
+    "A whole workflow is one step",
+    why="Nothing is recorded before the step's end: whatever fails, all of it is done again.",
+    fix="Make a step of each call of a service and of each change of rows.",
+)
+def _whole_workflow(facts: Facts) -> Iterator[Report]:
+    for step in facts.steps if _is_whole(facts) else ():
+        if len(_services(step)) > 1 or _calls_and_then_writes(step):
+            yield Report(*_place(step), f"All that `{facts.name}` does is in this step.")
 
 
-class NoKey(Rule):
-    """Sending twice."""
-
-    id = "W153"
-    level = "hint"
-    title = "A step charges, sends or posts without a key"
-    why = "A process can die after the service has done it and before that is recorded. Then the step runs again."
-    fix = (
-        "Pass current_step().idempotency_key to the service, ask it first whether it is done, or, if it only writes rows of "
-        "your own database, use atomic=True."
-    )
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for step in facts.steps:
-            atomic = step.options.get("atomic")
-            if isinstance(atomic, ast.Constant) and atomic.value is True:
-                continue
-            if any(word in ast.unparse(node).lower() for _, node in step.functions for word in _KEYS):
-                continue
-            asked: set[str] = set()
-            for call in step.calls:
-                service = _service(call)
-                is_acting = call.kind == "service" or (call.kind == "network" and is_write(call.name))
-                if is_acting and service not in asked:
-                    yield Report(*_place(step), f"`{call.name}` runs again if the process dies before it is recorded.")
-                    break
-                if call.kind == "network":
-                    asked.add(service)
+@rule(
+    "W153",
+    "hint",
+    "A step charges, sends or posts without a key",
+    why="A process can die after the service has done it and before that is recorded. Then the step runs again.",
+    fix="Pass current_step().idempotency_key to the service, ask it first whether it is done, or, if it only writes rows of "
+    "your own database, use atomic=True.",
+)
+def _no_key(facts: Facts) -> Iterator[Report]:
+    for step in facts.steps:
+        atomic = step.options.get("atomic")
+        if isinstance(atomic, ast.Constant) and atomic.value is True:
+            continue
+        if any(word in ast.unparse(node).lower() for _, node in step.functions for word in _KEYS):
+            continue
+        asked: set[str] = set()
+        for call in step.calls:
+            service = _service(call)
+            is_acting = call.kind == "service" or (call.kind == "network" and is_write(call.name))
+            if is_acting and service not in asked:
+                yield Report(*_place(step), f"`{call.name}` runs again if the process dies before it is recorded.")
+                break
+            if call.kind == "network":
+                asked.add(service)
 
 
 def _is_request(call: Call) -> bool:
@@ -437,6 +404,3 @@ def _host(address: str) -> str:
 
 def _is_whole(facts: Facts) -> bool:
     return len(list(facts.own())) == 1
-
-
-STEPS: tuple[Rule, ...] = (SeveralServices(), WholeWorkflow(), NoKey())

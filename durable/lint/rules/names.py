@@ -8,7 +8,7 @@ from typing import Final
 
 from durable.lint import operations
 from durable.lint.facts import Branch, Facts, Operation, are_exclusive, ending
-from durable.lint.findings import Report, Rule
+from durable.lint.findings import Report, rule
 from durable.lint.modules import FunctionNode, Module
 
 _WORDS: Final = {
@@ -25,56 +25,53 @@ _WORDS: Final = {
     "global": "a global that changes",
     "counter": "a counter that goes on from pass to pass",
 }
+_BIND: Final = "Bind the value at once: lambda c, order=order: ..., or functools.partial(body, order)."
 _MAX_COMPARED: Final = 100  # operations of one name in one scope
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-class Unsteady(Rule):
-    """Names that differ from pass to pass."""
-
-    id = "W131"
-    level = "error"
-    title = "The name of an operation differs from pass to pass"
-    why = "durable finds a record by its name. Under another name the operation runs again, and the history diverges."
-    fix = "Make names of texts, the input and what steps returned, and of nothing else."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
-            if operation.name_origins:
-                origin = min(operation.name_origins, key=lambda each: (each.line, each.text))
-                yield Report(
-                    operation.module,
-                    operation.line,
-                    f"The name is made of {_WORDS.get(origin.kind, origin.kind)}: `{origin.text}`.",
-                )
+@rule(
+    "W131",
+    "error",
+    "The name of an operation differs from pass to pass",
+    why="durable finds a record by its name. Under another name the operation runs again, and the history diverges.",
+    fix="Make names of texts, the input and what steps returned, and of nothing else.",
+)
+def _unsteady(facts: Facts) -> Iterator[Report]:
+    for operation in facts.own():
+        if operation.name_origins:
+            origin = min(operation.name_origins, key=lambda each: (each.line, each.text))
+            yield Report(
+                operation.module,
+                operation.line,
+                f"The name is made of {_WORDS.get(origin.kind, origin.kind)}: `{origin.text}`.",
+            )
 
 
-class Duplicate(Rule):
-    """Two operations of one name."""
-
-    id = "W132"
-    level = "error"
-    title = "Two operations of a scope have one name"
-    why = "A name is unique in its scope. The second operation is refused, and the run stops."
-    fix = "Give each a name of its own, or put one of them into ctx.try_block, ctx.loop or a branch."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        earlier: dict[tuple[int, str], list[Operation]] = {}
-        for operation in facts.own():
-            if operation.name_text is None or operation.context.scope is not operation.scope:
-                continue
-            same = earlier.setdefault((id(operation.scope), operation.name_text), [])
-            other = next((each for each in same if not are_exclusive(each, operation)), None)
-            if other is not None:
-                module, line = _where(operation, other)
-                yield Report(
-                    module,
-                    line,
-                    f'The name "{operation.name_text}" is used before in this scope, in line {other.line}.',
-                )
-            if len(same) < _MAX_COMPARED:
-                same.append(operation)
+@rule(
+    "W132",
+    "error",
+    "Two operations of a scope have one name",
+    why="A name is unique in its scope. The second operation is refused, and the run stops.",
+    fix="Give each a name of its own, or put one of them into ctx.try_block, ctx.loop or a branch.",
+)
+def _duplicate(facts: Facts) -> Iterator[Report]:
+    earlier: dict[tuple[int, str], list[Operation]] = {}
+    for operation in facts.own():
+        if operation.name_text is None or operation.context.scope is not operation.scope:
+            continue
+        same = earlier.setdefault((id(operation.scope), operation.name_text), [])
+        other = next((each for each in same if not are_exclusive(each, operation)), None)
+        if other is not None:
+            module, line = _where(operation, other)
+            yield Report(
+                module,
+                line,
+                f'The name "{operation.name_text}" is used before in this scope, in line {other.line}.',
+            )
+        if len(same) < _MAX_COMPARED:
+            same.append(operation)
 
 
 def _where(operation: Operation, other: Operation) -> tuple[Module, int]:
@@ -86,29 +83,27 @@ def _where(operation: Operation, other: Operation) -> tuple[Module, int]:
     return operation.module, operation.line
 
 
-class InLoop(Rule):
-    """One name in each iteration of a native loop."""
-
-    id = "W133"
-    level = "error"
-    title = "An operation in a native loop has the same name in each iteration"
-    why = "A native loop is no scope. In the second iteration the name is used already, and the run stops."
-    fix = 'Make the name of what the iteration is about, f"fetch {page}", or use ctx.loop, whose iterations are scopes.'
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        bound: dict[ast.AST, set[str]] = {}
-        for operation in facts.own():
-            if operation.context.scope is not operation.scope or operation.kind not in operations.NAMED:
-                continue
-            loop = _repeating(operation)
-            if loop is None:
-                continue
-            if operation.name_text is not None:
-                yield Report(
-                    operation.module, operation.line, f'The name "{operation.name_text}" is the same in each iteration.'
-                )
-            elif _is_fixed(operation, loop, bound):
-                yield Report(operation.module, operation.line, "The name does not change within the loop.")
+@rule(
+    "W133",
+    "error",
+    "An operation in a native loop has the same name in each iteration",
+    why="A native loop is no scope. In the second iteration the name is used already, and the run stops.",
+    fix='Make the name of what the iteration is about, f"fetch {page}", or use ctx.loop, whose iterations are scopes.',
+)
+def _in_loop(facts: Facts) -> Iterator[Report]:
+    bound: dict[ast.AST, set[str]] = {}
+    for operation in facts.own():
+        if operation.context.scope is not operation.scope or operation.kind not in operations.NAMED:
+            continue
+        loop = _repeating(operation)
+        if loop is None:
+            continue
+        if operation.name_text is not None:
+            yield Report(
+                operation.module, operation.line, f'The name "{operation.name_text}" is the same in each iteration.'
+            )
+        elif _is_fixed(operation, loop, bound):
+            yield Report(operation.module, operation.line, "The name does not change within the loop.")
 
 
 def _repeating(operation: Operation) -> Branch | None:
@@ -167,26 +162,24 @@ def _nodes_around(operation: Operation) -> set[ast.AST]:
     return found
 
 
-class Endless(Rule):
-    """`while True`."""
-
-    id = "W134"
-    level = "warning"
-    title = "`while True` repeats operations"
-    why = "Each iteration stays in the history, and each pass replays all of them. A ctx.loop deletes old iterations."
-    fix = 'Use ctx.loop("name", body, state): return Continue(state) or Break(value).'
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        seen: set[ast.AST] = set()
-        for operation in facts.own():
-            for branch in operation.path:
-                node = branch.node
-                if branch.kind != "loop" or not isinstance(node, ast.While) or node in seen:
-                    continue
-                if isinstance(node.test, ast.Constant) and node.test.value and not _is_one_round(node):
-                    seen.add(node)
-                    module = operation.module if node in _nodes_around(operation) else _module_of(facts, node)
-                    yield Report(module, node.lineno, "This loop has no bound that the history could do with.")
+@rule(
+    "W134",
+    "warning",
+    "`while True` repeats operations",
+    why="Each iteration stays in the history, and each pass replays all of them. A ctx.loop deletes old iterations.",
+    fix='Use ctx.loop("name", body, state): return Continue(state) or Break(value).',
+)
+def _endless(facts: Facts) -> Iterator[Report]:
+    seen: set[ast.AST] = set()
+    for operation in facts.own():
+        for branch in operation.path:
+            node = branch.node
+            if branch.kind != "loop" or not isinstance(node, ast.While) or node in seen:
+                continue
+            if isinstance(node.test, ast.Constant) and node.test.value and not _is_one_round(node):
+                seen.add(node)
+                module = operation.module if node in _nodes_around(operation) else _module_of(facts, node)
+                yield Report(module, node.lineno, "This loop has no bound that the history could do with.")
 
 
 def _is_one_round(node: ast.While) -> bool:
@@ -197,25 +190,23 @@ def _module_of(facts: Facts, node: ast.AST) -> Module:
     return next((module for function, module in facts.functions.items() if node in ast.walk(function)), facts.module)
 
 
-class Captured(Rule):
-    """Lambdas that share a loop's variable."""
-
-    id = "W135"
-    level = "error"
-    title = "A function that is called later captures a loop's variable"
-    why = "It is called when the loop is over, and then the variable has its last value: each branch does the same."
-    fix = "Bind the value at once: lambda c, order=order: ..., or functools.partial(body, order)."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for function, module in facts.functions.items():
-            for loop in _own_nodes(function, (*_LOOPS, *_COMPREHENSIONS)):
-                for node, name in _captures(loop, module):
-                    yield Report(
-                        module,
-                        node.lineno,
-                        f"The function captures `{name}`, which the loop goes on to change.",
-                        fix=self.fix.replace("order", name),
-                    )
+@rule(
+    "W135",
+    "error",
+    "A function that is called later captures a loop's variable",
+    why="It is called when the loop is over, and then the variable has its last value: each branch does the same.",
+    fix=_BIND,
+)
+def _captured(facts: Facts) -> Iterator[Report]:
+    for function, module in facts.functions.items():
+        for loop in _own_nodes(function, (*_LOOPS, *_COMPREHENSIONS)):
+            for node, name in _captures(loop, module):
+                yield Report(
+                    module,
+                    node.lineno,
+                    f"The function captures `{name}`, which the loop goes on to change.",
+                    fix=_BIND.replace("order", name),
+                )
 
 
 def _own_nodes(function: FunctionNode, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
@@ -310,6 +301,3 @@ def _is_stored(name: str, loop: ast.AST, module: Module) -> bool:
         and _is_kept(each, loop, module)
         for each in ast.walk(loop)
     )
-
-
-NAMES: tuple[Rule, ...] = (Unsteady(), Duplicate(), InLoop(), Endless(), Captured())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from durable.lint.facts import Facts, Operation, Start, Step
-from durable.lint.findings import Report, Rule
+from durable.lint.findings import Report, rule
 from durable.lint.known import in_order, kind_of
 from durable.lint.modules import NOTHING, External, Function, Module, Text, WorkflowValue, workflow_decorator
 from durable.lint.operations import START_OPTIONS, STEP_OPTIONS
@@ -70,36 +70,34 @@ _WAITS: Final = frozenset(
 _ABOUT_KEYS: Final = ("if_open", "debounce", "at_most", "keep")
 
 
-class Started(Rule):
-    """Starts between steps."""
-
-    id = "W146"
-    level = "error"
-    title = "A run is started between steps without an id of its own"
-    why = "The code between steps runs again in each pass, and would start another run each time. durable refuses it."
-    fix = 'Use ctx.child or ctx.start_child, start in a step, or give an id: using(id=f"{ctx.run_id}-mail").'
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for start in facts.starts:
-            if start.in_step is not None:
-                continue
-            node, given = start.workflow.options.get("id", (None, NOTHING))
-            if given.origins:
-                origin = min(each.text for each in given.origins)
-                yield Report(start.module, start.node.lineno, f"The id differs from pass to pass: `{origin}`.")
-            elif not _has_ids(start):
-                yield Report(
-                    start.module,
-                    start.node.lineno,
-                    f"`{start.method}` starts a run of {start.workflow.name} in each pass.",
-                )
-            elif isinstance(given.value, Text) and isinstance(node, ast.Constant) and _differs(start.node):
-                yield Report(
-                    start.module,
-                    start.node.lineno,
-                    f'The id is always "{given.value.text}": a start with other arguments is refused with RunConflictError.',
-                    'Make the id of ctx.run_id or of the input: using(id=f"{ctx.run_id}-mail").',
-                )
+@rule(
+    "W146",
+    "error",
+    "A run is started between steps without an id of its own",
+    why="The code between steps runs again in each pass, and would start another run each time. durable refuses it.",
+    fix='Use ctx.child or ctx.start_child, start in a step, or give an id: using(id=f"{ctx.run_id}-mail").',
+)
+def _started(facts: Facts) -> Iterator[Report]:
+    for start in facts.starts:
+        if start.in_step is not None:
+            continue
+        node, given = start.workflow.options.get("id", (None, NOTHING))
+        if given.origins:
+            origin = min(each.text for each in given.origins)
+            yield Report(start.module, start.node.lineno, f"The id differs from pass to pass: `{origin}`.")
+        elif not _has_ids(start):
+            yield Report(
+                start.module,
+                start.node.lineno,
+                f"`{start.method}` starts a run of {start.workflow.name} in each pass.",
+            )
+        elif isinstance(given.value, Text) and isinstance(node, ast.Constant) and _differs(start.node):
+            yield Report(
+                start.module,
+                start.node.lineno,
+                f'The id is always "{given.value.text}": a start with other arguments is refused with RunConflictError.',
+                'Make the id of ctx.run_id or of the input: using(id=f"{ctx.run_id}-mail").',
+            )
 
 
 def _differs(call: ast.Call) -> bool:
@@ -113,133 +111,121 @@ def _has_ids(start: Start) -> bool:
     return "**" in start.workflow.options or "id" in start.workflow.options
 
 
-class Options(Rule):
-    """Options that are refused."""
+@rule(
+    "W161",
+    "error",
+    "An option is refused",
+    why="durable refuses it when the line runs.",
+    fix="See the docstring of using(...).",
+)
+def _options(facts: Facts) -> Iterator[Report]:
+    for module, node, workflow in facts.usings:
+        for name in _unknown(node, START_OPTIONS):
+            yield Report(module, node.lineno, f"`using` has no option `{name}`.")
+        for message, fix in _problems(workflow):
+            yield Report(module, node.lineno, message, fix)
+    for step in facts.steps:
+        for name in _unknown(step.operation.node, STEP_OPTIONS):
+            yield Report(
+                step.operation.module,
+                step.operation.line,
+                f"A step has no option `{name}`.",
+                "See the options of a step. Arguments of its function are passed by position.",
+            )
+    yield from _starts(facts)
+    yield from _children(facts)
 
-    id = "W161"
-    level = "error"
-    title = "An option is refused"
-    why = "durable refuses it when the line runs."
-    fix = "See the docstring of using(...)."
 
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for module, node, workflow in facts.usings:
-            for name in _unknown(node, START_OPTIONS):
-                yield Report(module, node.lineno, f"`using` has no option `{name}`.")
-            for message, fix in _problems(workflow):
-                yield Report(module, node.lineno, message, fix)
-        for step in facts.steps:
-            for name in _unknown(step.operation.node, STEP_OPTIONS):
+def _starts(facts: Facts) -> Iterator[Report]:
+    for start in facts.starts:
+        line = start.node.lineno
+        about = next((each for each in _ABOUT_KEYS if _has(start.workflow, each)), None)
+        if about is not None and not _has(start.workflow, "key"):
+            yield Report(start.module, line, f"`{about}` is about a key, and there is none.", "Add key=....")
+        if start.method.endswith("start_many"):
+            if _has(start.workflow, "id"):
+                yield Report(start.module, line, "Several runs cannot share one id.", "Pass ids=[...].")
+            if _has(start.workflow, "key"):
+                yield Report(start.module, line, "Several runs cannot share one key.", "Start each with its own key.")
+        if start.method.endswith("start_or_send"):
+            if not _has(start.workflow, "key"):
                 yield Report(
-                    step.operation.module,
-                    step.operation.line,
-                    f"A step has no option `{name}`.",
-                    "See the options of a step. Arguments of its function are passed by position.",
+                    start.module, line, "`start_or_send` needs a key.", "Write using(key=...).start_or_send(...)."
                 )
-        yield from self._starts(facts)
-        yield from self._children(facts)
-
-    def _starts(self, facts: Facts) -> Iterator[Report]:
-        for start in facts.starts:
-            line = start.node.lineno
-            about = next((each for each in _ABOUT_KEYS if _has(start.workflow, each)), None)
-            if about is not None and not _has(start.workflow, "key"):
-                yield Report(start.module, line, f"`{about}` is about a key, and there is none.", "Add key=....")
-            if start.method.endswith("start_many"):
-                if _has(start.workflow, "id"):
-                    yield Report(start.module, line, "Several runs cannot share one id.", "Pass ids=[...].")
-                if _has(start.workflow, "key"):
-                    yield Report(
-                        start.module, line, "Several runs cannot share one key.", "Start each with its own key."
-                    )
-            if start.method.endswith("start_or_send"):
-                if not _has(start.workflow, "key"):
-                    yield Report(
-                        start.module, line, "`start_or_send` needs a key.", "Write using(key=...).start_or_send(...)."
-                    )
-                elif _has(start.workflow, "if_open") or _has(start.workflow, "debounce"):
-                    yield Report(
-                        start.module, line, "`start_or_send` sends to the open run.", "Leave out if_open and debounce."
-                    )
-
-    def _children(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
-            child = operation.child
-            if child is None:
-                continue
-            for message, fix in _problems_of_key(child, is_map=operation.kind == "map"):
-                yield Report(operation.module, operation.line, message, fix)
-            conflict = child.options.get("on_conflict")
-            if conflict is not None and isinstance(conflict[0], ast.Constant) and conflict[0].value == "error":
+            elif _has(start.workflow, "if_open") or _has(start.workflow, "debounce"):
                 yield Report(
-                    operation.module,
-                    operation.line,
-                    'A child cannot have on_conflict="error".',
-                    "Leave it out: an id that another run has is always an error for a child.",
+                    start.module, line, "`start_or_send` sends to the open run.", "Leave out if_open and debounce."
                 )
 
 
-class FixedId(Rule):
-    """One id for the children of all runs."""
-
-    id = "W162"
-    level = "error"
-    title = "A child has the same id in each run"
-    why = "An id names one run for ever: the second parent's child is refused with RunConflictError."
-    fix = "Leave the id out, which makes it of the parent's id and the place, or make it of ctx.run_id or the input."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
-            if operation.child is None or "id" not in operation.child.options:
-                continue
-            node, result = operation.child.options["id"]
-            if isinstance(result.value, Text) and isinstance(node, ast.Constant):
-                yield Report(operation.module, operation.line, f'The child\'s id is always "{result.value.text}".')
-
-
-class Forgotten(Rule):
-    """Children for which no code waits."""
-
-    id = "W163"
-    level = "hint"
-    title = "A child is started, and nothing waits for it"
-    why = "When the parent ends, its open children are cancelled, and nothing here takes long enough for one to end."
-    fix = 'Wait with child.result(name), or write using(when_parent_ends="leave") if the child shall go on.'
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        operations = list(facts.own())
-        waits = [position for position, each in enumerate(operations) if each.kind in _WAITS]
-        for operation in operations[max(waits, default=-1) + 1 :]:
-            if operation.kind != "start_child" or operation.child is None or _has(operation.child, "when_parent_ends"):
-                continue
-            here = operation.module.parents.get(operation.node)
-            if isinstance(here, ast.Await):
-                here = operation.module.parents.get(here)
-            if isinstance(here, ast.Expr):
-                yield Report(
-                    operation.module, operation.line, "The child is cancelled if it is open when this run ends."
-                )
+def _children(facts: Facts) -> Iterator[Report]:
+    for operation in facts.own():
+        child = operation.child
+        if child is None:
+            continue
+        for message, fix in _problems_of_key(child, is_map=operation.kind == "map"):
+            yield Report(operation.module, operation.line, message, fix)
+        conflict = child.options.get("on_conflict")
+        if conflict is not None and isinstance(conflict[0], ast.Constant) and conflict[0].value == "error":
+            yield Report(
+                operation.module,
+                operation.line,
+                'A child cannot have on_conflict="error".',
+                "Leave it out: an id that another run has is always an error for a child.",
+            )
 
 
-class UnsteadyInputs(Rule):
-    """Inputs of maps."""
+@rule(
+    "W162",
+    "error",
+    "A child has the same id in each run",
+    why="An id names one run for ever: the second parent's child is refused with RunConflictError.",
+    fix="Leave the id out, which makes it of the parent's id and the place, or make it of ctx.run_id or the input.",
+)
+def _fixed_id(facts: Facts) -> Iterator[Report]:
+    for operation in facts.own():
+        if operation.child is None or "id" not in operation.child.options:
+            continue
+        node, result = operation.child.options["id"]
+        if isinstance(result.value, Text) and isinstance(node, ast.Constant):
+            yield Report(operation.module, operation.line, f'The child\'s id is always "{result.value.text}".')
 
-    id = "W164"
-    level = "error"
-    title = "The inputs of a map differ from pass to pass"
-    why = (
-        "A map starts its children in batches and knows an input by its place: in the next pass another input is there."
-    )
-    fix = "Return the inputs from a step, and sort what has no order: sorted(...)."
 
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for operation in facts.own():
-            if operation.kind != "map":
-                continue
-            inputs = operation.args[2] if len(operation.args) > 2 else operation.keywords.get("inputs", NOTHING)
-            if origins := in_order(inputs):
-                text = min(each.text for each in origins)
-                yield Report(operation.module, operation.line, f"The inputs are made of `{text}`.")
+@rule(
+    "W163",
+    "hint",
+    "A child is started, and nothing waits for it",
+    why="When the parent ends, its open children are cancelled, and nothing here takes long enough for one to end.",
+    fix='Wait with child.result(name), or write using(when_parent_ends="leave") if the child shall go on.',
+)
+def _forgotten(facts: Facts) -> Iterator[Report]:
+    operations = list(facts.own())
+    waits = [position for position, each in enumerate(operations) if each.kind in _WAITS]
+    for operation in operations[max(waits, default=-1) + 1 :]:
+        if operation.kind != "start_child" or operation.child is None or _has(operation.child, "when_parent_ends"):
+            continue
+        here = operation.module.parents.get(operation.node)
+        if isinstance(here, ast.Await):
+            here = operation.module.parents.get(here)
+        if isinstance(here, ast.Expr):
+            yield Report(operation.module, operation.line, "The child is cancelled if it is open when this run ends.")
+
+
+@rule(
+    "W164",
+    "error",
+    "The inputs of a map differ from pass to pass",
+    why="A map starts its children in batches and knows an input by its place: in the next pass another input is there.",
+    fix="Return the inputs from a step, and sort what has no order: sorted(...).",
+)
+def _unsteady_inputs(facts: Facts) -> Iterator[Report]:
+    for operation in facts.own():
+        if operation.kind != "map":
+            continue
+        inputs = operation.args[2] if len(operation.args) > 2 else operation.keywords.get("inputs", NOTHING)
+        if origins := in_order(inputs):
+            text = min(each.text for each in origins)
+            yield Report(operation.module, operation.line, f"The inputs are made of `{text}`.")
 
 
 def _has(workflow: WorkflowValue, option: str) -> bool:
@@ -284,28 +270,23 @@ def _problems(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
     yield from problems_of_rank(workflow)
 
 
-STARTS: tuple[Rule, ...] = (Started(), Options(), FixedId(), Forgotten(), UnsteadyInputs())
-
-
 _NAMING: Final = ("limit", "rate")
 _DECLARING: Final = frozenset({"durable.Limit", "durable.core.workflow_limits.Limit"})
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
 _WAITED_FOR: Final = frozenset({"child", "map"})
 
 
-class Refused(Rule):
-    """Limits of steps that are refused."""
-
-    id = "W171"
-    level = "error"
-    title = "The limit of a step is refused"
-    why = "A limit is a text: its name, and behind a slash a key if it has keys. Units are of a rate."
-    fix = 'Write limit="carrier", limit=f"crm/{tenant}" or rate="openai", units=10.'
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for step in facts.steps:
-            for message in _limit_problems(step):
-                yield Report(step.operation.module, step.operation.line, message)
+@rule(
+    "W171",
+    "error",
+    "The limit of a step is refused",
+    why="A limit is a text: its name, and behind a slash a key if it has keys. Units are of a rate.",
+    fix='Write limit="carrier", limit=f"crm/{tenant}" or rate="openai", units=10.',
+)
+def _refused(facts: Facts) -> Iterator[Report]:
+    for step in facts.steps:
+        for message in _limit_problems(step):
+            yield Report(step.operation.module, step.operation.line, message)
 
 
 def _limit_problems(step: Step) -> Iterator[str]:
@@ -333,70 +314,62 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-class UnsteadyLimit(Rule):
-    """Limits that differ from pass to pass."""
-
-    id = "W172"
-    level = "error"
-    title = "A limit or its key differs from pass to pass"
-    why = "A run that waits in the line of one key would be asked for a slot of another in its next pass."
-    fix = "Make keys of the input and of what steps returned, and of nothing else."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for step in facts.steps:
-            for option in (*_NAMING, "units"):
-                given = step.option_values.get(option)
-                if given is not None and given.origins:
-                    text = min(each.text for each in given.origins)
-                    yield Report(step.operation.module, step.operation.line, f"`{option}` is made of `{text}`.")
-        for limit in _declared(Function(facts.module, facts.function, None)):
-            for name in _unsteady(limit):
-                yield Report(facts.module, limit.node.lineno, f"The key of {limit.name} is made of `{name}`.")
+@rule(
+    "W172",
+    "error",
+    "A limit or its key differs from pass to pass",
+    why="A run that waits in the line of one key would be asked for a slot of another in its next pass.",
+    fix="Make keys of the input and of what steps returned, and of nothing else.",
+)
+def _unsteady_limit(facts: Facts) -> Iterator[Report]:
+    for step in facts.steps:
+        for option in (*_NAMING, "units"):
+            given = step.option_values.get(option)
+            if given is not None and given.origins:
+                text = min(each.text for each in given.origins)
+                yield Report(step.operation.module, step.operation.line, f"`{option}` is made of `{text}`.")
+    for limit in _declared(Function(facts.module, facts.function, None)):
+        for name in _unsteady(limit):
+            yield Report(facts.module, limit.node.lineno, f"The key of {limit.name} is made of `{name}`.")
 
 
-class SleepInSlot(Rule):
-    """Steps that wait by themselves."""
-
-    id = "W173"
-    level = "hint"
-    title = "A step with a limit sleeps"
-    why = "The step holds its slot meanwhile: all that wait in line wait for the sleep too."
-    fix = "Raise RetryLater(seconds, limit=name), or sleep between steps with ctx.sleep(name, duration)."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        for step in facts.steps:
-            limit = step.options.get("limit")
-            sleep = next((each for each in step.calls if each.kind == "sleep"), None)
-            if limit is not None and not _is_none(limit) and sleep is not None:
-                yield Report(
-                    step.operation.module, step.operation.line, f"The step has a `limit`, and calls `{sleep.name}`."
-                )
+@rule(
+    "W173",
+    "hint",
+    "A step with a limit sleeps",
+    why="The step holds its slot meanwhile: all that wait in line wait for the sleep too.",
+    fix="Raise RetryLater(seconds, limit=name), or sleep between steps with ctx.sleep(name, duration).",
+)
+def _sleep_in_slot(facts: Facts) -> Iterator[Report]:
+    for step in facts.steps:
+        limit = step.options.get("limit")
+        sleep = next((each for each in step.calls if each.kind == "sleep"), None)
+        if limit is not None and not _is_none(limit) and sleep is not None:
+            yield Report(
+                step.operation.module, step.operation.line, f"The step has a `limit`, and calls `{sleep.name}`."
+            )
 
 
-class OwnSlot(Rule):
-    """Runs that wait for their own slots."""
-
-    id = "W174"
-    level = "warning"
-    title = "A run waits for a slot of a limit that it holds itself"
-    why = (
-        'With hold="open" a run holds its slot until its end. If all slots are held by runs that wait so, none goes on.'
-    )
-    fix = "Give the inner one a limit of its own, or start it in a step and do not wait for it."
-
-    def check(self, facts: Facts) -> Iterator[Report]:
-        held = [each for each in _declared(Function(facts.module, facts.function, None)) if each.is_open]
-        if not held:
-            return
-        for operation in facts.own():
-            if operation.kind in _WAITED_FOR and operation.child is not None:
-                for limit in _of_child(operation.child):
-                    if any(_is_shared(each, limit.name, limit.key is not None) for each in held):
-                        yield _waits(operation, f"the child {operation.child.name}", limit.name)
-        for step in facts.steps:
-            name, has_key = _slot_of(step.options.get("limit"))
-            if any(_is_shared(each, name, has_key) for each in held):
-                yield _waits(step.operation, "the step", name)
+@rule(
+    "W174",
+    "warning",
+    "A run waits for a slot of a limit that it holds itself",
+    why='With hold="open" a run holds its slot until its end. If all slots are held by runs that wait so, none goes on.',
+    fix="Give the inner one a limit of its own, or start it in a step and do not wait for it.",
+)
+def _own_slot(facts: Facts) -> Iterator[Report]:
+    held = [each for each in _declared(Function(facts.module, facts.function, None)) if each.is_open]
+    if not held:
+        return
+    for operation in facts.own():
+        if operation.kind in _WAITED_FOR and operation.child is not None:
+            for limit in _of_child(operation.child):
+                if any(_is_shared(each, limit.name, limit.key is not None) for each in held):
+                    yield _waits(operation, f"the child {operation.child.name}", limit.name)
+    for step in facts.steps:
+        name, has_key = _slot_of(step.options.get("limit"))
+        if any(_is_shared(each, name, has_key) for each in held):
+            yield _waits(step.operation, "the step", name)
 
 
 def _waits(operation: Operation, who: str, name: str) -> Report:
@@ -468,6 +441,3 @@ def _unsteady(limit: _Declared) -> Iterator[str]:
         called = module.dotted(node.func) if isinstance(node, ast.Call) else None
         if isinstance(called, External) and kind_of(called.name) is not None:
             yield called.name
-
-
-LIMITS: tuple[Rule, ...] = (Refused(), UnsteadyLimit(), SleepInSlot(), OwnSlot())
