@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from django.db import transaction
@@ -438,7 +439,10 @@ class DatabaseStore(RateStore, FamilyStore):
     def lift(self, kind: HoldKind, name: str) -> bool:
         deleted, _ = Hold.objects.using(self.alias).filter(kind=kind.value, name=name).delete()
         if deleted and kind is HoldKind.QUEUE:
-            slots.note_queue(self.alias, name)
+            note = partial(slots.note_queue, self.alias, name)
+            note()
+            # again for runs that have begun to wait meanwhile: whoever hands slots on sees the hold until the commit
+            transaction.on_commit(note, using=self.alias, robust=True)
         return bool(deleted)
 
     def release_starts(self, now: datetime, most: int) -> list[RunRecord]:

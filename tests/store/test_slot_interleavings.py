@@ -328,6 +328,42 @@ def test_a_queue_is_resumed_while_a_slot_is_given_up_that_its_run_waits_for(
         assert check(store, "a", "b") == expected
 
 
+@pytest.mark.parametrize("how", [give_up, end])
+def test_a_run_waits_and_gets_the_slot_while_its_queue_is_about_to_be_paused(
+    postgres_store: PostgresStore, pools: Pools, how: Callable[..., Callable[[], Any]]
+) -> None:
+    """The transaction that pauses the queue sees neither its place nor the slot."""
+    store = postgres_store
+    one = started(store, "a")
+    assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
+
+    def in_between() -> None:
+        waiting(store, "b", queue="other")
+        waiting(store, "c")
+        how(store, one)()
+
+    hold = Hold(kind=HoldKind.QUEUE, name="other", held_at=NOW)
+    both(pools, "ABba", ("COMMIT", "COMMIT"), lambda: store.hold(hold), in_between)
+    assert check(store, "a", "b", "c") == ["c"]
+
+
+def test_a_run_waits_while_its_queue_is_about_to_be_resumed(postgres_store: PostgresStore, pools: Pools) -> None:
+    """Who resumes the queue does not see its place, and who gives the slot up does not see the queue resumed."""
+    store = postgres_store
+    one = started(store, "a")
+    two = started(store, "b", queue="other")
+    assert store.acquire(one.id, one.fence, "s", [X], NOW).is_granted
+    store.hold(Hold(kind=HoldKind.QUEUE, name="other", held_at=NOW))
+
+    def in_between() -> None:
+        assert not store.acquire(two.id, two.fence, "s", [X], NOW).is_granted
+        park(store, two, batch={"slots": SlotChange(awaited=["s"])})
+        give_up(store, one)()
+
+    both(pools, "ABba", ("COMMIT", "COMMIT"), lambda: store.lift(HoldKind.QUEUE, "other"), in_between)
+    assert check(store, "a", "b") == ["b"]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_next_run_is_paused_while_it_gets_the_slot(postgres_store: PostgresStore, pools: Pools, order: str) -> None:
     store = postgres_store

@@ -265,6 +265,39 @@ def test_a_slot_that_a_run_of_a_paused_queue_has_not_used_goes_to_others(store: 
     assert set(holders(store, *"abcd")) == {"d"}
 
 
+def given_while_under_way(store: Store) -> RunRecord:
+    """A run of a queue that was paused while a worker had it, with a slot that it waited for; another one waits."""
+    one, three = runs(store, "ac")
+    [two] = runs(store, "b", queue="other")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    assert not take(store, two, want).is_granted
+    wait(store, three, want)
+    give_up(store, one)
+    paused(store, "other")
+    store.sweep_slots(NOW, 100)
+    assert holders(store, *"abc") == ["b"], "its worker may use it"
+    return two
+
+
+@pytest.mark.parametrize("how", ["parks", "is released", "is left by a dead worker"])
+def test_a_slot_of_a_pass_that_ends_in_a_paused_queue_goes_to_others(store: Store, how: str) -> None:
+    two, later = given_while_under_way(store), NOW
+    if how == "parks":
+        park(store, two, batch={"slots": SlotChange(awaited=["a"])})
+    elif how == "is released":
+        store.release([(two.id, two.fence)], NOW)
+    else:
+        later = NOW + 2 * LEASE
+    for _ in range(3):
+        store.sweep_slots(later, 100)
+    assert holders(store, *"abc") == ["c"]
+    assert store.lift(HoldKind.QUEUE, "other")
+    give_up(store, claimed(store, "c"))
+    store.sweep_slots(later, 100)
+    assert holders(store, *"abc") == ["b"]
+
+
 def test_a_pass_under_way_keeps_its_slot_when_its_queue_is_paused(store: Store) -> None:
     [one] = runs(store, "a", queue="other")
     [two] = runs(store, "b")

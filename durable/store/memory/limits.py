@@ -91,14 +91,22 @@ class MemorySlotTable:
     def _is_passed_by(self, run: RunRecord) -> bool:
         return run.state == RunState.PAUSED or self.holds.is_paused(run.queue)
 
-    def put_back(self, queue: str) -> None:
-        """Give back what was handed to runs of a queue that is paused now, and that no worker executes."""
-        idle = {run.id for run in self.runs.values() if run.queue == queue and run.lease_expires_at is None}
-        unused = [row for at, row in self.slots.held.items() if at[0] in idle and row.kind is not SlotKind.OPEN]
+    def put_back(self, at: datetime) -> None:
+        """Give back what was handed to runs of queues that are paused now, and that no worker executes."""
+        unused = [
+            row
+            for row in self.slots.held.values()
+            if row.kind is not SlotKind.OPEN and self._is_in_vain(self.runs.get(row.run_id), at)
+        ]
         for each in unused:
             self.drop(each.run_id, each.location, each.limit, each.key)
         for place, first in lines.put_back(unused, self._first_place):
             self.wait(place, first.kind, first.since)
+
+    def _is_in_vain(self, run: RunRecord | None, at: datetime) -> bool:
+        if run is None or not self.holds.is_paused(run.queue):
+            return False
+        return run.lease_expires_at is None or run.lease_expires_at <= at
 
     def _first_place(self, limit: str, key: str) -> int:
         return min((each.place for each in self._line(limit, key)), default=1)
@@ -184,6 +192,7 @@ class MemorySlotTable:
 
 def sweep(table: MemorySlotTable, at: datetime) -> tuple[set[str], int]:
     """Hand on what ended runs have given up; return the queues to notify, and how many slots were handed on."""
+    table.put_back(at)
     waiting = {(place.limit, place.key) for place, _ in table.slots.places.values()}
     before = len(table.slots.places)
     queues = {queue for limit, key in sorted(waiting) for queue in lines.hand_on(table, limit, key, at)}

@@ -391,10 +391,7 @@ class MemoryStore(RateStore, FamilyStore):
 
     def hold(self, hold: Hold) -> bool:
         with self._lock:
-            is_new = self._holds.put(hold)
-            if hold.kind is HoldKind.QUEUE:
-                self._slot_table.put_back(hold.name)
-            return is_new
+            return self._holds.put(hold)
 
     def lift(self, kind: HoldKind, name: str) -> bool:
         with self._lock:

@@ -49,7 +49,7 @@ BEGIN
   IF r.finished_at IS NOT NULL OR r.state = 'paused' THEN
     RETURN NULL;
   END IF;
-  IF r.lease_expires_at IS NULL
+  IF (r.lease_expires_at IS NULL OR r.lease_expires_at <= at)
     AND EXISTS (SELECT 1 FROM durable_hold AS h WHERE h.kind = 'queue' AND h.name = r.queue) THEN
     WITH gone AS (DELETE FROM durable_slot WHERE run_id = of_run AND is_held AND kind <> 'open'
       RETURNING location, "limit", key, kind, since),
@@ -308,8 +308,9 @@ BEGIN
   RETURN CASE WHEN queues <> '{}' THEN array_to_json(array_remove(queues, NULL))::text END;
 END $$;
 
--- Do what is noted, at most so much of it; and take slots back that were handed to runs of a queue which was paused
--- meanwhile. Returns the queues to notify, as JSON, and how much was done.
+-- Do what is noted, at most so much of it; and take slots back that runs of paused queues have and no worker may use.
+-- Those are looked for as long as a queue is paused: whoever has handed them on may not have seen that, and a worker may
+-- have had the run. Returns the queues to notify, as JSON, and how much was done.
 CREATE FUNCTION durable_sweep_slots_1(at timestamptz, most integer, OUT queues_to_notify text, OUT number integer)
 LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$
 DECLARE
@@ -317,6 +318,17 @@ DECLARE
   queues text[] := '{}';
 BEGIN
   number := 0;
+  IF EXISTS (SELECT 1 FROM durable_hold WHERE kind = 'queue') THEN
+    FOR k IN SELECT DISTINCT s."limit", s.key, s.run_id FROM durable_limit AS l
+      JOIN durable_slot AS s ON s."limit" = l.name AND s.is_held AND s.kind <> 'open'
+      JOIN durable_run AS r ON r.id = s.run_id AND (r.lease_expires_at IS NULL OR r.lease_expires_at <= at)
+      JOIN durable_hold AS h ON h.kind = 'queue' AND h.name = r.queue ORDER BY 1, 2, 3 LIMIT most
+    LOOP
+      IF durable_lock_limit_1(k."limit", k.key, false) THEN
+        PERFORM durable_tell_of_slot_1(k.run_id, k."limit", k.key, at);
+      END IF;
+    END LOOP;
+  END IF;
   FOR k IN SELECT id, "limit", key, run_id FROM durable_slotnote ORDER BY id LIMIT most FOR UPDATE SKIP LOCKED LOOP
     DELETE FROM durable_slotnote WHERE id = k.id;
     IF k.run_id <> '' AND EXISTS (SELECT 1 FROM durable_slot
@@ -332,14 +344,6 @@ BEGIN
         SELECT id FROM durable_run WHERE id = k.run_id AND lease_expires_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
     END IF;
     IF EXISTS (SELECT 1 FROM durable_limitkey WHERE "limit" = k."limit" AND key = k.key) THEN
-      IF EXISTS (SELECT 1 FROM durable_hold WHERE kind = 'queue')
-        AND durable_lock_limit_1(k."limit", k.key, false) THEN
-        PERFORM durable_tell_of_slot_1(held.run_id, k."limit", k.key, at) FROM (
-          SELECT DISTINCT s.run_id FROM durable_slot AS s JOIN durable_run AS r ON r.id = s.run_id
-          JOIN durable_hold AS h ON h.kind = 'queue' AND h.name = r.queue
-          WHERE s."limit" = k."limit" AND s.key = k.key AND s.is_held AND s.kind <> 'open'
-            AND r.lease_expires_at IS NULL) AS held;
-      END IF;
       queues := queues || durable_hand_on_1(k."limit", k.key, at, false);
     END IF;
     number := number + 1;

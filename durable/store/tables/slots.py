@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, F, Max, Min, OuterRef, QuerySet, Value
+from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Value
 
 from durable.core.records import ENDED, HoldKind, RunState
 from durable.core.slot_records import SlotKind, SlotRow, SlotWant
@@ -112,13 +112,13 @@ class DatabaseSlots:
             note_pause(self._alias, run_id)
         if run.state in ENDED or run.state == RunState.PAUSED:
             return None
-        if run.lease_expires_at is None and _hold_of(Value(run.queue)).using(self._alias).exists():
+        is_free = run.lease_expires_at is None or run.lease_expires_at <= at
+        if is_free and _hold_of(Value(run.queue)).using(self._alias).exists():
             self._put_back(run_id)
             return None
         runs.update(wake_at=at if run.wake_at is None else min(run.wake_at, at))
         if is_overruled and run.lease_expires_at is not None:
             runs.update(change_seq=F("change_seq") + 1)
-        is_free = run.lease_expires_at is None or run.lease_expires_at <= at
         return run.queue if is_free else None
 
     def _put_back(self, run_id: str) -> None:
@@ -190,7 +190,12 @@ def settle(alias: str, run_id: str, at: datetime) -> set[str]:
 
 
 def sweep(alias: str, at: datetime, most: int) -> tuple[set[str], int]:
-    """Do what is noted, at most so much of it; return the queues to notify, and how much was done."""
+    """Do what is noted, at most so much of it; return the queues to notify, and how much was done.
+
+    Take slots back that runs of paused queues have and no worker may use.
+    """
+    for run_id in _held_in_vain(alias, at):
+        DatabaseSlots(alias).tell(run_id, at)
     notes = list(SlotNote.objects.using(alias).order_by("id")[:most])
     slots, queues = DatabaseSlots(alias), set()
     SlotNote.objects.using(alias).filter(id__in=[each.pk for each in notes]).delete()
@@ -200,16 +205,21 @@ def sweep(alias: str, at: datetime, most: int) -> tuple[set[str], int]:
         elif (note.limit, note.key) in _moments_of(alias, note.run_id):
             queues |= {slots.tell(note.run_id, at, is_overruled=True)}
     for limit, key in sorted({(each.limit, each.key) for each in notes}):
-        for run_id in _handed_in_vain(alias, limit, key):
-            slots.tell(run_id, at)
         queues |= lines.hand_on(slots, limit, key, at)
     return {each for each in queues if each is not None}, len(notes)
 
 
-def _handed_in_vain(alias: str, limit: str, key: str) -> list[str]:
-    """Return the runs of paused queues that hold a slot and that no worker executes."""
-    held = Slot.objects.using(alias).filter(limit=limit, key=key, is_held=True).exclude(kind=SlotKind.OPEN.value)
-    idle = held.filter(Exists(_hold_of(OuterRef("run__queue"))), run__lease_expires_at=None)
+def _held_in_vain(alias: str, at: datetime) -> list[str]:
+    """Return the runs of paused queues that hold a slot and that no worker executes.
+
+    Whoever has handed it on may not have seen that the queue is paused, and a worker may have had the run.
+    """
+    if not Hold.objects.using(alias).filter(kind=HoldKind.QUEUE.value).exists():
+        return []
+    held = Slot.objects.using(alias).filter(is_held=True).exclude(kind=SlotKind.OPEN.value)
+    idle = held.filter(
+        Q(run__lease_expires_at=None) | Q(run__lease_expires_at__lte=at), Exists(_hold_of(OuterRef("run__queue")))
+    )
     return list(idle.order_by("run_id").values_list("run_id", flat=True).distinct())
 
 
