@@ -149,10 +149,10 @@ def _resolve_unknown_commit(
             return None
     finally:
         eviction.is_changing_fence = False
-    return Committed(
-        request=row.pending_request,
-        queues_to_notify=_due_queues(store, _concerned(batch), now()),
-    )
+    queues = _due_queues(store, _concerned(batch), now())
+    if batch.slots is not None:  # nothing tells which runs it has handed slots to
+        queues |= frozenset(store.due_queues(now()))
+    return Committed(request=row.pending_request, queues_to_notify=queues)
 
 
 def _raise_fence(row: RunRecord, fence: int) -> RunChange:

@@ -12,7 +12,7 @@ import redis
 from django.db import OperationalError, connection
 from django.test import override_settings
 
-from durable import AsyncContext, Break, Context, Continue, Handle, workflow
+from durable import AsyncContext, Break, Context, Continue, Handle, Limit, workflow
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import Batch, Committed, RunChange, RunRecord
 from durable.core.transitions import fence_raised
@@ -180,6 +180,27 @@ def test_a_run_that_another_worker_took_meanwhile_is_left_to_it(h: Harness) -> N
         pass_through(h, "run", Breaking(h._store, strike))
     assert h._store.load("run") == []
     assert h._store.get("run").worker == "another"  # type: ignore[union-attr]
+
+
+@workflow(name="faults.recommit.limited", limit=Limit("recommit", at_once=1))
+def limited(ctx: Context) -> None:
+    """Nothing."""
+
+
+def test_a_queue_whose_run_got_a_slot_by_a_commit_without_an_answer_is_notified(h: Harness) -> None:
+    limited.using(id="run").start()
+    claimed = h._store.claim_run("run", now=h.now, lease_until=h.now + LEASE, worker="worker")
+    assert claimed is not None
+    next_one = limited.using(id="next", queue="high").start()
+
+    def strike(_count: int, _batch: Batch, commit: Callable[[], Committed]) -> Committed:
+        h.run("next")  # takes a place in the line
+        assert next_one.state == "sleeping"
+        commit()
+        raise OperationalError("the server closed the connection unexpectedly")
+
+    outcome = execute_pass(claimed, store=Breaking(h._store, strike), eviction=Eviction(), at=h._runtime)
+    assert outcome.queues_to_notify >= {"high"}
 
 
 # -- a supervisor beside it
