@@ -30,7 +30,7 @@ from durable.core.errors import (
 )
 from durable.core.location import escape
 from durable.core.message_claims import record_of
-from durable.core.places import message_key
+from durable.core.places import REFUSED, message_key
 from durable.core.records import (
     ENDED,
     EntryKind,
@@ -48,8 +48,6 @@ from durable.core.scope import Scope
 
 E = TypeVar("E", bound=Exception)
 
-#: The key in a received message's record of the reason, as codec text, for which it was refused.
-REFUSED: Final = "refused"
 #: The key in a received message's record of what is wrong with its body: places with problems.
 MISFIT: Final = "misfit"
 #: The refusal, as recorded, of a send that the workflow of the other run does not accept.

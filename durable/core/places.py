@@ -1,4 +1,4 @@
-"""Places of recorded values, for codecs that bind values to their places.
+"""Recorded values and their places, for all that reads, copies or shows them, and for codecs that bind them.
 
 A place is a run, a field, and where in the run: nothing for the run's own input and output, a location for a value of
 an entry, the id and the queue for a message. A message keeps its place when a wait receives it or a send records it.
@@ -6,10 +6,14 @@ an entry, the id and the queue for a message. A message keeps its place when a w
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
 
 from durable.core.location import escape
 from durable.core.records import EntryKind
+
+#: The key in a received message's record of why it was refused, as codec text.
+REFUSED: Final = "refused"
 
 
 class Place(NamedTuple):
@@ -54,9 +58,77 @@ class _Entry(Protocol):
     def data(self) -> Any: ...
 
 
+class _EntryWithValues(_Entry, Protocol):
+    @property
+    def arguments(self) -> str | None: ...
+    @property
+    def output(self) -> str | None: ...
+
+
 def of_arguments(run_id: str, entry: _Entry) -> Place:
     """The place of an entry's arguments: for a send they are the body of its message."""
     if entry.kind != EntryKind.SEND:
         return Place(run_id, "arguments", entry.location)
     sent = entry.data
     return of_message(sent.get("to", run_id), "message", sent.get("message_id", ""), sent.get("queue", ""))
+
+
+class RecordedValue(NamedTuple):
+    """A value that an entry has recorded: its codec text, None for none, and its place.
+
+    `name` is "arguments", "body" (of a send), "output", "state" (of a loop), "message" and "refusal" (of a wait) or
+    "branch" (its output, of a join or a race). `of` is the queue of a message or the name of a branch, else "".
+    """
+
+    name: str
+    text: str | None
+    place: Place
+    of: str = ""
+
+
+def values_of(run_id: str, entry: _EntryWithValues) -> Iterator[RecordedValue]:
+    """Yield all values of an entry of this run: its arguments, its output, and those in its data."""
+    data, location = entry.data, entry.location
+    if entry.kind == EntryKind.SEND:
+        yield RecordedValue("body", entry.arguments, of_arguments(run_id, entry), data.get("queue", ""))
+    else:
+        yield RecordedValue("arguments", entry.arguments, Place(run_id, "arguments", location))
+    yield RecordedValue("output", entry.output, Place(run_id, "output", location))
+    if entry.kind == EntryKind.LOOP and "state" in data:
+        yield RecordedValue("state", data["state"], Place(run_id, "state", location))
+    if entry.kind == EntryKind.MESSAGE:
+        for each in data.get("received", ()):
+            message_id, queue = each["id"], each["name"]
+            yield RecordedValue("message", each["body"], of_message(run_id, "message", message_id, queue), queue)
+            if REFUSED in each:
+                yield RecordedValue("refusal", each[REFUSED], of_message(run_id, "response", message_id, queue), queue)
+    for name, branch in data.get("branches", {}).items():
+        if "output" in branch:
+            yield RecordedValue("branch", branch["output"], of_branch(run_id, location, name), name)
+
+
+class ChangedValues(NamedTuple):
+    """The three parts of an entry that have its values."""
+
+    arguments: Any
+    output: Any
+    data: dict[str, Any]
+
+
+def with_values(run_id: str, entry: _EntryWithValues, change: Callable[[str, Place], Any]) -> ChangedValues:
+    """Return the parts of an entry with each value changed. `change` is called in the order of `values_of`."""
+    changed = iter([None if text is None else change(text, place) for _, text, place, _ in values_of(run_id, entry)])
+    arguments, output, data = next(changed), next(changed), dict(entry.data)
+    if entry.kind == EntryKind.LOOP and "state" in data:
+        data["state"] = next(changed)
+    if entry.kind == EntryKind.MESSAGE and "received" in data:
+        data["received"] = [
+            {**each, "body": next(changed), **({REFUSED: next(changed)} if REFUSED in each else {})}
+            for each in data["received"]
+        ]
+    if "branches" in data:
+        data["branches"] = {
+            name: {**branch, "output": next(changed)} if "output" in branch else branch
+            for name, branch in data["branches"].items()
+        }
+    return ChangedValues(arguments, output, data)

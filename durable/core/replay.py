@@ -21,8 +21,7 @@ from typing import Any, TypeAlias
 from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
 from durable.core.location import escape, is_within, parent
-from durable.core.messages import REFUSED
-from durable.core.places import Place, of_arguments, of_branch, of_message
+from durable.core.places import Place, of_message, values_of, with_values
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunChange, RunRecord
 from durable.core.recovery import rewind_compensated
 from durable.core.rewind import FORKS, Rewind, first_try
@@ -53,47 +52,12 @@ def moved_entry(entry: EntryRecord, old_id: str, run_id: str, ids: Mapping[str, 
     """
     data: dict[str, Any] = dict(entry.data)
     if entry.kind == EntryKind.MESSAGE and "received" in data:
-        data["received"] = [_moved_record(each, old_id, run_id, ids, copied) for each in data["received"]]
+        data["received"] = [{**each, "id": ids.get(each["id"], each["id"])} for each in data["received"]]
     if entry.kind == EntryKind.SEND and data["to"] == old_id:
         data |= {"to": run_id, "message_id": ids.get(data["message_id"], data["message_id"])}
-    if entry.kind == EntryKind.LOOP and data.get("state") is not None:
-        old = Place(old_id, "state", entry.location)
-        data["state"] = copied(data["state"], old, old._replace(run_id=run_id))
-    if "branches" in data:
-        data["branches"] = {
-            name: _moved_branch(each, of_branch(old_id, entry.location, name), run_id, copied)
-            for name, each in data["branches"].items()
-        }
     moved = replace(entry, data=data)
-    output, arguments = entry.output, entry.arguments
-    if output is not None:
-        old = Place(old_id, "output", entry.location)
-        output = copied(output, old, old._replace(run_id=run_id))
-    if arguments is not None:
-        arguments = copied(arguments, of_arguments(old_id, entry), of_arguments(run_id, moved))
-    return replace(moved, output=output, arguments=arguments)
-
-
-def _moved_record(
-    record: dict[str, Any], old_id: str, run_id: str, ids: Mapping[str, str], copied: Copied
-) -> dict[str, Any]:
-    new = ids.get(record["id"], record["id"])
-    old_place = of_message(old_id, "message", record["id"], record["name"])
-    moved = {
-        **record,
-        "id": new,
-        "body": copied(record["body"], old_place, of_message(run_id, "message", new, record["name"])),
-    }
-    if REFUSED in record:
-        old_place = of_message(old_id, "response", record["id"], record["name"])
-        moved[REFUSED] = copied(record[REFUSED], old_place, of_message(run_id, "response", new, record["name"]))
-    return moved
-
-
-def _moved_branch(branch: dict[str, Any], old: Place, run_id: str, copied: Copied) -> dict[str, Any]:
-    if branch.get("output") is None:
-        return branch
-    return {**branch, "output": copied(branch["output"], old, old._replace(run_id=run_id))}
+    old = (each.place for each in values_of(old_id, entry) if each.text is not None)
+    return replace(moved, **with_values(run_id, moved, lambda text, new: copied(text, next(old), new))._asdict())
 
 
 _ITERATION = re.compile(r"~(\d+)")

@@ -5,7 +5,7 @@ Must not hold a value of the workflow, or a tag's value or an error's text that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +18,8 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from durable.conf import conf
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
-from durable.core.messages import MISFIT, NOT_ACCEPTED, REFUSED
-from durable.core.places import Place, of_arguments, of_branch, of_message
+from durable.core.messages import MISFIT, NOT_ACCEPTED
+from durable.core.places import REFUSED, Place, RecordedValue, values_of
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.steps import UNCOUNTED
 from durable.core.tags import PRUNED
@@ -178,13 +178,6 @@ def read_entry_detail(run: Run, location: str, *, with_payloads: bool, most: int
     )
 
 
-def arguments_field(entry: Entry) -> str:
-    """Return the name under which the redaction hook gets the entry's arguments: a send's are the body of a message."""
-    if entry.kind == EntryKind.SEND:
-        return f"message:{entry.data.get('queue', '')}"
-    return f"arguments:{entry.location}"
-
-
 def inbox(run: Run, *, newest: int = MOST) -> list[QueueMessage]:
     """Return the run's newest messages, the newest first, without bodies and responses."""
     return list(newest_messages(run, newest).defer("body", "response"))
@@ -295,54 +288,32 @@ _NAMES: Final[Mapping[str, StrPromise]] = {
 
 def _fields(run: Run, entry: Entry) -> Iterator[Field]:
     place: str = entry.location
-    data: dict[str, Any] = entry.data
-
-    def shown(field: str, text: str | None, at: Place) -> Any:
-        return payload(run.workflow, field, text, at)
-
-    if entry.arguments is not None:
-        yield Field(name="arguments", value=shown(arguments_field(entry), entry.arguments, of_arguments(run.id, entry)))
-    if entry.output is not None:
-        yield Field(name="output", value=shown(f"output:{place}", entry.output, Place(run.id, "output", place)))
+    arguments, output, *others = values_of(run.id, entry)
+    for each in (arguments, output):
+        if each.text is not None:
+            name = "output" if each is output else "arguments"
+            yield Field(name=name, value=payload(run.workflow, field_of(each, place), each.text, each.place))
     if entry.kind == EntryKind.STEP and entry.metadata.status != EntryStatus.COMPLETED:
         saved = StepSave.objects.using(conf.DATABASE).filter(run=run, location=place).first()
         if saved is not None:
-            yield Field(name="saved", value=shown(f"saved:{place}", saved.details, Place(run.id, "saved", place)))
-    yield from _by_kind.get(entry.kind, _none)(run.id, place, data, shown)
+            at = Place(run.id, "saved", place)
+            yield Field(name="saved", value=payload(run.workflow, f"saved:{place}", saved.details, at))
+    for each in others:
+        if each.text is not None or each.name == "state":
+            name = f'output of branch "{each.of}"' if each.name == "branch" else f"{each.name} {each.of}".strip()
+            value = payload(run.workflow, field_of(each, place), each.text, each.place)
+            yield Field(name=name, value=value, of=each.of)
 
 
-Shown = Callable[[str, str | None, Place], Any]
+#: The field of which a value at another place than the entry's is, for the redaction hook.
+_OF_QUEUES: Final = {"body": "message", "message": "message", "refusal": "response"}
 
 
-def _none(_run_id: str, _place: str, _data: dict[str, Any], _shown: Shown) -> Iterator[Field]:
-    return iter(())
+def field_of(value: RecordedValue, location: str) -> str:
+    """Return the name under which the redaction hook gets a value of the entry at `location`.
 
-
-def _loop(run_id: str, place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
-    yield Field(name="state", value=shown(f"state:{place}", data.get("state"), Place(run_id, "state", place)))
-
-
-def _message(run_id: str, _place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
-    for each in data.get("received", ()):
-        at = of_message(run_id, "message", each["id"], each["name"])
-        body = shown(f"message:{each['name']}", each["body"], at)
-        yield Field(name=f"message {each['name']}", value=body, of=each["name"])
-        if REFUSED in each:
-            at = of_message(run_id, "response", each["id"], each["name"])
-            reason = shown(f"response:{each['name']}", each[REFUSED], at)
-            yield Field(name=f"refusal {each['name']}", value=reason, of=each["name"])
-
-
-def _fork(run_id: str, place: str, data: dict[str, Any], shown: Shown) -> Iterator[Field]:
-    for name, branch in data.get("branches", {}).items():
-        if branch.get("output") is not None:
-            value = shown(f"output:{place}", branch["output"], of_branch(run_id, place, name))
-            yield Field(name=f'output of branch "{name}"', value=value, of=name)
-
-
-_by_kind: Final[dict[str, Callable[[str, str, dict[str, Any], Shown], Iterator[Field]]]] = {
-    EntryKind.LOOP: _loop,
-    EntryKind.MESSAGE: _message,
-    EntryKind.JOIN: _fork,
-    EntryKind.RACE: _fork,
-}
+    A send's arguments are the body of a message, and a branch's output is that of its join or race.
+    """
+    if value.name in _OF_QUEUES:
+        return f"{_OF_QUEUES[value.name]}:{value.of}"
+    return f"{'output' if value.name == 'branch' else value.name}:{location}"

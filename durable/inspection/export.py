@@ -17,11 +17,11 @@ from django.db.models import QuerySet
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
-from durable.core.places import Place, of_arguments, of_message
+from durable.core.places import Place, of_message, values_of
 from durable.core.summary import Summary
 from durable.inspection.actions import detail_without_runs
 from durable.inspection.database import reading
-from durable.inspection.entry_detail import arguments_field, entry_facts
+from durable.inspection.entry_detail import entry_facts, field_of
 from durable.inspection.family import count_children, family_data
 from durable.inspection.payloads import payload, redacted, redacted_traceback
 from durable.inspection.run_facts import key_data, limits_data, rank_data, tags_data, tags_of
@@ -171,10 +171,9 @@ def _entry(run: Run, entry: Entry, with_payloads: bool) -> dict[str, Any]:
     if "given" in entry.data:  # `entry_detail` has looked at its shape
         data["given_by_hand"] = entry.data["given"]
     if with_payloads:
-        place = of_arguments(run.id, entry)
-        data["arguments"] = payload(run.workflow, arguments_field(entry), entry.arguments, place)
-        place = Place(run.id, "output", entry.location)
-        data["output"] = payload(run.workflow, f"output:{entry.location}", entry.output, place)
+        arguments, output, *_ = values_of(run.id, entry)
+        for name, each in (("arguments", arguments), ("output", output)):
+            data[name] = payload(run.workflow, field_of(each, entry.location), each.text, each.place)
     return data
 
 

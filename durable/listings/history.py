@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from durable.conf import conf
-from durable.core.places import Place, of_arguments, of_branch, of_message
+from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
 from durable.inspection import payload
-from durable.inspection.entry_detail import entry_facts, whole_data
+from durable.inspection.entry_detail import entry_facts, field_of, whole_data
 from durable.inspection.pagination import cursor_of, key_of
 from durable.inspection.run_logs import LEVELS, read_logs
 from durable.inspection.sizes import fitting, sized
@@ -343,71 +343,27 @@ LOGS: Final = Listing(
 # -- the payloads of an entry
 
 
-def _data(entry: EntryRow) -> dict[str, Any]:
-    return whole_data(entry)
+#: The values of an entry of each kind, but for those of messages and branches, which are shown together.
+_VALUES: Final = {
+    EntryKind.STEP: ("arguments", "output"),
+    EntryKind.LOOP: ("state", "output"),
+    EntryKind.SEND: ("body",),
+    EntryKind.CHILD: ("output",),
+    EntryKind.MAP: ("output",),
+}
 
 
 def _values(run: RunRow, entry: EntryRow) -> dict[str, Any]:
-    def value(field: str, text: str | None) -> Any:
-        return payload(run.workflow, f"{field}:{entry.location}", text, Place(run.id, field, entry.location))
+    data, kind = whole_data(entry), EntryKind(entry.kind)
+    values = list(values_of(run.id, entry))
 
-    return _BY_KIND.get(EntryKind(entry.kind), _none)(run, entry, value)
+    def shown(value: RecordedValue) -> Any:
+        return payload(run.workflow, field_of(value, entry.location), value.text, value.place)
 
-
-_Read = Callable[[str, str | None], Any]
-
-
-def _none(_run: RunRow, _entry: EntryRow, _value: _Read) -> dict[str, Any]:
-    return {}
-
-
-def _of_step(_run: RunRow, entry: EntryRow, value: _Read) -> dict[str, Any]:
-    return {"arguments": value("arguments", entry.arguments), "output": value("output", entry.output)}
-
-
-def _of_child(_run: RunRow, entry: EntryRow, value: _Read) -> dict[str, Any]:
-    return {"output": value("output", entry.output)}
-
-
-def _of_loop(_run: RunRow, entry: EntryRow, value: _Read) -> dict[str, Any]:
-    return {"state": value("state", _data(entry).get("state")), "output": value("output", entry.output)}
-
-
-def _of_wait(run: RunRow, entry: EntryRow, _value: _Read) -> dict[str, Any]:
-    received = _data(entry).get("received", ())
-    bodies = [
-        payload(
-            run.workflow,
-            f"message:{each.get('name', '')}",
-            each.get("body"),
-            of_message(run.id, "message", each.get("id", ""), each.get("name", "")),
-        )
-        for each in received
-    ]
-    return {"bodies": bodies}
-
-
-def _of_send(run: RunRow, entry: EntryRow, _value: _Read) -> dict[str, Any]:
-    data = _data(entry)
-    place = of_arguments(run.id, entry)
-    return {"body": payload(run.workflow, f"message:{data.get('queue', '')}", entry.arguments, place)}
-
-
-def _of_fork(run: RunRow, entry: EntryRow, _value: _Read) -> dict[str, Any]:
-    def value(name: str, text: str | None) -> Any:
-        return payload(run.workflow, f"output:{entry.location}", text, of_branch(run.id, entry.location, name))
-
-    branches = _data(entry).get("branches", {})
-    return {"outputs": {name: value(name, branch.get("output")) for name, branch in branches.items()}}
-
-
-_BY_KIND: Final = {
-    EntryKind.STEP: _of_step,
-    EntryKind.LOOP: _of_loop,
-    EntryKind.MESSAGE: _of_wait,
-    EntryKind.SEND: _of_send,
-    EntryKind.JOIN: _of_fork,
-    EntryKind.RACE: _of_fork,
-    EntryKind.CHILD: _of_child,
-    EntryKind.MAP: _of_child,
-}
+    if kind == EntryKind.MESSAGE:
+        return {"bodies": [shown(each) for each in values if each.name == "message"]}
+    if kind in (EntryKind.JOIN, EntryKind.RACE):
+        outputs = {each.of: shown(each) for each in values if each.name == "branch"}
+        return {"outputs": {name: outputs.get(name) for name in data.get("branches", {})}}
+    named = {each.name: each for each in values}
+    return {name: shown(named[name]) for name in _VALUES.get(kind, ())}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from durable.core.errors import ErrorInfo
-from durable.core.messages import REFUSED
-from durable.core.places import Place, of_arguments, of_branch, of_message
+from durable.core.places import Place, with_values
 from durable.core.records import EntryKind, EntryRecord
 
 Decode = Callable[[str | None, Place], Any]
@@ -42,12 +41,21 @@ class HistoryEntry:
 
 def decode_entry(run_id: str, entry: EntryRecord, decode: Decode) -> HistoryEntry:
     """Return the entry of this run with its payloads decoded."""
+    arguments, output, data = with_values(run_id, entry, decode)
+    if entry.kind == EntryKind.STEP:
+        data["args"] = arguments
+    if entry.kind == EntryKind.SEND:
+        data["body"] = arguments
+    if entry.kind in _WITH_OUTPUT:
+        data["output"] = output
+    if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
+        data["branches"] = {name: _with_error(each) for name, each in data.get("branches", {}).items()}
     return HistoryEntry(
         location=entry.location,
         kind=str(entry.kind),
         status=str(entry.status),
         attempts=entry.attempts,
-        data=_DATA.get(entry.kind, _plain)(run_id, entry, decode),
+        data=data,
         error=entry.error,
         created_at=entry.created_at,
         last_attempt_at=entry.last_attempt_at,
@@ -58,64 +66,8 @@ def decode_entry(run_id: str, entry: EntryRecord, decode: Decode) -> HistoryEntr
     )
 
 
-def _plain(_run_id: str, entry: EntryRecord, _decode: Decode) -> dict[str, Any]:
-    return dict(entry.data)
+_WITH_OUTPUT: Final = frozenset({EntryKind.STEP, EntryKind.LOOP, EntryKind.CHILD, EntryKind.MAP})
 
 
-def _step(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
-    args = decode(entry.arguments, of_arguments(run_id, entry))
-    return {**entry.data, "args": args, "output": decode(entry.output, Place(run_id, "output", entry.location))}
-
-
-def _loop(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
-    state = decode(entry.data.get("state"), Place(run_id, "state", entry.location))
-    return {**entry.data, "state": state, "output": decode(entry.output, Place(run_id, "output", entry.location))}
-
-
-def _child(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
-    return {**entry.data, "output": decode(entry.output, Place(run_id, "output", entry.location))}
-
-
-def _message(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
-    received = [
-        {**each, "body": decode(each["body"], of_message(run_id, "message", each["id"], each["name"]))}
-        for each in entry.data.get("received", ())
-    ]
-    for each in received:
-        if REFUSED in each:
-            each[REFUSED] = decode(each[REFUSED], of_message(run_id, "response", each["id"], each["name"]))
-    return {**entry.data, "received": received}
-
-
-def _send(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
-    place = of_arguments(run_id, entry)
-    return {**entry.data, "body": decode(entry.arguments, place)}
-
-
-def _fork(run_id: str, entry: EntryRecord, decode: Decode) -> dict[str, Any]:
-    branches = {
-        name: _branch(status, of_branch(run_id, entry.location, name), decode)
-        for name, status in entry.data.get("branches", {}).items()
-    }
-    return {**entry.data, "branches": branches}
-
-
-def _branch(status: dict[str, Any], place: Place, decode: Decode) -> dict[str, Any]:
-    shown = dict(status)
-    if "output" in shown:
-        shown["output"] = decode(shown["output"], place)
-    if "error" in shown:
-        shown["error"] = ErrorInfo(*shown["error"])
-    return shown
-
-
-_DATA: dict[str, Callable[[str, EntryRecord, Decode], dict[str, Any]]] = {
-    EntryKind.STEP: _step,
-    EntryKind.LOOP: _loop,
-    EntryKind.MESSAGE: _message,
-    EntryKind.SEND: _send,
-    EntryKind.JOIN: _fork,
-    EntryKind.RACE: _fork,
-    EntryKind.CHILD: _child,
-    EntryKind.MAP: _child,
-}
+def _with_error(branch: dict[str, Any]) -> dict[str, Any]:
+    return {**branch, "error": ErrorInfo(*branch["error"])} if "error" in branch else branch

@@ -28,7 +28,7 @@ from durable.core.location import (
     parent,
     unescape,
 )
-from durable.core.places import Place, of_arguments, of_branch
+from durable.core.places import Place, values_of, with_values
 from durable.core.records import EntryKind, EntryStatus
 from durable.core.renames import Alias, Aliases, AliasKind, Names, Rename
 from durable.core.summary import Summary, SummaryKind
@@ -150,27 +150,15 @@ def renamed_data(data: dict[str, Any], renaming: Renaming) -> dict[str, Any]:
 
 
 def rebind(entry: Entry, location: str, copied: Copied) -> None:
-    """Make the codec text of an entry belong to the new location. Raises PayloadError."""
-    run_id, old = entry.run_id, entry.location
-    if entry.output is not None:
-        entry.output = copied(entry.output, Place(run_id, "output", old), Place(run_id, "output", location))
-    if entry.arguments is not None and entry.kind != EntryKind.SEND:
-        before = of_arguments(run_id, entry)
-        entry.arguments = copied(entry.arguments, before, before._replace(where=location))
-    data: dict[str, Any] = dict(entry.data)
-    if entry.kind == EntryKind.LOOP and data.get("state") is not None:
-        data["state"] = copied(data["state"], Place(run_id, "state", old), Place(run_id, "state", location))
-    if "branches" in data:
-        data["branches"] = {
-            name: {
-                **each,
-                "output": copied(each["output"], of_branch(run_id, old, name), of_branch(run_id, location, name)),
-            }
-            if each.get("output") is not None
-            else each
-            for name, each in data["branches"].items()
-        }
-    entry.data = data
+    """Move an entry to the new location, and make its codec text belong to it. Raises PayloadError."""
+    places = iter([each.place for each in values_of(entry.run_id, entry) if each.text is not None])
+    entry.location = location
+
+    def moved(text: str, new: Place) -> str:
+        old = next(places)
+        return text if old == new else copied(text, old, new)
+
+    entry.arguments, entry.output, entry.data = with_values(entry.run_id, entry, moved)
 
 
 def renamed_generations(generations: dict[str, int], renaming: Renaming) -> dict[str, int]:
@@ -524,7 +512,8 @@ class _Rewriting:
                 self._at, new = each.run_id, self.renaming.of(each.location)
                 if self.copied is not None:
                     rebind(each, new, self.copied)
-                each.location = new
+                else:
+                    each.location = new
             Entry.objects.using(self.alias).bulk_update(rows, columns, batch_size=_ROWS)
 
     def _rewrite_data(self, run_ids: Sequence[str]) -> None:

@@ -20,10 +20,9 @@ from durable.context import AsyncContext, Context
 from durable.core.divergences import Divergence, DivergenceKind
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, PayloadError
 from durable.core.location import escape, general_location, join
-from durable.core.places import Place
+from durable.core.places import Place, values_of
 from durable.core.recorded_names import resolve_used
 from durable.core.records import ENDED, EntryRecord, EntryStatus, Message, OutgoingMessage, RunRecord, RunState
-from durable.core.replay import moved_entry
 from durable.core.scope import SILENT, Scope
 from durable.execution.recorded import NotRecorded, RecordedHost, RefusingJournal
 from durable.replay_check.findings import Decision
@@ -90,18 +89,14 @@ def unreadable_value(run: RunRecord, entries: Iterable[EntryRecord], codec: Code
     looker = _Looker(codec)
     for each in entries:
         looker.location = each.location
-        if each.data:
-            moved_entry(each, run.id, run.id, {}, looker.look)
-        else:
-            if each.output is not None:
-                looker.look(each.output, Place(run.id, "output", each.location), None)
-            if each.arguments is not None:
-                looker.look(each.arguments, Place(run.id, "arguments", each.location), None)
+        for value in values_of(run.id, each):
+            if value.text is not None:
+                looker.look(value.text, value.place)
         if looker.found is not None:
             return looker.found
     looker.location = ""
     if run.output is not None and run.state == RunState.COMPLETED:
-        looker.look(run.output, Place(run.id, "output"), None)
+        looker.look(run.output, Place(run.id, "output"))
     return looker.found
 
 
@@ -115,18 +110,17 @@ class _Looker:
         self._is_bound = binding(codec) is not None
         self._known: set[str] = set()
 
-    def look(self, text: str, old: Place, _new: Place | None) -> str:
-        """Decode the text, which stays as it is."""
+    def look(self, text: str, place: Place) -> None:
+        """Decode the text."""
         if text in self._known or self.found is not None:
-            return text
+            return
         try:
-            decode_at(self._codec, text, old)
+            decode_at(self._codec, text, place)
         except PayloadError as error:
-            self.found = (self.location, old.field, error)
-            return text
+            self.found = (self.location, place.field, error)
+            return
         if not self._is_bound and len(text) <= _LONGEST_KNOWN and len(self._known) < _MOST_KNOWN:
             self._known.add(text)
-        return text
 
 
 _READS: Final = frozenset(
