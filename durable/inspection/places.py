@@ -44,7 +44,8 @@ _KEYS_IN_POSTGRESQL: Final = (
 )
 _KEYS_ELSEWHERE: Final = "SUBSTR(GROUP_CONCAT(pk), 1, 200), GROUP_CONCAT(CASE WHEN (pk & 31) = 0 THEN pk END)"
 
-_HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
+#: A step's rollback handler has failed, and has not completed since.
+HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
     Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
 )
 COLUMNS: Final[Sequence[Any]] = (
@@ -58,7 +59,7 @@ COLUMNS: Final[Sequence[Any]] = (
     "metadata__next_attempt_at",
     "metadata__completed_at",
     "metadata__rollback_completed_at",
-    _HAS_FAILED_TO_UNDO,
+    HAS_FAILED_TO_UNDO,
 )
 
 
@@ -338,7 +339,7 @@ class PlaceNode:
     def title(self) -> str:
         """The name of the first member in its scope; of a folded place with "#" for numbers."""
         depth = min(self.location.count("/"), _DEEPEST - 1)
-        name = _title("/".join(self.first.split("/")[depth:]))
+        name = title_of("/".join(self.first.split("/")[depth:]))
         if not self.is_folded:
             return name
         return _("every branch") if self.location.endswith("/#") and masked(name) == name else masked(name)
@@ -410,7 +411,7 @@ def _node_at(location: str, place: Place, nodes: dict[str, PlaceNode], top: list
     if "#" not in location and location.count("/") < _DEEPEST:  # most of those that are opened
         around, _, segment = location.rpartition("/")
         parent = _node_at(around, place, nodes, top) if around else None
-        kind = _scope_kind(parent, segment)
+        kind = scope_kind(None if parent is None else parent.kind, segment)
         node = nodes[location] = PlaceNode(location=location, first=location, kind=kind, ordinal=place.ordinal)
         (top if parent is None else parent.children).append(node)
         return node
@@ -421,7 +422,10 @@ def _node_at(location: str, place: Place, nodes: dict[str, PlaceNode], top: list
     actual = place.records[0].location.split("/") if place.records else segments
     first = "/".join(actual[: depth + 1] if len(segments) <= _DEEPEST else actual)
     node = nodes[location] = PlaceNode(
-        location=location, first=first, kind=_scope_kind(parent, segments[depth]), ordinal=place.ordinal
+        location=location,
+        first=first,
+        kind=scope_kind(None if parent is None else parent.kind, segments[depth]),
+        ordinal=place.ordinal,
     )
     node.is_folded = "#" in location and location != first
     if node.is_folded:
@@ -441,10 +445,11 @@ def _count(node: PlaceNode, count: int, nodes: Mapping[str, PlaceNode]) -> None:
             scope.count = max(scope.count, count)
 
 
-def _scope_kind(parent: PlaceNode | None, segment: str) -> str:
+def scope_kind(around: str | None, segment: str) -> str:
+    """Return the kind of a scope without an entry; `around` is the kind of what is around it."""
     if segment.startswith("~"):
         return "iteration"
-    return "branch" if parent is not None and parent.kind in FORKS else "block"
+    return "branch" if around in FORKS else "block"
 
 
 def _tell(nodes: dict[str, PlaceNode], top: list[PlaceNode], location: str, outcome: ForkOutcome) -> None:
@@ -463,15 +468,18 @@ def _tell(nodes: dict[str, PlaceNode], top: list[PlaceNode], location: str, outc
             node.end = branch.status
 
 
-def _title(segment: str) -> str:
-    """Return a name for people, as the tree of the history has it."""
-    names = segment.split("/")
-    if names[-1].startswith("~"):
-        names[-1] = _("iteration %(number)s") % {"number": names[-1][1:]}
+def title_of(path: str, iteration: str = "") -> str:
+    """Return a name for people of a segment, or of several: "iteration 3", "charge", "notify 2".
+
+    `iteration` is what it is called in the reader's language, for a caller that looks it up once for thousands.
+    """
+    *around, last = path.split("/")
+    if last.startswith("~"):
+        title = (iteration or _("iteration %(number)s")) % {"number": last[1:]}
     else:
-        name, mark, number = names[-1].partition("~")  # a send's segment has a mark and a number
-        names[-1] = f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(names[-1])
-    return " / ".join([*map(unescape, names[:-1]), names[-1]])
+        name, mark, number = last.partition("~")  # a send's segment has a mark and a number
+        title = f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(last)
+    return " / ".join([*map(unescape, around), title])
 
 
 # -- folding

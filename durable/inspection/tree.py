@@ -23,6 +23,7 @@ from durable.core.records import EntryKind, EntryStatus, RunState
 from durable.inspection.activities import RunningStep
 from durable.inspection.forks import FORKS, ForkOutcome, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.notes import given_note, loop_note, map_note, wait_note
+from durable.inspection.places import scope_kind, title_of
 from durable.inspection.run_facts import tags_note
 from durable.inspection.tree_window import Row, Window, read_rows, read_window
 from durable.models import Attempt, Entry, Run
@@ -134,7 +135,7 @@ class TreePage:
 
 
 def history_tree(
-    run: Run | str,
+    run: Run,
     *,
     start: int | None = None,
     size: int = PAGE,
@@ -144,7 +145,7 @@ def history_tree(
     entries: int | None = None,
     open_keys: Sequence[int] | None = None,
 ) -> TreePage:
-    """Return `size` nodes of the history of a run, or of the run with an id, from the position `start` on.
+    """Return `size` nodes of the history of a run from the position `start` on.
 
     `running` are the steps of the run that run now.
 
@@ -153,10 +154,8 @@ def history_tree(
     attempts, without completion or running now, with the scopes around them. In a long history positions count entries,
     and the scopes around those of a page are not among its nodes (`durable.inspection.tree_window`). `entries` and
     `open_keys` are those of `progress_of`, for a caller that has them. What is looked for in a long history is
-    remembered while its run rests, for a caller that gives the run and not its id alone
-    (`durable.inspection.history_counts`). A constant number of statements, at most ten.
+    remembered while its run rests (`durable.inspection.history_counts`). A constant number of statements, at most nine.
     """
-    run_id = run if isinstance(run, str) else run.id
     rows, running = read_rows(run, entries), list(running)
     if rows is None:
         window = read_window(
@@ -169,12 +168,12 @@ def history_tree(
             entries=entries,
             open_keys=open_keys,
         )
-        return _page_of(run_id, window, running if window.is_last else [], size)
+        return _page_of(run, window, running if window.is_last else [], size)
     has_forks = any(kind in FORKS for _, _, kind, *_ in rows)
-    outcomes = read_outcomes(run_id) if has_forks else {}
-    built = _Builder(rows, outcomes, _failed_attempts(run_id), running)
+    outcomes = read_outcomes(run.id) if has_forks else {}
+    built = _Builder(rows, outcomes, _failed_attempts(run.id), running)
     roots = built.roots
-    _mark_caught(run_id, built.nodes, lambda origins: fatal_locations(origins, outcomes.values()))
+    _mark_caught(run, built.nodes, lambda: fatal_locations(run.origins, outcomes.values()))
     if only_failed:
         roots = list(filter(None, (_kept(root) for root in roots)))
     nodes = [node for root in roots for node in root.walk()]
@@ -185,29 +184,36 @@ def history_tree(
         start = (min(start, last) if start else last) if at_end else start // size * size
     start = min(max(0, start), max(0, len(nodes) - 1))
     page = nodes[start : start + size]
-    return _page(roots, page, start=start, total=len(nodes), size=size)
+    return _page(run, roots, page, start=start, total=len(nodes), size=size)
 
 
-def _page_of(run_id: str, window: Window, running: Iterable[RunningStep], size: int) -> TreePage:
+def _page_of(run: Run, window: Window, running: Iterable[RunningStep], size: int) -> TreePage:
     """Return a page of a long history."""
     forks = [location for _, location, kind, *_ in window.rows if kind in FORKS]
-    outcomes = read_outcomes(run_id, forks) if forks else {}
-    built = _Builder(window.rows, outcomes, _failed_attempts(run_id, window.locations), running, is_whole=False)
-    _mark_caught(run_id, built.nodes, lambda origins: read_fatal(run_id, origins))
+    outcomes = read_outcomes(run.id, forks) if forks else {}
+    built = _Builder(window.rows, outcomes, _failed_attempts(run.id, window.locations), running, is_whole=False)
+    _mark_caught(run, built.nodes, lambda: read_fatal(run.id, run.origins))
     nodes = [node for root in built.roots for node in root.walk()]
     page = [node for node in nodes if node.entry_id in window.keys or (node.running and node.entry_id is None)]
     for position, node in enumerate(page, window.start):
         node.position = position
     total = max(window.total, window.start + len(page))
-    return _page(built.roots, page, start=window.start, total=total, size=size, is_cut=window.is_cut)
+    return _page(run, built.roots, page, start=window.start, total=total, size=size, is_cut=window.is_cut)
 
 
 def _page(
-    roots: Sequence[TreeNode], page: Sequence[TreeNode], *, start: int, total: int, size: int, is_cut: bool = False
+    run: Run,
+    roots: Sequence[TreeNode],
+    page: Sequence[TreeNode],
+    *,
+    start: int,
+    total: int,
+    size: int,
+    is_cut: bool = False,
 ) -> TreePage:
     shown = {id(node) for node in page}
     kept = list(filter(None, (_cut(root, shown) for root in roots)))
-    _fill(page)
+    _fill(run, page)
     return TreePage(roots=kept, nodes=page, start=start, total=total, size=size, is_cut=is_cut)
 
 
@@ -289,8 +295,8 @@ class _Builder:
             parent = self._node(around) if around else None
             node = TreeNode(
                 location=location,
-                title=_title(segment, self._iteration),
-                kind=self._scope_kind(around, segment),
+                title=title_of(segment, self._iteration),
+                kind=scope_kind(self._kinds.get(around), segment),
                 status=EntryStatus.COMPLETED,
                 depth=0 if parent is None else parent.depth + 1,
             )
@@ -300,18 +306,6 @@ class _Builder:
             else:
                 parent.add(node)
         return node
-
-    def _scope_kind(self, around: str, segment: str) -> str:
-        if segment.startswith("~"):
-            return "iteration"
-        return "branch" if self._kinds.get(around) in (EntryKind.JOIN, EntryKind.RACE) else "block"
-
-
-def _title(segment: str, iteration: str) -> str:
-    if segment.startswith("~"):
-        return iteration % {"number": segment[1:]}
-    name, mark, number = segment.partition("~")  # a send's segment has a mark and a number
-    return f"{unescape(name)} {int(number) + 1}" if mark and number.isdigit() else unescape(segment)
 
 
 _GRAVITY: Final = [
@@ -350,19 +344,15 @@ def _failed_attempts(run_id: str, locations: Sequence[str] | None = None) -> dic
     return dict(found.values_list("location").annotate(number=Count("id")))
 
 
-def _mark_caught(run_id: str, nodes: Mapping[str, TreeNode], fatal: Callable[[Sequence[str]], set[str]]) -> None:
+def _mark_caught(run: Run, nodes: Mapping[str, TreeNode], fatal: Callable[[], set[str]]) -> None:
     """Mark what failed for good without making the run fail, once the run's code has gone on or ended.
 
-    `fatal` returns the locations of what made the run fail, given the origins of its error.
+    `fatal` returns the locations of what made the run fail.
     """
     failed = [node for node in nodes.values() if node.status == EntryStatus.EXHAUSTED or _is_failed_scope(node)]
-    if not failed:
+    if not failed or run.state not in _TOLD:
         return
-    found = Run.objects.using(conf.DATABASE).filter(pk=run_id)
-    state, origins = found.values_list("state", "origins").first() or ("", [])
-    if state not in _TOLD:
-        return
-    locations = fatal(origins)
+    locations = fatal()
     for node in failed:
         node.is_caught = node.location not in locations
 
@@ -383,14 +373,13 @@ def _cut(node: TreeNode, shown: set[int]) -> TreeNode | None:
 # -- what only the page's own nodes have
 
 
-def _fill(page: Sequence[TreeNode]) -> None:
+def _fill(run: Run, page: Sequence[TreeNode]) -> None:
     """Read the entries of the page, and note what their data says."""
     by_id = {node.entry_id: node for node in page if node.entry_id is not None}
     found = Entry.objects.using(conf.DATABASE).select_related("metadata").defer("output", "arguments", "data")
     shown: list[Any] = list(found.filter(pk__in=by_id).annotate(short=short_data(), weight=ByteLength("data")))
     data_of = {entry.pk: readable(entry.kind, load_json(entry.short)) for entry in shown if entry.short is not None}
     data_of |= long_data(conf.DATABASE, [(each.pk, each.weight) for each in shown if each.pk not in data_of])
-    workflow = _workflow_of(shown)
     for entry in shown:
         entry.data = data_of.get(entry.pk, {})
         node = by_id[entry.pk]
@@ -408,14 +397,6 @@ def _fill(page: Sequence[TreeNode]) -> None:
         elif entry.kind == EntryKind.MAP:
             node.note = map_note(entry.data)
         elif entry.kind == EntryKind.TAG:
-            node.note = tags_note(workflow, entry.data)
+            node.note = tags_note(run.workflow, entry.data)
         elif entry.kind == EntryKind.COMPENSATE:
             node.note = str(entry.data.get("reason", ""))
-
-
-def _workflow_of(shown: Sequence[Any]) -> str:
-    """Return the workflow of these entries' run for the project's redaction hook, "" if nothing here is shown to it."""
-    run_id = next((entry.run_id for entry in shown if entry.kind == EntryKind.TAG), None)
-    if run_id is None or not conf.REDACT:
-        return ""
-    return Run.objects.using(conf.DATABASE).filter(pk=run_id).values_list("workflow", flat=True).first() or ""

@@ -9,32 +9,27 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from django.db.models import BooleanField, Exists, ExpressionWrapper, Q, QuerySet
+from django.db.models import Exists, Q, QuerySet
 
 from durable.conf import conf
 from durable.core.records import EntryKind
 from durable.inspection import history_counts
 from durable.inspection.activities import RunningStep
 from durable.inspection.history_counts import remembered
-from durable.inspection.progress import MOST_OPEN, OPEN, entries_counted, has_more_entries, newest_open
+from durable.inspection.places import HAS_FAILED_TO_UNDO
+from durable.inspection.progress import entries_counted, has_more_entries, newest_open
 from durable.models import Attempt, Entry, Run
-
-_T = TypeVar("_T")
 
 LONG: Final = 5_000  # entries of a history that is read whole
 MOST: Final = 50_000  # entries with failed attempts that are paged through
 _BLOCK: Final = 2_000  # entries whose order is read at once
 _MOST_KEPT: Final = 10_000  # keys of entries with failed attempts that are remembered
 
-#: A step's rollback handler has failed, and has not completed since.
-_HAS_FAILED_TO_UNDO: Final = ExpressionWrapper(
-    Q(metadata__rollback_error__isnull=False, metadata__rollback_completed_at__isnull=True), BooleanField()
-)
-_COLUMNS: Final[Sequence[Any]] = ("id", "location", "kind", "metadata__status", _HAS_FAILED_TO_UNDO)
+_COLUMNS: Final[Sequence[Any]] = ("id", "location", "kind", "metadata__status", HAS_FAILED_TO_UNDO)
 _AROUND: Final = (EntryKind.LOOP.value, EntryKind.JOIN.value, EntryKind.RACE.value)
 
 #: Key, location, kind and status of an entry, and whether its rollback handler has failed for good.
@@ -66,7 +61,7 @@ class Window:
         return [location for key, location, *_ in self.rows if key in self.keys]
 
 
-def read_rows(run: Run | str, entries: int | None) -> list[Row] | None:
+def read_rows(run: Run, entries: int | None) -> list[Row] | None:
     """Return the entries of a history as they began; None if it is long.
 
     `entries` is their number, None if it is not known.
@@ -74,22 +69,21 @@ def read_rows(run: Run | str, entries: int | None) -> list[Row] | None:
     One statement, none for a long history. If the number is not known, and this process has not counted the history:
     one, and two for a long or empty one.
     """
-    run_id = _id_of(run)
-    if entries is None and isinstance(run, Run):
+    if entries is None:
         entries = entries_counted(run)
     if entries is not None and entries > LONG:
         return None
-    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run_id).order_by("ordinal")
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
     if entries is not None:
         return list(found.values_list(*_COLUMNS))
     # The same statement asks whether it is long: in the order of the index, without which the whole table may be read.
-    is_long = Exists(_entries(run_id).order_by("location")[LONG : LONG + 1])
+    is_long = Exists(_entries(run.id).order_by("location")[LONG : LONG + 1])
     rows = list(found.filter(~is_long).values_list(*_COLUMNS))
-    return None if not rows and has_more_entries(run_id, 0) else rows
+    return None if not rows and has_more_entries(run.id, 0) else rows
 
 
 def read_window(
-    run: Run | str,
+    run: Run,
     *,
     start: int | None,
     size: int,
@@ -104,7 +98,7 @@ def read_window(
     At most six statements; one more without `entries`, and one without `open_keys`. Three where the rest is remembered.
     """
     if open_keys is None:
-        open_keys = _open_keys(run)
+        open_keys = newest_open(run)
     is_cut = False
     if only_failed:
         chosen = _of_interest(run, open_keys, running)
@@ -118,27 +112,8 @@ def read_window(
             start = _start(order, open_keys, running, size, at_end=at_end)
         start = _within(start, total)
         keys = order.keys(start, size)
-    rows = _rows(_id_of(run), keys, open_keys)
+    rows = _rows(run.id, keys, open_keys)
     return Window(rows=rows, keys=frozenset(keys), start=start, total=total, is_cut=is_cut)
-
-
-def _id_of(run: Run | str) -> str:
-    return run if isinstance(run, str) else run.id
-
-
-def _open_keys(run: Run | str) -> Sequence[int]:
-    if isinstance(run, Run):
-        return newest_open(run)
-    newest = Entry.objects.using(conf.DATABASE).few_of(run, OPEN).order_by("-ordinal")
-    return list(newest.values_list("pk", flat=True)[:MOST_OPEN])
-
-
-def _remembered(run: Run | str, what: str, read: Callable[[], _T]) -> _T:
-    """Return what `read` returns, or what it has returned for this long history.
-
-    A run that is known by its id alone is read each time.
-    """
-    return read() if isinstance(run, str) else remembered(run, what, read)
 
 
 def _within(start: int, total: int) -> int:
@@ -152,9 +127,9 @@ class _Order:
     the number of all entries; without it they are counted.
     """
 
-    def __init__(self, run: Run | str, total: int | None) -> None:
+    def __init__(self, run: Run, total: int | None) -> None:
         self._run = run
-        self._entries = _entries(_id_of(run))
+        self._entries = _entries(run.id)
         self.total = self._counted() if total is None else total
 
     def position(self, ordinal: int) -> int:
@@ -167,7 +142,7 @@ class _Order:
         if after < len(ordinals):
             return self.total - after - 1
         before = self._entries.filter(ordinal__lt=ordinal)
-        return _remembered(self._run, f"entries before {ordinal}", before.count)
+        return remembered(self._run, f"entries before {ordinal}", before.count)
 
     def keys(self, start: int, size: int) -> list[int]:
         """Return the keys of `size` entries from a position on; one statement."""
@@ -177,15 +152,15 @@ class _Order:
             return list(newest[start - begin : start - begin + size])
         begin = start // _BLOCK * _BLOCK
         what = f"keys from {begin} on for pages of {size}"
-        block = _remembered(self._run, what, lambda: self._between(begin, begin + _BLOCK + size))
+        block = remembered(self._run, what, lambda: self._between(begin, begin + _BLOCK + size))
         return list(block[start - begin : start - begin + size])
 
     def _counted(self) -> int:
-        return _remembered(self._run, "entries", self._entries.order_by("location").count)
+        return remembered(self._run, "entries", self._entries.order_by("location").count)
 
     def _newest(self) -> tuple[array[int], array[int]]:
         """Return the ordinals and the keys of the newest entries, as they began."""
-        return _remembered(self._run, "newest entries", self._read_newest)
+        return remembered(self._run, "newest entries", self._read_newest)
 
     def _read_newest(self) -> tuple[array[int], array[int]]:
         rows = list(self._entries.order_by("-ordinal").values_list("ordinal", "pk")[:_BLOCK])[::-1]
@@ -203,13 +178,13 @@ def _entries(run_id: str) -> QuerySet[Entry]:
     return Entry.objects.using(conf.DATABASE).filter(run=run_id).order_by()
 
 
-def _of_interest(run: Run | str, open_keys: Sequence[int], running: Sequence[RunningStep]) -> Sequence[int]:
+def _of_interest(run: Run, open_keys: Sequence[int], running: Sequence[RunningStep]) -> Sequence[int]:
     """Return the keys of what is not completed, has failed attempts or runs now, one more than `MOST`."""
 
     def read() -> Sequence[int]:
-        return _read_of_interest(_id_of(run), open_keys, running)
+        return _read_of_interest(run.id, open_keys, running)
 
-    if running or isinstance(run, str):
+    if running:
         return read()
     return remembered(
         run, "of interest", read, lambda found: history_counts.LONG + 1 if len(found) <= _MOST_KEPT else 0

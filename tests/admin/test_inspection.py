@@ -327,7 +327,7 @@ def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage, monkeypatch: pytest
 class TestTheTree:
     def test_scopes_branches_and_iterations(self, stage: Stage) -> None:
         stage.start(flows.branches, id="run")
-        page = history_tree("run")
+        page = history_tree(Run.objects.get(pk="run"))
         ship, fastest, careful = page.roots
         assert [(each.title, each.kind) for each in ship.children] == [("label", "branch"), ("mail", "branch")]
         assert [(each.title, each.is_winner, each.status) for each in fastest.children] == [
@@ -341,34 +341,34 @@ class TestTheTree:
     ) -> None:
         monkeypatch.setitem(flows.SWITCH, "rollback_broken", True)
         stage.start(flows.saga, id="run")
-        [kept] = history_tree("run", only_failed=True).nodes
+        [kept] = history_tree(Run.objects.get(pk="run"), only_failed=True).nodes
         assert (kept.location, kept.status, kept.note) == ("charge", "completed", "compensation failed")
         monkeypatch.setitem(flows.SWITCH, "rollback_broken", False)
         get_run("run").recover()
         stage.settle("run")
-        assert [node.note for node in history_tree("run").nodes] == ["", ""]
+        assert [node.note for node in history_tree(Run.objects.get(pk="run")).nodes] == ["", ""]
 
     def test_a_wait_without_a_message_says_how_it_ended(self, stage: Stage) -> None:
         stage.start(flows.approve, id="late")
-        wait = history_tree("late").nodes[-1]
+        wait = history_tree(Run.objects.get(pk="late")).nodes[-1]
         assert (wait.location, wait.status, wait.note) == ("approval", "pending", "")
         stage.advance(days=3)
         late = stage.settle("late")
-        wait = history_tree("late").nodes[-1]
+        wait = history_tree(Run.objects.get(pk="late")).nodes[-1]
         assert (wait.location, wait.status, wait.note) == ("approval", "completed", "timed out")
         detail = read_entry_detail(late, "approval", with_payloads=True)
         assert detail is not None
         assert ("received", "timed out") in detail.facts
         stage.start(flows.polls, id="polls")
-        assert history_tree("polls").nodes[-1].note == "no message was there"
+        assert history_tree(Run.objects.get(pk="polls")).nodes[-1].note == "no message was there"
         stage.start(flows.approve, id="asked")
         get_run("asked").send("approved")
         stage.settle("asked")
-        assert history_tree("asked").nodes[-1].note == ""
+        assert history_tree(Run.objects.get(pk="asked")).nodes[-1].note == ""
 
     def test_iterations_are_counted_and_pruned_ones_are_said(self, stage: Stage) -> None:
         stage.start(flows.looping, 12, id="run")
-        [loop] = history_tree("run").roots
+        [loop] = history_tree(Run.objects.get(pk="run")).roots
         assert [each.title for each in loop.children][-1] == "iteration 11"
         assert loop.note.startswith("12 iterations; the records of iterations 0 to 6 are pruned")
 
@@ -376,22 +376,22 @@ class TestTheTree:
         stage.start(flows.many, 25, id="run")
         seen, start = [], 0
         while start is not None:
-            page = history_tree("run", start=start, size=10)
+            page = history_tree(Run.objects.get(pk="run"), start=start, size=10)
             seen += [node.location for node in page.nodes]
             assert page.total == 25
             start = page.next_start  # type: ignore[assignment]  # None ends the loop
         assert seen == [f"step {n}" for n in range(25)]
-        assert history_tree("run", start=10_000, size=10).nodes[-1].location == "step 24"
+        assert history_tree(Run.objects.get(pk="run"), start=10_000, size=10).nodes[-1].location == "step 24"
 
     def test_it_opens_at_what_the_run_is_at(self, stage: Stage) -> None:
         flows.SWITCH["broken"] = True
         stage.start(flows.switched, id="run")
-        assert history_tree("run", size=1).nodes[0].location == "charge"
-        assert [node.location for node in history_tree("run", only_failed=True).nodes] == ["charge"]
+        assert history_tree(Run.objects.get(pk="run"), size=1).nodes[0].location == "charge"
+        assert [node.location for node in history_tree(Run.objects.get(pk="run"), only_failed=True).nodes] == ["charge"]
 
     def test_a_page_of_branches_keeps_what_stands_around_it(self, stage: Stage) -> None:
         stage.start(flows.branches, id="run")
-        page = history_tree("run", start=3, size=2)  # mail and its step
+        page = history_tree(Run.objects.get(pk="run"), start=3, size=2)  # mail and its step
         assert [node.title for node in page.nodes] == ["mail", "send"]
         assert [root.title for root in page.roots] == ["ship"]
 

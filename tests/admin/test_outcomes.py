@@ -42,13 +42,13 @@ def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def statuses(run_id: str, **options: Any) -> dict[str, str]:
-    return {node.location: node.status for node in history_tree(run_id, **options).nodes}
+    return {node.location: node.status for node in history_tree(Run.objects.get(pk=run_id), **options).nodes}
 
 
 class TestAFailedJoin:
     def test_its_status_is_the_outcome_that_it_handed_on(self, stage: Stage) -> None:
         stage.start(flows.album, id="run")
-        [images] = history_tree("run").roots
+        [images] = history_tree(Run.objects.get(pk="run")).roots
         assert (images.status, images.note) == ("failed", "1 of 30 branches failed")
         ends = [branch.status for branch in images.children]
         assert (ends.count("completed"), ends[28]) == (29, "failed")
@@ -101,7 +101,7 @@ class TestAFailedJoin:
 
     def test_a_failure_that_the_code_has_caught_is_said_to_be(self, stage: Stage, operator: Client) -> None:
         stage.start(flows.caught_join, id="run")
-        nodes = {node.location: node for node in history_tree("run").nodes}
+        nodes = {node.location: node for node in history_tree(Run.objects.get(pk="run")).nodes}
         assert {location for location, node in nodes.items() if node.is_caught} == {
             "careful/ship",
             "careful/ship/label",
@@ -109,7 +109,7 @@ class TestAFailedJoin:
         }
         assert "durable-caught" in text_of(operator.get(url("change", "run"), {"part": "history"}))
         stage.start(flows.album, id="fatal")
-        assert not any(node.is_caught for node in history_tree("fatal").nodes)
+        assert not any(node.is_caught for node in history_tree(Run.objects.get(pk="fatal")).nodes)
 
 
 class TestTheBranchThatFailedFirst:
@@ -148,7 +148,7 @@ class TestARecovery:
         run = stage.settle("run")
         assert run.state == "completed"
         assert statuses("run", only_failed=True) == {"charge": "completed"}
-        [charge] = history_tree("run", only_failed=True).nodes
+        [charge] = history_tree(Run.objects.get(pk="run"), only_failed=True).nodes
         assert charge.failed_attempts == 1
         [row] = [row for row in build_timeline(run, stage.now).rows if row.location == "charge"]
         assert [span.kind for span in row.spans] == ["failed", "attempt"]  # what is between is no backoff

@@ -76,7 +76,7 @@ class TestPages:
         assert len(text) < 2 * LARGE
 
     def test_a_tree_has_no_values(self, large: Run) -> None:
-        page, peak = peak_of(lambda: history_tree("large"))
+        page, peak = peak_of(lambda: history_tree(Run.objects.get(pk="large")))
         assert len(page.nodes) > NUMBER
         assert peak < 4 * BATCH_BYTES < 2 * NUMBER * LARGE
         assert {node.note for node in page.nodes if node.kind == "loop"} == {"1 iteration"}

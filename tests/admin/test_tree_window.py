@@ -65,7 +65,7 @@ def pages_of(run: Run, size: int = 7, **options: Any) -> list[TreeNode]:
     nodes: list[TreeNode] = []
     start: int | None = 0
     while start is not None:
-        page = history_tree(run.id, start=start, size=size, **options)
+        page = history_tree(run, start=start, size=size, **options)
         assert [node.position for node in page.nodes] == list(range(start, start + len(page.nodes)))
         nodes += page.nodes
         start = page.next_start
@@ -73,7 +73,7 @@ def pages_of(run: Run, size: int = 7, **options: Any) -> list[TreeNode]:
 
 
 def test_pages_have_each_entry_once_as_the_whole_tree_has_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = recorded(list(history_tree(run.id).nodes))
+    whole = recorded(list(history_tree(run).nodes))
     monkeypatch.setattr(tree_window, "LONG", 5)
     nodes = pages_of(run)
     assert len(nodes) == len(whole) == progress_of(run).entries
@@ -82,7 +82,7 @@ def test_pages_have_each_entry_once_as_the_whole_tree_has_it(run: Run, monkeypat
 
 def test_a_page_stands_in_its_scopes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_window, "LONG", 5)
-    page = history_tree(run.id, start=1, size=2)
+    page = history_tree(run, start=1, size=2)
     [batch] = page.roots
     [sku] = batch.children
     assert (batch.kind, sku.kind, [node.location for node in page.nodes]) == (
@@ -96,14 +96,14 @@ def test_it_opens_where_the_run_is(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tree_window, "LONG", 5)
     given = [None, progress_of(run).open_keys]
     for open_keys in given:
-        page = history_tree(run.id, size=7, open_keys=open_keys)
+        page = history_tree(run, size=7, open_keys=open_keys)
         assert "rest" in [node.location for node in page.nodes]
-        last = history_tree(run.id, size=7, at_end=True, open_keys=open_keys)
+        last = history_tree(run, size=7, at_end=True, open_keys=open_keys)
         assert (last.nodes[-1].location, last.end, last.total) == ("rest", page.total, page.total)
 
 
 def test_only_what_failed_or_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = recorded(list(history_tree(run.id, only_failed=True).nodes))
+    whole = recorded(list(history_tree(run, only_failed=True).nodes))
     monkeypatch.setattr(tree_window, "LONG", 5)
     found = recorded(pages_of(run, size=1, only_failed=True))
     assert list(found) == ["batch 1/sku 3/take", "rest"]
@@ -119,14 +119,14 @@ def test_a_page_is_the_same_however_much_is_read_at_once(
     run.refresh_from_db()
     whole = [entry.pk for entry in run.entries.order_by("ordinal")]
     ordinals = [entry.ordinal for entry in run.entries.order_by("ordinal")]
-    for order in (tree_window._Order(run, None), tree_window._Order(run.id, len(whole))):
+    for order in (tree_window._Order(run, None), tree_window._Order(run, len(whole))):
         assert order.total == len(whole)
         assert [order.position(each) for each in ordinals] == list(range(len(whole)))
         for start in range(len(whole)):
             assert order.keys(start, size) == whole[start : start + size]
 
 
-def looks(run: Run | str, **options: Any) -> tuple[list[str], int]:
+def looks(run: Run, **options: Any) -> tuple[list[str], int]:
     """The locations of a page, and how many statements have looked for its entries among all of the history."""
     with CaptureQueriesContext(connection) as queries:
         page = history_tree(run, **options)
@@ -150,7 +150,6 @@ def test_pages_of_a_long_history_at_rest_are_looked_for_once(run: Run, monkeypat
     assert looks(run, start=7, **known)[1] == 1
     run.lease_expires_at = timezone.now()
     assert looks(run, start=7, **known)[1] == looks(run, start=7, **known)[1] == 1
-    assert looks(run.id, start=7, **known)[1] == looks(run.id, start=7, **known)[1] == 1
 
 
 def test_what_is_known_to_be_long_is_not_read_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +159,9 @@ def test_what_is_known_to_be_long_is_not_read_whole(run: Run, monkeypatch: pytes
         asked = len(queries)
         rows = tree_window.read_rows(run, 5)
         known = len(queries)
-        assert tree_window.read_rows(run.id, None) is None
+        assert tree_window.read_rows(run, None) is None
         long = len(queries)
         monkeypatch.setattr(tree_window, "LONG", len(rows or ()))
-        assert tree_window.read_rows(run.id, None) == rows
+        assert tree_window.read_rows(run, None) == rows
     assert asked == 3  # those of `progress_of`
     assert (known - asked, long - known, len(queries) - long) == (1, 2, 1)

@@ -178,7 +178,7 @@ def recorded(run: Run, location: str, status: str, kind: str = "step") -> None:
 def tree_of(run: Run, **options: Any) -> dict[str, TreeNode]:
     """The nodes of its history with what runs now, by location in their order."""
     running = activities_of_runs([run], NOW[0])[run.id]
-    return {node.location: node for node in history_tree(run.id, running=running, **options).nodes}
+    return {node.location: node for node in history_tree(run, running=running, **options).nodes}
 
 
 def test_a_step_in_its_first_attempt_is_the_last_of_the_history() -> None:

@@ -140,9 +140,9 @@ def test_it_is_shown_as_given_by_hand(at: Runtime) -> None:
     run = given(failed(at))
     passed(at, run.id)
     note = "output given by hand by ops (cli): approved by telephone"
-    nodes = {node.location: node for node in history_tree(run.id).nodes}
-    assert nodes["check"].note == note
     row = Run.objects.get(pk=run.id)
+    nodes = {node.location: node for node in history_tree(row).nodes}
+    assert nodes["check"].note == note
     detail = read_entry_detail(row, "check", with_payloads=False)
     assert detail is not None
     assert dict(detail.facts)["given by hand"].startswith(note)

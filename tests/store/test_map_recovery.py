@@ -198,7 +198,7 @@ def test_the_run_says_how_many_are_recovered_and_by_whom_in_the_audit_log() -> N
             passed(at, run.id)
         row = Run.objects.get(pk="p")
         assert 'Map "bills": 3 of 6 failed children recovered' in inspection.explain_fully(row, at.now()).detail
-        [node] = inspection.history_tree("p").nodes
+        [node] = inspection.history_tree(Run.objects.get(pk="p")).nodes
         assert node.note == "9 children, 3 of 6 failed children recovered"
         next_worker(at, run.id)
         settle()

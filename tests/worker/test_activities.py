@@ -422,7 +422,7 @@ def test_the_history_has_each_branch_that_runs_before_its_step_is_recorded(
     current(2)
     run = Run.objects.get(pk=handle.id)
     running = activities_of_runs([run], timezone.now())[run.id]
-    [around] = history_tree(run.id, running=running).roots
+    [around] = history_tree(run, running=running).roots
     # a block: the join is recorded with the first of its steps, and the location alone does not tell what it is
     assert (around.title, around.kind, around.status) == ("all", "block", "running")
     assert [(each.title, each.status) for each in around.children] == [("left", "running"), ("right", "running")]
@@ -434,7 +434,7 @@ def test_the_history_has_each_branch_that_runs_before_its_step_is_recorded(
     assert all(each.running_since is not None for each in steps)
     go_on.set()
     finished(handle)
-    assert {each.status for each in history_tree(run.id, running=running).nodes} == {"completed"}
+    assert {each.status for each in history_tree(run, running=running).nodes} == {"completed"}
 
 
 def test_each_slot_is_noted(working: Callable[..., threading.Thread]) -> None:
