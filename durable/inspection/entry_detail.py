@@ -1,4 +1,4 @@
-"""One entry of a history in full, and the engine's own records of an operation beside the workflow's values.
+"""One entry of a history in full, the engine's own records beside the workflow's values, and notes beside entries.
 
 Must not hold a value of the workflow, or a tag's value or an error's text that was not redacted.
 """
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
 from durable.conf import conf
+from durable.core.child_entries import AGAIN
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
 from durable.core.messages import MISFIT, NOT_ACCEPTED
@@ -24,11 +25,10 @@ from durable.core.records import EntryKind, EntryStatus
 from durable.core.steps import UNCOUNTED
 from durable.core.tags import PRUNED
 from durable.inspection.forks import FAILED, FORKS, ForkOutcome, innermost_failures, outcome_of
-from durable.inspection.humanize import moment
-from durable.inspection.notes import given_note, wait_note
+from durable.inspection.humanize import moment, thousands
 from durable.inspection.payloads import PAGE_BYTES, TooLarge, payload, read_within, redacted, redacted_traceback
 from durable.inspection.run_facts import shown_tags, tags_note
-from durable.inspection.wording import state_in_words
+from durable.inspection.wording import source_in_words, state_in_words
 from durable.models import Attempt, Entry, QueueMessage, Run, StepSave
 from durable.store.tables.surveys import long_data
 
@@ -317,3 +317,70 @@ def field_of(value: RecordedValue, location: str) -> str:
     if value.name in _OF_QUEUES:
         return f"{_OF_QUEUES[value.name]}:{value.of}"
     return f"{'output' if value.name == 'branch' else value.name}:{location}"
+
+
+# -- the notes beside entries of a history
+
+
+def wait_note(entry: Entry) -> str:
+    """Return how a wait ended that received no message, "" for any other wait. `entry` has its metadata.
+
+    A wait whose data was read without its messages counts as one that received some.
+    """
+    data: dict[str, Any] = entry.data
+    if data.get("received") != []:
+        return ""
+    deadline = data.get("deadline")
+    if deadline and datetime.fromisoformat(deadline) <= entry.metadata.created_at:
+        return _("no message was there")  # it had a timeout of zero
+    return _("timed out")
+
+
+def given_note(given: Mapping[str, Any]) -> str:
+    """Return who gave the output and why; `given` is what the entry has recorded."""
+    return _("output given by hand by %(who)s (%(source)s): %(reason)s") % {
+        "who": given.get("by") or _("no user"),
+        "source": source_in_words(str(given.get("source", ""))),
+        "reason": given.get("reason", ""),
+    }
+
+
+def loop_note(status: str, data: Mapping[str, Any]) -> str:
+    """Return how many iterations a loop has made and which of them are pruned, in words."""
+    iteration, pruned = data.get("iteration", 0), data.get("pruned", 0)
+    if status == EntryStatus.COMPLETED:
+        made = ngettext("%(number)s iteration", "%(number)s iterations", iteration + 1)
+        note = made % {"number": thousands(iteration + 1)}
+    else:
+        note = _("in iteration %(number)s") % {"number": thousands(iteration)}
+    if pruned > 1:
+        gone = _("the records of iterations 0 to %(last)s are pruned, as a loop does to stay small")
+        note = f"{note}; {gone % {'last': thousands(pruned - 1)}}"
+    elif pruned:
+        note = f"{note}; {_('the records of iteration 0 are pruned, as a loop does to stay small')}"
+    return note
+
+
+def map_note(data: Mapping[str, Any]) -> str:
+    """Return what is recorded of the children, in words; while they run, `durable.inspection.family` knows more."""
+    size = data.get("size", 0)
+    note = ngettext("%(number)s child", "%(number)s children", size) % {"number": thousands(size)}
+    ended: Mapping[str, int] = data.get("ended", {})
+    if failed := ended.get("failed", 0):
+        note += ", " + ngettext("%(number)s failed", "%(number)s failed", failed) % {"number": thousands(failed)}
+    if cancelled := ended.get("cancelled", 0):
+        note += ", " + _("%(number)s cancelled") % {"number": thousands(cancelled)}
+    if recovered := recovered_note(data):
+        note += ", " + recovered
+    return note
+
+
+def recovered_note(data: Mapping[str, Any]) -> str:
+    """Return how many of the failed children a recovery has recovered so far, "" if none is under way."""
+    again: Mapping[str, Any] = data.get(AGAIN, {})
+    if not again.get("of"):
+        return ""
+    return _("%(number)s of %(total)s failed children recovered") % {
+        "number": thousands(again["done"]),
+        "total": thousands(again["of"]),
+    }

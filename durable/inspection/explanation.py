@@ -20,11 +20,10 @@ from durable.core.renames import names_of_queue
 from durable.core.slot_records import SlotKind, limit_label
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.activities import RunningStep
-from durable.inspection.entry_detail import whole_data
+from durable.inspection.entry_detail import recovered_note, whole_data
 from durable.inspection.forks import innermost_error, with_step
 from durable.inspection.humanize import either, relative, shortened, span, thousands, until
 from durable.inspection.limits import Line, RateWait, line_of, rate_wait_of
-from durable.inspection.notes import recovered_note
 from durable.inspection.payloads import redacted, redacted_error
 from durable.inspection.undone import Undone
 from durable.inspection.wording import LOCAL, MOST, command, display_location, state_in_words, told_divergence

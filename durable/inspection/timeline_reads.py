@@ -14,7 +14,7 @@ from django.db.models import Count
 from durable.conf import conf
 from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.activities import RunningStep
-from durable.inspection.notes import loop_note
+from durable.inspection.entry_detail import loop_note
 from durable.inspection.places import Masked, Place, PlaceNode, Record, masked, stands_for
 from durable.models import Attempt, Entry
 from durable.store.tables.surveys import long_data

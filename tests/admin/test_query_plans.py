@@ -12,7 +12,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.admin import audit_log, step_page
-from durable.inspection import RunCriteria, history_counts, list_runs, run_lanes, tree_window
+from durable.inspection import RunCriteria, history_counts, list_runs, run_lanes, tree
 from durable.inspection.family import CAP, count_children
 from durable.inspection.runs import PAGE, WINDOW
 from durable.inspection.selection import EXAMINED
@@ -127,7 +127,7 @@ def test_the_next_page_of_a_long_history_reads_what_it_shows(
 ) -> None:
     monkeypatch.setattr(history_counts, "_results", OrderedDict())
     monkeypatch.setattr(history_counts, "LONG", ENTRIES // 2)
-    monkeypatch.setattr(tree_window, "LONG", ENTRIES // 2)
+    monkeypatch.setattr(tree, "LONG", ENTRIES // 2)
     rows = []
     for start in ("0", "0", "100", "500"):
         with CaptureQueriesContext(connection) as queries:

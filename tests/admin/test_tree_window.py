@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, workflow
-from durable.inspection import TreeNode, history_counts, history_tree, progress_of, tree_window
+from durable.inspection import TreeNode, history_counts, history_tree, progress_of, tree
 from durable.models import Run
 from tests.admin.conftest import Stage
 
@@ -74,14 +74,14 @@ def pages_of(run: Run, size: int = 7, **options: Any) -> list[TreeNode]:
 
 def test_pages_have_each_entry_once_as_the_whole_tree_has_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = recorded(list(history_tree(run).nodes))
-    monkeypatch.setattr(tree_window, "LONG", 5)
+    monkeypatch.setattr(tree, "LONG", 5)
     nodes = pages_of(run)
     assert len(nodes) == len(whole) == progress_of(run).entries
     assert recorded(nodes) == whole
 
 
 def test_a_page_stands_in_its_scopes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_window, "LONG", 5)
+    monkeypatch.setattr(tree, "LONG", 5)
     page = history_tree(run, start=1, size=2)
     [batch] = page.roots
     [sku] = batch.children
@@ -93,7 +93,7 @@ def test_a_page_stands_in_its_scopes(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_opens_where_the_run_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_window, "LONG", 5)
+    monkeypatch.setattr(tree, "LONG", 5)
     given = [None, progress_of(run).open_keys]
     for open_keys in given:
         page = history_tree(run, size=7, open_keys=open_keys)
@@ -104,7 +104,7 @@ def test_it_opens_where_the_run_is(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_only_what_failed_or_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = recorded(list(history_tree(run, only_failed=True).nodes))
-    monkeypatch.setattr(tree_window, "LONG", 5)
+    monkeypatch.setattr(tree, "LONG", 5)
     found = recorded(pages_of(run, size=1, only_failed=True))
     assert list(found) == ["batch 1/sku 3/take", "rest"]
     assert found == {location: node for location, node in whole.items() if location != "batch 1"}  # stands around
@@ -115,11 +115,11 @@ def test_only_what_failed_or_is_open(run: Run, monkeypatch: pytest.MonkeyPatch) 
 def test_a_page_is_the_same_however_much_is_read_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, block: int, size: int
 ) -> None:
-    monkeypatch.setattr(tree_window, "_BLOCK", block)
+    monkeypatch.setattr(tree, "_BLOCK", block)
     run.refresh_from_db()
     whole = [entry.pk for entry in run.entries.order_by("ordinal")]
     ordinals = [entry.ordinal for entry in run.entries.order_by("ordinal")]
-    for order in (tree_window._Order(run, None), tree_window._Order(run, len(whole))):
+    for order in (tree._Order(run, None), tree._Order(run, len(whole))):
         assert order.total == len(whole)
         assert [order.position(each) for each in ordinals] == list(range(len(whole)))
         for start in range(len(whole)):
@@ -135,7 +135,7 @@ def looks(run: Run, **options: Any) -> tuple[list[str], int]:
 
 
 def test_pages_of_a_long_history_at_rest_are_looked_for_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_window, "LONG", 5)
+    monkeypatch.setattr(tree, "LONG", 5)
     run.refresh_from_db()
     progress = progress_of(run)
     known = {"size": 7, "entries": progress.entries, "open_keys": progress.open_keys}
@@ -153,15 +153,15 @@ def test_pages_of_a_long_history_at_rest_are_looked_for_once(run: Run, monkeypat
 
 
 def test_what_is_known_to_be_long_is_not_read_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_window, "LONG", 5)
+    monkeypatch.setattr(tree, "LONG", 5)
     with CaptureQueriesContext(connection) as queries:
-        assert tree_window.read_rows(run, progress_of(run).entries) is None
+        assert tree.read_rows(run, progress_of(run).entries) is None
         asked = len(queries)
-        rows = tree_window.read_rows(run, 5)
+        rows = tree.read_rows(run, 5)
         known = len(queries)
-        assert tree_window.read_rows(run, None) is None
+        assert tree.read_rows(run, None) is None
         long = len(queries)
-        monkeypatch.setattr(tree_window, "LONG", len(rows or ()))
-        assert tree_window.read_rows(run, None) == rows
+        monkeypatch.setattr(tree, "LONG", len(rows or ()))
+        assert tree.read_rows(run, None) == rows
     assert asked == 3  # those of `progress_of`
     assert (known - asked, long - known, len(queries) - long) == (1, 2, 1)

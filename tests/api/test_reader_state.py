@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from durable.api.stream.reader_state import UNKNOWN, KnownEntry, Marks, ReaderState
+from durable.api.stream.changes import UNKNOWN, KnownEntry, Marks, ReaderState
 
 ENTRIES = 20_000
 

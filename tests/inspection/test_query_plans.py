@@ -33,7 +33,7 @@ from durable.inspection import (
     progress_of,
     run_lanes,
     timeline_members,
-    tree_window,
+    tree,
     usual_durations,
     workflow_durations,
     workflows,
@@ -268,11 +268,11 @@ def test_a_long_history_is_looked_up(get: Callable[[str], Any]) -> None:
 def test_a_page_of_a_long_tree_is_looked_up(
     get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    monkeypatch.setattr(tree_window, "LONG", 20)
+    monkeypatch.setattr(tree, "LONG", 20)
     monkeypatch.setattr(history_counts, "_results", OrderedDict())
     with CaptureQueriesContext(connection) as queries:
-        tree = get(f"/runs/{LONG}/tree{page}")
-    assert tree["roots"]
+        found = get(f"/runs/{LONG}/tree{page}")
+    assert found["roots"]
     assert scans(queries, GROWING) == []
     assert sorts(queries, GROWING, most=1_200) == []  # of the history's 500 entries the page's are found
     # without an order, the first row of a history that is a tenth of the table is searched in the whole table
