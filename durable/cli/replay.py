@@ -138,7 +138,11 @@ def _first(entries: Sequence[str], number: int) -> list[str]:
 
 REPLAY = Subcommand(
     name="replay",
-    help="Run again from a place in a run's history; prints the id of the run that does.",
+    help=(
+        "Run again from a place in a run's history; prints the id of the run that does. The code computes the arguments of a "
+        "step each time: to change them, change the code, the input (restart --set) or the output that they came from "
+        "(--output-of-step)."
+    ),
     configure=_configure,
     run=_replay,
 )

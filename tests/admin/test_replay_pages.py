@@ -112,6 +112,14 @@ def test_the_replay_page_leads_there_for_those_who_may(stage: Stage, log_in: Log
     assert url("give_output", "run") not in text_of(log_in(*OPERATOR, name="olga").get(replay))
 
 
+def test_the_replay_page_says_why_no_argument_can_be_edited(stage: Stage, boss: Client) -> None:
+    failed(stage)
+    words = "they cannot be edited here. To change them, change the code, the input of the run"
+    shown = text_of(boss.get(url("replay", "run") + "?at=charge"))
+    assert words in shown
+    assert words not in text_of(boss.get(giving()))
+
+
 def test_the_plan_names_places_in_words(stage: Stage, boss: Client) -> None:
     stage.start(flows.looping, 2, id="loop")
     location = next(each.location for each in get_run("loop").history() if "/~" in each.location)
