@@ -173,6 +173,10 @@ class Handle(Generic[R_co]):
         """Give the run a pass now and try steps in backoff at once; with `end_sleeps`, end its sleeps too."""
         operations.wake(self.id, end_sleeps=end_sleeps)
 
+    def move(self, queue: str) -> None:
+        """Put the run into another queue; a worker that has it finishes its pass. Its children stay in their queues."""
+        operations.move(self.id, queue=queue)
+
     def pause(self) -> None:
         """Stop the run until `resume()`: a parked one at once, a running one at its next operation."""
         operations.pause(self.id)
@@ -332,6 +336,10 @@ class Handle(Generic[R_co]):
     async def awake(self, end_sleeps: bool = False) -> None:
         """`wake`, from async code."""
         await run_sync(self.wake, end_sleeps)
+
+    async def amove(self, queue: str) -> None:
+        """`move`, from async code."""
+        await run_sync(self.move, queue)
 
     async def apause(self) -> None:
         """`pause`, from async code."""

@@ -223,6 +223,14 @@ CASES: Final[Mapping[str, Case]] = {
         ready=a_sleeper,
         refusing=a_failure,
     ),
+    "move": Case(
+        name="a",
+        body={"queue": "high"},
+        words=("--queue", "high"),
+        is_done=lambda: Run.objects.filter(queue="high"),
+        ready=a_sleeper,
+        refusing=after(a_sleeper, lambda: get_run("a").move("high")),
+    ),
     "pause": Case(name="a", is_done=in_state("paused"), ready=a_sleeper, refusing=a_failure),
     "resume": Case(
         name="a",

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from durable import runtime
 from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
-from durable.admin.forms import ActForm
+from durable.admin.forms import ActForm, with_fields
 from durable.core.errors import (
     DurableError,
     HoldError,
@@ -136,7 +136,8 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         raise Http404(no_verb(name, RUN_VERBS))
     admit(request, name, unquote(key))
     run = pages.find(request, key)
-    form = ActForm(request.POST if request.method == "POST" else None)
+    form_class = with_fields(ActForm, verb)
+    form = form_class(request.POST if request.method == "POST" else None)
     problem, status = "", 200
     ticked = verb.ticked(request.POST if request.method == "POST" else request.GET)
     location = request.GET.get("at", "") if verb.takes_location else ""
@@ -144,13 +145,13 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         status = 422
         if form.is_valid():
             try:
-                shown = _do(
-                    request, run, name, form.cleaned_data, ticked | ({"location": location} if location else {})
-                )
+                options = {**ticked, **({"location": location} if location else {})}
+                options |= {each: form.cleaned_data[each] for each in form.asked}
+                shown = _do(request, run, name, form.cleaned_data, options)
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
                 run = pages.find(request, key)
-                form = ActForm({**request.POST.dict(), "expected": revision(run)})
+                form = form_class({**request.POST.dict(), "expected": revision(run)})
             else:
                 messages.success(request, verb.done)
                 if location:
@@ -168,7 +169,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
         "location": location,
         "children_note": starts_of_run(run.id).note if name == "replay" else verb_note(run, name, within),
         "is_possible": name in possible_verbs(run) or name == "take_stack",
-        "command": _command(name, run.id, location, ticked),
+        "command": _command(verb, run.id, location, ticked),
         "edit_url": admin.url("edit_input", run.id) if name == "restart" and _may_edit(request) else "",
     }
     return admin.page(request, "act", context, status=status)
@@ -184,9 +185,9 @@ def _options(verb: RunVerb, run: Run) -> list[Flag]:
     return [each for each in verb.flags if each.name not in without]
 
 
-def _command(name: str, run_id: str, location: str, ticked: Mapping[str, bool]) -> str:
-    word = "stack" if name == "take_stack" else name.replace("_", "-")
-    return command(word, run_id, location=location, **ticked)
+def _command(verb: RunVerb, run_id: str, location: str, ticked: Mapping[str, bool]) -> str:
+    word = "stack" if verb.action == "take_stack" else verb.action.replace("_", "-")
+    return command(word, run_id, location=location, **ticked, **verb.placeholders)
 
 
 def _may_edit(request: HttpRequest) -> bool:

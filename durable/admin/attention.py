@@ -382,7 +382,9 @@ def _ways_on(finding: Finding, site: str) -> tuple[str, list[Verb]]:
                 Verb(title=_("Release"), url=url("workflow_hold", key, "release"), needs=needs)
             ]
         case "no_worker" | "unknown_queue" if finding.wanted is not None:
-            return url("queue", as_key(finding.wanted.queue)), []
+            query = query_of(finding.wanted, with_children=True)
+            moves = [Verb(title=_("Move its runs"), url=bulk_url("move", query, site))] if finding.is_urgent else []
+            return url("queue", as_key(finding.wanted.queue)), moves
         case "schedule_late" | "tick_refused" | "tick_missed":
             key = as_key(finding.names[0])
             address = url("schedule", key) if len(finding.names) == 1 else url("schedules")

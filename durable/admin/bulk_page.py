@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 from durable.admin import access, action_page, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm
-from durable.admin.forms import BulkForm
+from durable.admin.forms import BulkForm, with_fields
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.own_runs import BULK as BULK_RUN
@@ -92,7 +92,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
     careful = {each: given[each] for each in _CAREFUL if each in given}
     initial = {"token": new_id(), **careful}
-    form = BulkForm(request.POST if is_confirmed else None, initial=initial, is_typed=is_typed)
+    form = with_fields(BulkForm, verb)(request.POST if is_confirmed else None, initial=initial, is_typed=is_typed)
     ticked = verb.ticked(given)
     problem, status = "", 200
     if is_confirmed:
@@ -101,7 +101,8 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             try:
                 if is_typed and not _is_started(form.cleaned_data["token"]):
                     _check_grown(eligibility, shown)
-                return _do(admin, request, name, chosen or ids, form, ticked)
+                options = ticked | {each: form.cleaned_data[each] for each in form.asked}
+                return _do(admin, request, name, chosen or ids, form, options)
             except action_page.Refusal as refusal:
                 problem, status = refusal.why, refusal.status
     found = sight.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
@@ -161,7 +162,7 @@ def _first(form: BulkForm, careful: dict[str, str]) -> int:
 
 
 def _do(
-    admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, options: dict[str, bool]
+    admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, options: dict[str, Any]
 ) -> HttpResponse:
     verb, given = RUN_VERBS[name], form.cleaned_data
     sees = sight.seen_by(request)

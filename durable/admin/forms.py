@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django import forms
@@ -23,7 +23,10 @@ from durable.inspection.wording import told
 from durable.models.run import RunQuerySet
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
-from durable.operations.verb import Flag, Number, Option, Text, Until, Verb
+from durable.operations.run_verbs import RunVerb
+from durable.operations.verb import Choice, Flag, Number, Option, Text, Until, Verb
+
+F = TypeVar("F", bound="ActForm")
 
 MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
 
@@ -96,7 +99,14 @@ class _Asking(MuteForm):
 
 
 class ActForm(_Asking):
-    """A verb with at most one option."""
+    """A verb on runs, of which the page has the flags; `with_fields` adds its other options."""
+
+    asked: Sequence[str] = ()
+
+    @property
+    def options(self) -> list[forms.BoundField]:
+        """The fields of the other options."""
+        return [self[each] for each in self.asked]
 
 
 class MoveMessageForm(_Asking):
@@ -118,7 +128,7 @@ class MoveMessageForm(_Asking):
         return to
 
 
-class BulkForm(_Asking):
+class BulkForm(ActForm):
     """A verb on many runs; with `is_typed` it asks for the number of runs that the page showed (`count`).
 
     `first`, `stop_after` and `within` are the canary's, `rate` is the bulk's. `tried`: the button promised a canary.
@@ -414,6 +424,13 @@ class _VerbForm(ActForm):
 
 
 @cache
+def with_fields(form: type[F], verb: RunVerb) -> type[F]:
+    """Return the form with a field for each option of the verb that is no flag."""
+    fields = {each.name: option_field(each) for each in verb.fields}
+    return type(form.__name__, (form,), {**fields, "asked": list(fields)}) if fields else form
+
+
+@cache
 def form_of(verb: Verb) -> type[ActForm]:
     """Return the class of a verb's form."""
     fields: dict[str, Any] = {name_of(each): option_field(each) for each in verb.asked}
@@ -440,5 +457,11 @@ def option_field(option: Option, *, is_required: bool | None = None) -> forms.Fi
         return _Duration(max_length=MAX_ID, **said)
     if isinstance(option, Flag):
         return forms.BooleanField(**said)
+    if isinstance(option, Choice):
+        return forms.ChoiceField(choices=partial(_choices, option), **said)
     assert isinstance(option, Text)
     return _CheckedField(option, **said)
+
+
+def _choices(option: Choice) -> list[tuple[str, str]]:
+    return [("", "---------"), *((each, each) for each in option.among())]

@@ -203,7 +203,10 @@ def _buttons(
                 title=_("Send a message") if is_send else str(RUN_VERBS[verb].title),
                 url=admin.url("send", run.id) if is_send else admin.url("act", run.id, verb),
                 command=command(
-                    verb.replace("_", "-"), run.id, *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else [])
+                    verb.replace("_", "-"),
+                    run.id,
+                    *([(awaited_queues(run) or ["QUEUE"])[0], "-"] if is_send else []),
+                    **({} if is_send else RUN_VERBS[verb].placeholders),
                 ),
                 is_grave=not is_send and RUN_VERBS[verb].is_grave,
                 is_first=not buttons and verb in remedies and (is_send or not RUN_VERBS[verb].is_grave),

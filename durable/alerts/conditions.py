@@ -154,9 +154,10 @@ def _queues() -> list[Condition] | None:
             kind="queue",
             key=f"{_QUEUE}{queue.name}",
             title=f'No worker serves the queue "{queue.name}"',
-            text=f"Its runs wait. Start a worker: {worker_command(queue.name)}"
+            text=f"Its runs wait. Start a worker: {worker_command(queue.name)}. Or `durable move` puts them elsewhere."
             if queue.is_known
-            else "Its runs wait: RQ_QUEUES lacks it. Add it there, and start a worker for it.",
+            else "Its runs wait: RQ_QUEUES lacks it. Add it there, and start a worker for it; or move them to another "
+            "queue with `durable move`.",
             path=_keyed_path("durable_run_queue", queue.name),
         )
         for queue in workers.queues

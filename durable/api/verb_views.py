@@ -80,6 +80,7 @@ _ANSWERS: Final[Mapping[str | Subject, Answer]] = {
 _FORMS: Final = {
     "wake": ("WakeForm", "The options of wake."),
     "cancel": ("CancelForm", "The options of cancel."),
+    "move": ("MoveForm", "The queue that gets the run."),
     "go_on": ("GoOnForm", "The options of going on with a bulk."),
     "run_schedule": ("RunScheduleForm", "A tick for the present time."),
     "override_schedule": ("OverrideForm", "The operator's rule."),

@@ -75,10 +75,13 @@ def _tag(text: str) -> tuple[str, str]:
         raise ArgumentTypeError(str(error)) from None
 
 
-def add_option(parser: ArgumentParser, option: Option) -> None:
-    """Add an option of a verb: an argument if it has to be given."""
-    name = option.name if option.is_required else f"--{option.name.replace('_', '-')}"
-    said: dict[str, Any] = {"help": option.shell_help} | ({} if option.is_required else {"default": option.default})
+def add_option(parser: ArgumentParser, option: Option, *, is_named: bool = False) -> None:
+    """Add an option of a verb: an argument if it has to be given, unless it `is_named`."""
+    is_argument = option.is_required and not is_named
+    name = option.name if is_argument else f"--{option.name.replace('_', '-')}"
+    said: dict[str, Any] = {"help": option.shell_help}
+    if not is_argument:
+        said |= {"required": True} if option.is_required else {"default": option.default}
     if isinstance(option, Flag):
         parser.add_argument(name, action="store_true", **said)
     elif isinstance(option, Number):

@@ -49,7 +49,9 @@ def is_slow(options: Namespace) -> bool:
 def start_bulk(verb: str, selection: Any, options: Namespace, output: Output) -> int:
     """Start the bulk in the background, and print its id."""
     within: timedelta | None = options.within
-    given: dict[str, Any] = {name: True for name in bulk.BULK_OPTIONS.get(verb, ()) if getattr(options, name)}
+    given: dict[str, Any] = {
+        each: value for each in bulk.BULK_OPTIONS.get(verb, ()) if (value := getattr(options, each))
+    }
     try:
         canary = None if options.canary is None else bulk.Canary.of(options.canary, options.stop_after, within)
         with acting_as(shell_actor(options.user), reason=options.reason):

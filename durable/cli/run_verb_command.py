@@ -1,4 +1,4 @@
-"""`durable recover`, `cancel`, `abandon`, `wake`, `pause`, `resume` and `restart`: one verb on each of the named runs.
+"""`durable recover`, `cancel`, `wake`, `move`, `pause`, `restart` and others: one verb on each of the named runs.
 
 Each run is decided separately: a refusal for one run does not stop the others.
 """
@@ -57,7 +57,7 @@ def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
     if verb.action in _OPTIONS:
         _OPTIONS[verb.action](parser)
     for each in verb.options:
-        add_option(parser, each)
+        add_option(parser, each, is_named=True)
     add_acting(parser)
     parser.add_argument(
         "--expect", type=int, metavar="N", help="do nothing unless N of the runs are in a state that allows it"

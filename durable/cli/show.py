@@ -295,7 +295,11 @@ def _why_data(run: Run, explanation: Explanation) -> dict[str, Any]:
 
 def _remedies(run: Run, explanation: Explanation) -> list[str]:
     """Return commands to copy. A message's body is read from standard input, so that the operator has to write one."""
-    more = {"send": [*(awaited_queues(run) or ["QUEUE"])[:1], "-"], "replay": [explanation.location or "LOCATION"]}
+    more = {
+        "send": [*(awaited_queues(run) or ["QUEUE"])[:1], "-"],
+        "replay": [explanation.location or "LOCATION"],
+        "move": ["--queue", "QUEUE"],
+    }
     return [command(verb.replace("_", "-"), run.id, *more.get(verb, [])) for verb in explanation.remedies]
 
 

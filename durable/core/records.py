@@ -241,6 +241,12 @@ class MovedPatch(RunPatch, total=False):
     input: str
 
 
+class RequeuedPatch(RunPatch, total=False):
+    """Columns that a move to another queue sets."""
+
+    queue: str
+
+
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
     """A run's row. `durable.core.transitions` says when which column is set and reset.

@@ -13,6 +13,8 @@ diagram with `TRANSITIONS`.
     new                                         --started-->                 pending
     pending, sleeping, running, rolling_back    --woken-->                   same
     pending, paused                             --moved-->                   same
+    pending, sleeping, running, paused          --requeued-->                same
+    rolling_back                                --requeued-->                same
     running, rolling_back                       --pause_requested-->         same
     pending, sleeping, running, rolling_back    --pause_withdrawn-->         same
     pending, sleeping, running, rolling_back    --paused_at_once-->          paused
@@ -83,7 +85,7 @@ from datetime import datetime
 from typing import Final
 
 from durable.core.errors import ErrorInfo, InvalidTransitionError
-from durable.core.records import ENDED, MovedPatch, Request, RunPatch, RunRecord, RunState
+from durable.core.records import ENDED, MovedPatch, Request, RequeuedPatch, RunPatch, RunRecord, RunState
 from durable.core.witnesses import raised
 
 __all__ = [
@@ -117,6 +119,7 @@ __all__ = [
     "released",
     "renewed",
     "replayed",
+    "requeued",
     "resumed",
     "rollback_begun",
     "rollback_recovered",
@@ -152,6 +155,7 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
     "started": _to(PENDING, None),
     "woken": _same(PENDING, SLEEPING, RUNNING, ROLLING_BACK),
     "moved": _same(PENDING, PAUSED),
+    "requeued": _same(PENDING, SLEEPING, RUNNING, PAUSED, ROLLING_BACK),
     "pause_requested": _same(RUNNING, ROLLING_BACK),
     "pause_withdrawn": _same(PENDING, SLEEPING, RUNNING, ROLLING_BACK),
     "paused_at_once": _to(PAUSED, PENDING, SLEEPING, RUNNING, ROLLING_BACK),
@@ -194,9 +198,7 @@ TRANSITIONS: Final[Mapping[str, Arrows]] = {
 }
 
 #: The columns that no transition writes. Any other column of a run is written by at least one.
-NEVER_WRITTEN: Final = frozenset(
-    {"id", "workflow", "queue", "created_at", "parent_id", "replay_of_id", "seed", "began_at"}
-)
+NEVER_WRITTEN: Final = frozenset({"id", "workflow", "created_at", "parent_id", "replay_of_id", "seed", "began_at"})
 
 
 def starts_of(*transitions: str) -> tuple[RunState, ...]:
@@ -295,6 +297,17 @@ def moved(run: RunRecord, *, wake_at: datetime, input: str | None) -> MovedPatch
         patch["wake_at"] = wake_at
     if input is not None:
         patch["input"] = input
+    return patch
+
+
+def requeued(run: RunRecord, *, queue: str, now: datetime) -> RequeuedPatch:
+    """A move to another queue. A run that is due is due there since now, so that no claim there begins behind it.
+
+    The worker that has the run keeps its lease: no pass looks at the queue.
+    """
+    patch: RequeuedPatch = {**_noticed(run, "requeued"), "queue": queue}
+    if run.wake_at is not None and run.wake_at < now:
+        patch["wake_at"] = now
     return patch
 
 

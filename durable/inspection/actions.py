@@ -26,6 +26,7 @@ from durable.inspection.humanize import shortened
 from durable.inspection.pagination import on_visible
 from durable.models import OperatorAction, Run, SavedView
 from durable.models.run import RunQuerySet
+from durable.notifier.redis_clients import queue_names
 
 WINDOW: Final = 100_000  # rows that are searched if no index serves a condition
 WINDOW_OF_VISIBLE: Final = 10_000  # rows among which those on the runs that a user may see are looked for
@@ -157,6 +158,7 @@ def possible_verbs(run: Run) -> tuple[str, ...]:
         "replay": run.started_at is not None
         and not is_internal,  # the plan says whether a replay from a certain step is possible
         "restart": not is_internal,
+        "move": run.state not in ENDED and any(each != run.queue for each in queue_names()),
     }
     return tuple(verb for verb, is_possible in possible.items() if is_possible)
 
@@ -166,6 +168,7 @@ _AT_ONCE: Final = timedelta(seconds=1)  # between an operator's cancel and the e
 _DONE: Final = {
     "recover": gettext_lazy("recovered by %(who)s"),
     "wake": gettext_lazy("woken by %(who)s"),
+    "move": gettext_lazy("moved to another queue by %(who)s"),
     "pause": gettext_lazy("paused by %(who)s"),
     "resume": gettext_lazy("resumed by %(who)s"),
     "cancel": gettext_lazy("cancelled by %(who)s"),

@@ -489,17 +489,17 @@ def late(facts: Facts) -> Explanation | None:
             "See that a worker serves it: %(command)s. A worker that does is busy with runs that were due before this one"
         ) % {"command": f"python manage.py durable_worker {served or run.queue}"}
     elif known:
-        detail = _("RQ_QUEUES lacks this queue, and has %(queues)s: add it, or start the run on another")
+        detail = _("RQ_QUEUES lacks this queue, and has %(queues)s: add it, or move the run to another")
         detail %= {"queues": ", ".join(known)}
     else:
-        detail = _("RQ_QUEUES lacks this queue, and has none: add it, or start the run on another")
+        detail = _("RQ_QUEUES lacks this queue, and has none: add it")
     detail = _without_redis(run.queue) or detail
     headline = _('Due for %(span)s, and no worker of the queue "%(queue)s" has taken it')
     return Explanation(
         headline=headline % {"span": facts.since(run.wake_at), "queue": run.queue},
         detail=detail,
         needs_attention=True,
-        remedies=("wake",),
+        remedies=("wake",) if served is not None or not conf.REDIS else ("move",),
     )
 
 

@@ -153,10 +153,14 @@ def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
     """Return the finding of a queue without a worker; since `due` a worker could take its runs."""
     if not queue.is_known:
         kind, title = "unknown_queue", _('RQ_QUEUES lacks the queue "%(queue)s", which runs want')
-        advice = _("Add it to RQ_QUEUES and start a worker for it: no worker is notified of its runs.")
+        advice = _(
+            "Add it to RQ_QUEUES and start a worker for it, or move its runs to another queue: no worker is notified of them."
+        )
     else:
         kind, title = "no_worker", _('No worker serves the queue "%(queue)s"')
-        advice = _("Start one: %(command)s") % {"command": worker_command(queue.name)}
+        advice = _("Start one, or move its runs to another queue: %(command)s") % {
+            "command": worker_command(queue.name)
+        }
     return Finding(
         kind=kind,
         title=title % {"queue": queue.name},

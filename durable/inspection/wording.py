@@ -87,6 +87,7 @@ _VERBS: Final[Mapping[str, StrPromise]] = {
     "delete_message": pgettext_lazy("verb", "delete message"),
     "move_message": pgettext_lazy("verb", "move message"),
     "wake": pgettext_lazy("verb", "wake"),
+    "move": pgettext_lazy("verb", "move"),
     "pause": pgettext_lazy("verb", "pause"),
     "resume": pgettext_lazy("verb", "resume"),
     "cancel": pgettext_lazy("verb", "cancel"),

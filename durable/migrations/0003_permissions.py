@@ -25,7 +25,10 @@ class Migration(migrations.Migration):
                 "permissions": [
                     ("view_payload", "Can view inputs, outputs, messages and tracebacks"),
                     ("start_run", "Can start runs"),
-                    ("operate_run", "Can send to, wake, pause, resume, cancel and recover runs, and abandon attempts"),
+                    (
+                        "operate_run",
+                        "Can send to, wake, move, pause, resume, cancel and recover runs, and abandon attempts",
+                    ),
                     ("replay_run", "Can replay runs"),
                     ("give_output", "Can give the output of a step by hand"),
                     ("edit_input", "Can start runs again with another input"),

@@ -65,7 +65,7 @@ logger = logging.getLogger("durable.bell")
 
 UNKNOWN_QUEUE = (
     'cannot %s for queue "%s": RQ_QUEUES lacks it, and has %s. Its runs wait until RQ_QUEUES has it and a durable_worker '
-    "serves it; if the name is a mistake, cancel them and start them on another queue"
+    "serves it; if the name is a mistake, move them to another queue with `durable move`"
 )
 #: Until when due runs wait after such an error; the first class that fits counts.
 UNTIL: Final[tuple[tuple[type[Exception], str], ...]] = (

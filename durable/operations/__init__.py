@@ -8,7 +8,7 @@ handles call these functions. Nothing here runs workflow code.
 from __future__ import annotations
 
 from durable.operations.keys import Debounce, KeyOptions, key_options, open_run
-from durable.operations.lifecycle import ALLOWED, abandon, cancel, pause, recover, resume, take_stack, wake
+from durable.operations.lifecycle import ALLOWED, abandon, cancel, move, pause, recover, resume, take_stack, wake
 from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send
 from durable.operations.queries import (
     aresult,
@@ -49,6 +49,7 @@ __all__ = [
     "info",
     "infos",
     "key_options",
+    "move",
     "move_message",
     "open_run",
     "output",

@@ -50,6 +50,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "delete_message": "operate_run",
     "move_message": "operate_run",
     "wake": "operate_run",
+    "move": "operate_run",
     "pause": "operate_run",
     "resume": "operate_run",
     "cancel": "operate_run",

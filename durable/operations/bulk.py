@@ -42,6 +42,7 @@ from durable.operations.eligibility import (
 from durable.operations.replay import replay_failed
 from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS
 from durable.operations.start import StartRequest, announce_started, put
+from durable.operations.verb import Option, Text
 
 __all__ = [
     "AT_ONCE",
@@ -82,9 +83,9 @@ _VERBS: Final[Mapping[str, Callable[..., str | None]]] = {
 }
 BULK_VERBS: Final = tuple(_VERBS)
 
-#: The options of each verb that has any, and what they do. All are flags.
-BULK_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    each: {option.name: option.does for option in RUN_VERBS[each].options} for each in _VERBS if RUN_VERBS[each].options
+#: The options of each verb that has any, by their names.
+BULK_OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = {
+    each: {option.name: option for option in RUN_VERBS[each].options} for each in _VERBS if RUN_VERBS[each].options
 }
 
 
@@ -172,7 +173,7 @@ class BulkOrder:
 
 def eligible(verb: str, selection: Selection | Iterable[str]) -> Eligibility:
     """Count the selected runs that allow `verb` now, up to MAX_COUNTED of them. Raises ValueError."""
-    _check_verb(verb, {})
+    _check_known(verb)
     return count(verb, _as_selection(selection))
 
 
@@ -384,9 +385,18 @@ def _check_rate(rate: float | None) -> None:
         raise ValueError(f"the rate of a bulk is {slowest:g} to {fastest:,g} runs a second, not {rate!r}")
 
 
-def _check_verb(verb: str, options: Mapping[str, Any]) -> None:
+def _check_known(verb: str) -> None:
     if verb not in _VERBS:
         raise ValueError(f"unknown verb {verb!r}; choose from {', '.join(_VERBS)}")
-    unknown = sorted(options.keys() - BULK_OPTIONS.get(verb, {}).keys())
-    if unknown:
+
+
+def _check_verb(verb: str, options: Mapping[str, Any]) -> None:
+    _check_known(verb)
+    known = BULK_OPTIONS.get(verb, {})
+    if unknown := sorted(options.keys() - known.keys()):
         raise TypeError(f"{verb} has no option {unknown[0]!r}")
+    for name, option in known.items():
+        if option.is_required and name not in options:
+            raise TypeError(f"{verb} needs the option {name!r}")
+        if isinstance(option, Text) and option.check is not None:
+            option.check(options[name])

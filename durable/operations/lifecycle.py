@@ -13,6 +13,7 @@ from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
+from durable.core.renames import names_of_queue
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
 from durable.core.words import Sentence, gettext_noop
@@ -24,12 +25,14 @@ from durable.operations.common import (
     check_state,
     send_run_changed,
 )
+from durable.operations.names import check_served
 from durable.runtime import Runtime
 from durable.store.families import Decide, recover_family
 
 #: The states of a run in which each verb is allowed. A pause that a running run has not reached yet can be resumed too.
 ALLOWED: Final[Mapping[str, tuple[RunState, ...]]] = {
     "wake": starts_of("woken"),
+    "move": starts_of("requeued"),
     "pause": starts_of("paused_at_once", "pause_requested"),
     "resume": starts_of("resumed", "rollback_resumed"),
     "cancel": starts_of("cancelled_at_once", "cancelled_with_rollback", "cancel_requested"),
@@ -62,6 +65,28 @@ def _woken(entry: EntryRecord, end_sleeps: bool, now: datetime) -> EntryRecord |
             entry, status=EntryStatus.COMPLETED, completed_at=now, data={**entry.data, "state": "interrupted"}
         )
     return None
+
+
+def move(run_id: str, *, queue: str) -> None:
+    """Put the run into another queue, whose workers take it from now on; a worker that has it finishes its pass.
+
+    Its children stay in their queues. Raises ValueError for a queue that no worker can serve, and
+    InvalidTransitionError if the run has ended or is in that queue.
+    """
+
+    def decide(run: RunRecord, _entries: Callable[[], list[EntryRecord]]) -> RunChange:
+        check_state(run, "move", ALLOWED["move"])
+        check_served(queue)
+        if queue in names_of_queue(run.queue):
+            problem = Sentence(gettext_noop('run "{run}" is in the queue "{queue}" already'), run=run.id, queue=queue)
+            raise InvalidTransitionError(run.state, ALLOWED["move"], "move", run.id, problem=problem)
+        left = f"; worker {run.worker} goes on to its next park" if _is_held(at, run) else ""
+        told.append(f'from the queue "{run.queue}" to "{queue}"{left}')
+        return RunChange(run=transitions.requeued(run, queue=queue, now=at.now()))
+
+    at = runtime.current()
+    told: list[str] = []
+    _changed(at, "move", run_id, decide, detail=lambda: told[0])
 
 
 def pause(run_id: str) -> None:

@@ -14,12 +14,14 @@ from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import RunNotFoundError
 from durable.core.location import MAX_LOCATION
+from durable.notifier.redis_clients import queue_names
 from durable.operations.audit import PERMISSIONS
 from durable.operations.bulk_decisions import go_on, stop_here
-from durable.operations.lifecycle import abandon, cancel, pause, recover, resume, take_stack, wake
+from durable.operations.lifecycle import abandon, cancel, move, pause, recover, resume, take_stack, wake
+from durable.operations.names import check_served
 from durable.operations.replay import replay_failed
 from durable.operations.start import restart
-from durable.operations.verb import Flag, Subject, Text, Verb
+from durable.operations.verb import Choice, Flag, Option, Subject, Text, Verb
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
@@ -69,6 +71,16 @@ class RunVerb(Verb):
     def takes_location(self) -> bool:
         """Whether it may be about one step of the run."""
         return LOCATION in self.options
+
+    @property
+    def fields(self) -> list[Option]:
+        """The other options that a page asks for."""
+        return [each for each in self.options if not isinstance(each, Flag) and each is not LOCATION]
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """What stands in a command for the options that have to be given."""
+        return {each.name: each.name.upper() for each in self.options if each.is_required}
 
     def ticked(self, given: Mapping[str, Any]) -> dict[str, bool]:
         """Return the flags that are ticked in a sent form, as `call` takes them."""
@@ -203,6 +215,37 @@ _ALL: Final = (
         ),
     ),
     RunVerb(
+        action="move",
+        word="move",
+        command="move",
+        call=move,
+        title=_("Move to a queue"),
+        confirm_title=_("Move the run"),
+        confirm_many_title=_("Move the runs"),
+        does=_(
+            "The workers of the other queue take the run from now on. A worker that has it finishes its pass first. "
+            "Children stay in their queues, and new ones come to those of their workflows."
+        ),
+        done=_("It is in the other queue."),
+        over_rest=(
+            "Put the run into another queue, whose workers take it from now on. {needs}\n\n"
+            "A worker that has the run finishes its pass first. Children stay in their queues. 409 if the run has ended\n"
+            "or is in that queue."
+        ),
+        help="Put runs into another queue, whose workers take them from now on. Children stay in their queues.",
+        past="moved",
+        options=(
+            Choice(
+                name="queue",
+                label=_("To the queue"),
+                among=queue_names,
+                check=check_served,
+                does="The queue, one of the project's RQ_QUEUES.",
+                on_shell="the queue that gets them, one of RQ_QUEUES",
+            ),
+        ),
+    ),
+    RunVerb(
         action="pause",
         word="pause",
         command="pause",
@@ -300,4 +343,4 @@ _ALL: Final = (
 )
 RUN_VERBS: Final = {each.action: each for each in _ALL}
 #: The verbs that can be applied to many runs at once, as pages offer them.
-BULK_ACTIONS: Final = ("recover", "replay", "wake", "pause", "resume", "cancel")
+BULK_ACTIONS: Final = ("recover", "replay", "wake", "pause", "resume", "cancel", "move")

@@ -7,7 +7,7 @@ subcommands of them; only they know forms, serializers and parsers. The permissi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +57,13 @@ class Text(Option):
 
     longest: int = MAX_ID
     check: Callable[[str], object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Text):
+    """One of the texts that `among()` returns; `check` may allow others too."""
+
+    among: Callable[[], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

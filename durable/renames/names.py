@@ -22,7 +22,6 @@ from durable.models import (
     Failure,
     HeldStart,
     Hold,
-    Lane,
     RenamedName,
     Rollup,
     RollupProgress,
@@ -43,6 +42,7 @@ from durable.renames.rewriting import (
     rewrite_runs,
     runs_of,
 )
+from durable.store.tables.ranks import open_lanes
 
 
 def is_known(alias: str, name: Alias) -> bool:
@@ -109,7 +109,7 @@ def rename_queue(
 
     def rewrite(locked: Sequence[str]) -> None:
         runs = Run.objects.using(alias).filter(id__in=locked, queue=before).order_by()
-        _open_lanes(alias, after, runs)
+        open_lanes(alias, after, runs)
         runs.update(queue=after)
 
     rewrite_runs(alias, _batches(alias, before, began_at), rewrite, wait=wait, say=say)
@@ -172,14 +172,6 @@ def _copy_shares(alias: str, before: str, after: str) -> None:
             tags = [tag for tag in (each.tag, other.tag) if tag is not None]
             other.tag, other.round = max(tags, default=None), max(each.round, other.round)
             other.save(using=alias, update_fields=["tag", "round"])
-
-
-def _open_lanes(alias: str, queue: str, runs: RunQuerySet) -> None:
-    """Add lanes for the head starts of these runs to the queue, before the runs come to it."""
-    found = runs.filter(head_start__isnull=False).values_list("head_start", flat=True).distinct()
-    lanes = [Lane(queue=queue, head_start=each) for each in found if each is not None]
-    if lanes:
-        Lane.objects.using(alias).bulk_create(lanes, ignore_conflicts=True)
 
 
 def rename_workflow(

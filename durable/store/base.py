@@ -251,9 +251,9 @@ class Store(Protocol):
         The second argument of `decide` is a function that returns the run's entries. The change includes its `action`
         for the audit log. If `decide` raises, the error is raised and nothing is changed. The run's `change_seq` is
         raised unless the change sets it. A change that ends the run's state "failed" closes its failure, and one that
-        lets an ended run continue gives it its limits anew and its key back. Raises RunNotFoundError, and
-        KeyConflictError if another open run has that key. Without `wait`, raises `RowsLocked` if another transaction
-        has locked the row.
+        lets an ended run continue gives it its limits anew and its key back. A run that comes to another queue has its
+        rank there. Raises RunNotFoundError, and KeyConflictError if another open run has that key. Without `wait`,
+        raises `RowsLocked` if another transaction has locked the row.
         """
 
     def import_history(

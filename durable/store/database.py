@@ -204,6 +204,9 @@ class DatabaseStore(RateStore, FamilyStore):
                 slots.forget(self.alias, run_id, change.deleted)
             if after.state == RunState.PAUSED:
                 slots.note_pause(self.alias, run_id)
+            if after.queue != run.queue:
+                ranks.requeue(self.alias, run_id, after.queue)
+                slots.note_requeued(self.alias, run_id)
             if change.tags is not None:
                 side_tags.change(self.alias, run_id, change.tags)
             if change.saved:

@@ -182,7 +182,10 @@ def addresses() -> dict[str, list[str]]:
         *("?since=day&created_from=2026-01-01T00:00&nonsense=1", "?sort=nonsense", "?q=zq", "?after=nonsense"),
         *("?columns=wakes&columns=finished&columns=queue&state=sleeping", "?cause=" + cause.fingerprint),
     )
-    verbs = ("recover", "resume", "wake", "pause", "cancel", "abandon", "take_stack", "restart", "replay", "nonsense")
+    verbs = (
+        *("recover", "resume", "wake", "move", "pause", "cancel", "abandon", "take_stack", "restart", "replay"),
+        "nonsense",
+    )
     return {
         "changelist": [url("changelist") + each for each in filters],
         "overview": [url("overview")],

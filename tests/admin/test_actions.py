@@ -97,6 +97,24 @@ def test_options_reach_the_verb(stage: Stage, operator: Client) -> None:
     assert stage.settle("run").state == "completed"
 
 
+def test_a_run_is_moved_to_a_queue_that_is_chosen(stage: Stage, operator: Client) -> None:
+    stage.start(flows.nap, id="run")
+    page = operator.get(url("act", "run", "move"))
+    assert re.findall(r'<option value="(\w*)"', text_of(page)) == ["", "default", "high"]
+    assert "durable move run --queue QUEUE" in text_of(page)
+    for queue in ("", "nowhere"):
+        refused = operator.post(url("act", "run", "move"), {**hidden(page), "queue": queue})
+        assert "errorlist" in text_of(refused, 422)
+    assert not OperatorAction.objects.exists()
+    given = {**hidden(page), "queue": "high", "reason": "the other one is full"}
+    assert operator.post(url("act", "run", "move"), given).status_code == 302
+    assert get_run("run").info().queue == "high"
+    shown = text_of(operator.get(url("change", "run")))
+    assert re.search(r"moved to another queue by \w+: the other one is full", shown)
+    again = operator.post(url("act", "run", "move"), {**hidden(page), "queue": "high", "expected": ""})
+    assert "is in the queue &quot;high&quot; already" in text_of(again, 409)
+
+
 def test_what_the_state_does_not_allow_is_refused_in_words(stage: Stage, operator: Client) -> None:
     stage.start(flows.quick, id="run")
     page = operator.get(url("act", "run", "cancel"))

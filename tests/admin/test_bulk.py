@@ -1,10 +1,13 @@
 """The confirmation page of a bulk: true numbers, and a typed one before many runs are ended."""
 
+import re
 from datetime import UTC, datetime
+from html import unescape
 
 import pytest
 from django.test import Client
 
+from durable import get_run
 from durable.models import OperatorAction, Run
 from durable.operations import bulk
 from tests.admin import flows
@@ -45,6 +48,26 @@ def test_a_cancel_without_a_filter_is_refused(operator: Client) -> None:
         body = text_of(operator.post(url("bulk"), {**PENDING, "filter": "?", **more}, follow=True))
         assert "choose a workflow or a state first" in body
     assert bulks() == 0
+
+
+def test_all_runs_of_a_queue_without_a_worker_are_moved(stage: Stage, operator: Client) -> None:
+    flows.nap.using(queue="nowhere").start_many([()] * 3, ids=["a", "b", "c"])
+    stage.start(flows.quick, id="other", settle=False)
+    stage.advance(minutes=5)
+    overview = text_of(operator.get(url("overview")))
+    [address] = re.findall(r'href="([^"]+nowhere[^"]*)"[^>]*>Move its runs<', overview)
+    page = operator.get(unescape(address))
+    assert "Move to a queue <strong>3</strong> runs." in text_of(page)
+    given = {name: unescape(value) for name, value in hidden(page).items()} | {"reason": "nobody serves it"}
+    refused = operator.post(url("bulk"), {**given, "queue": ""})
+    assert "errorlist" in text_of(refused, 422)
+    assert bulks() == 0
+    operator.post(url("bulk"), {**given, "queue": "high"})
+    stage.settle(Run.objects.get(workflow="durable.bulk").pk)
+    assert set(Run.objects.filter(pk__in="abc").values_list("queue", flat=True)) == {"high"}
+    assert get_run("other").info().queue == "default"
+    logged = OperatorAction.objects.filter(action="move", run_id="a").get()
+    assert (logged.detail, logged.reason) == ('from the queue "nowhere" to "high"', "nobody serves it")
 
 
 @pytest.mark.parametrize("typed", ["", "100", "1011", "all"])

@@ -122,7 +122,9 @@ def test_a_run_that_no_worker_takes_needs_a_person(stage: Stage) -> None:
 def test_a_run_on_a_queue_that_the_settings_lack_says_what_they_have(stage: Stage) -> None:
     flows.quick.using(id="due", queue="defualt").start()
     stage.advance(minutes=5)
-    assert "RQ_QUEUES lacks this queue, and has default" in explanation(stage, "due").detail
+    said = explanation(stage, "due")
+    assert "RQ_QUEUES lacks this queue, and has default" in said.detail
+    assert said.remedies == ("move",)
 
 
 def test_a_delayed_start_says_when(stage: Stage) -> None:

@@ -346,7 +346,9 @@ def verbs_of(operator: Client, name: str) -> list[str]:
 
 def test_verbs_lead_by_what_the_state_calls_for(stage: Stage, operator: Client) -> None:
     stage.start(flows.quick, id="due", settle=False)
-    assert verbs_of(operator, "due") == ["Pause", "Cancel", "Start again", "Send a message"]  # waking changes nothing
+    assert verbs_of(operator, "due") == [
+        *("Pause", "Cancel", "Start again", "Move to a queue", "Send a message")  # waking changes nothing
+    ]
     stage.start(flows.approve, id="waits")
     assert verbs_of(operator, "waits")[0] == "Send a message"
     stage.start(flows.nap, id="sleeps")
@@ -371,8 +373,8 @@ def test_the_list_offers_the_verbs_that_its_states_allow(stage: Stage, operator:
         return re.findall(r'name="verb" value="(\w+)"', text_of(operator.get(url("changelist") + query)))
 
     assert offered("?state=failed") == ["recover", "replay"]
-    assert offered("?state=sleeping") == ["wake", "pause", "cancel"]
-    assert offered("") == ["recover", "replay", "wake", "pause", "resume", "cancel"]
+    assert offered("?state=sleeping") == ["wake", "pause", "cancel", "move"]
+    assert offered("") == ["recover", "replay", "wake", "pause", "resume", "cancel", "move"]
 
 
 @pytest.mark.parametrize("seconds", [0.4, 3.0, 5.9, 61.0])

@@ -154,7 +154,7 @@ def _without_tokens(text: str, run_id: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "verb", ["recover", "resume", "wake", "pause", "cancel", "abandon", "take_stack", "restart", "replay"]
+    "verb", ["recover", "resume", "wake", "move", "pause", "cancel", "abandon", "take_stack", "restart", "replay"]
 )
 def test_no_verb_reaches_a_hidden_run(stage: Stage, ada: Client, limited: None, verb: str) -> None:
     flows.SWITCH["broken"] = True

@@ -16,7 +16,7 @@ from tests.faults.passing import pass_once
 VIEW = frozenset({"view_run"})
 PAYLOADS = VIEW | {"view_payload"}
 ACTIONS = (
-    *("wake", "pause", "resume", "cancel", "abandon", "stack", "recover", "restart", "replay", "give-output"),
+    *("wake", "move", "pause", "resume", "cancel", "abandon", "stack", "recover", "restart", "replay", "give-output"),
     *("go-on", "stop-here"),
 )
 

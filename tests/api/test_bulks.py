@@ -79,7 +79,8 @@ def test_a_filter_and_a_canary_are_done_in_the_background(api: Api) -> None:
 @pytest.mark.parametrize(("verb", "option"), [(v, o) for v, options in BULK_OPTIONS.items() for o in options])
 def test_a_bulk_has_the_options_of_its_verb(api: Api, verb: str, option: str) -> None:
     started("a")
-    for given in ({}, {option: True}):
+    value, is_required = {"queue": "high"}.get(option, True), BULK_OPTIONS[verb][option].is_required
+    for given in [{option: value}] if is_required else [{}, {option: value}]:
         bulk_id = api.post("/bulks", {"verb": verb, "ids": ["a"], "rate": 1, **given}).json()["id"]
         found = find_bulk(bulk_id)
         assert found is not None
@@ -103,6 +104,9 @@ def test_twice_is_once(api: Api) -> None:
         ({"verb": "pause", "ids": []}, "ids"),
         ({"verb": "explode", "ids": ["a"]}, "verb"),
         ({"verb": "pause", "ids": ["a"], "rollback": True}, "rollback"),
+        ({"verb": "pause", "ids": ["a"], "queue": "high"}, "queue"),
+        ({"verb": "move", "ids": ["a"]}, "queue"),
+        ({"verb": "move", "ids": ["a"], "queue": "hihg"}, "queue"),
         ({"verb": "pause", "ids": ["a"], "rate": 0}, "rate"),
         ({"verb": "pause", "ids": ["a"], "canary": {"first": 2, "stop_after": 3}}, "canary"),
         ({"verb": "pause", "ids": ["a"], "canary": {"first": 0}}, "canary/first"),

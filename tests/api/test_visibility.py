@@ -64,6 +64,7 @@ READS = [
 ]
 VERBS: list[tuple[str, dict[str, Any]]] = [
     *[(verb, {}) for verb in ("wake", "pause", "resume", "cancel", "recover", "restart")],
+    ("move", {"queue": "high"}),
     ("replay", {"location": "step 0"}),
     ("messages", {"queue": "q"}),
     ("ask", {"queue": "q"}),

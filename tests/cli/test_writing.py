@@ -630,12 +630,14 @@ class TestBulk:
     @pytest.mark.parametrize(("verb", "option"), [(v, o) for v, options in BULK_OPTIONS.items() for o in options])
     def test_a_bulk_has_the_options_of_its_verb(self, verb: str, option: str, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")
-        for given in ([], [f"--{option.replace('_', '-')}"]):
+        value, is_required = {"queue": "high"}.get(option, ""), BULK_OPTIONS[verb][option].is_required
+        words = [f"--{option.replace('_', '-')}", *filter(None, [value])]
+        for given in [words] if is_required else [[], words]:
             [bulk_id] = shell(verb, "one", *given, "--canary", "1").lines
             found = find_bulk(bulk_id)
             assert found is not None
             assert found.order is not None
-            assert found.order.options == ({option: True} if given else {})
+            assert found.order.options == ({option: value or True} if given else {})
 
     def test_a_rate(self, shell: Shell, stage: Stage) -> None:
         stage.start(napping, id="one")
@@ -652,6 +654,9 @@ class TestBulk:
             (["pause", "one", "--canary", "0"], 1, "1 to 100 runs"),
             (["pause", "one", "--canary", "2", "--stop-after", "3"], 1, "after 1 to 2 failures"),
             (["pause", "one", "--rate", "0"], 1, "0.001 to 1,000 runs a second"),
+            (["move", "one"], 1, "--queue"),
+            (["move", "one", "--queue", "hihg", "--rate", "1"], 1, 'no worker can serve a queue "hihg"'),
+            (["move", "one", "--queue", "hihg"], 1, 'no worker can serve a queue "hihg"'),
             (["bulk", "one"], 1, 'there is no bulk "one"'),
             (["go-on", "one"], 1, "not a bulk that its canary has stopped"),
         ],

@@ -157,7 +157,7 @@ def test_what_reopens_an_ended_run_makes_it_due_without_its_end(name: str) -> No
 
 def test_a_replay_in_place_leaves_of_a_row_what_a_new_run_has() -> None:
     """Besides what is kept on purpose: the counts that only rise, and when it was first claimed."""
-    kept = {"input", "fence", "change_seq", "message_count", "started_at", "generations", "summary", "wake_at"}
+    kept = {"input", "queue", "fence", "change_seq", "message_count", "started_at", "generations", "summary", "wake_at"}
     fresh = RunRecord(id="", workflow="", queue="", input="", created_at=ODD["created_at"])
     for state in starts_of("replayed"):
         row = patched(odd_run(state), CALLS["replayed"](odd_run(state)))

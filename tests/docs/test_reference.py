@@ -69,6 +69,7 @@ def test_the_states_and_verbs_of_the_guide_are_those_of_the_code() -> None:
         "recover": ("recovered", "rollback_recovered"),
         "replay": ("replayed",),
         "wake": ("woken",),
+        "move": ("requeued",),
     }
     documented: dict[str, set[tuple[str, str]]] = {}
     for verb, starts, ends in re.findall(r"^    (\w+) +([a-z_, ]+?) +--> (.+)$", text, re.MULTILINE):

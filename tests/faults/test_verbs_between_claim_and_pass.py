@@ -45,7 +45,7 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("redis_connection"),
 ]
-QUEUE = "default"
+QUEUES = (QUEUE, OTHER) = ("default", "high")
 WAIT = 120.0  # seconds until a test gives up
 
 _done: list[tuple[str, str]] = []  # run and what was done, in the order of time
@@ -103,10 +103,13 @@ class Worker:
             store=store or production_store(), execute=execute, leases=self.leases, stop=self.stop
         )
 
-    def claim(self) -> list[RunRecord]:
-        found = self.holder.claim(QUEUE, 10, 0.0)
-        assert found is not None
-        return found
+    def claim(self, *queues: str) -> list[RunRecord]:
+        claimed: list[RunRecord] = []
+        for queue in queues or QUEUES:
+            found = self.holder.claim(queue, 10, 0.0)
+            assert found is not None
+            claimed += found
+        return claimed
 
     def carry_on(self, records: list[RunRecord]) -> None:
         for record in records:
@@ -180,6 +183,7 @@ VERBS = {
         late=[*BOTH, "undo second", "undo first"],
     ),
     "wake": Verb(call=Handle.wake),
+    "move": Verb(call=lambda run: run.move(OTHER)),
     "wake, end sleeps": Verb(call=lambda run: run.wake(end_sleeps=True)),
     "send": Verb(call=lambda run: run.send("news", "third"), state="completed", early=ALL, late=ALL),
     "resume": Verb(call=Handle.resume, refused=(InvalidTransitionError, InvalidTransitionError)),
@@ -394,6 +398,21 @@ def test_a_verb_before_a_compensation_goes_on(
         handle.resume()
         settle()
         assert (handle.state, done(handle.id)) == ("cancelled", UNDONE)
+
+
+@pytest.mark.usefixtures("attentive")
+def test_a_run_that_is_moved_while_a_worker_has_it_goes_on_in_the_other_queue_after_the_pass() -> None:
+    [handle] = due_again(1)
+    worker = Worker()
+    [record] = worker.claim(QUEUE)
+    elsewhere(lambda: handle.move(OTHER))
+    assert worker.claim() == []
+    worker.carry_on([record])
+    assert (done(handle.id), row(handle).queue) == (BOTH, OTHER)
+    assert worker.claim(QUEUE) == []
+    assert [each.id for each in worker.claim(OTHER)] == [handle.id]
+    logged = OperatorAction.objects.get(run_id=handle.id, action="move")
+    assert logged.detail == f'from the queue "{QUEUE}" to "{OTHER}"; worker {record.worker} goes on to its next park'
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -88,6 +88,7 @@ def paused(h: Harness) -> Handle:
 VERBS: dict[str, tuple[Callable[[Harness], Handle], Verb, str, str]] = {
     "send": (waiting, lambda run: run.send("approved", "yes"), "sleeping", "sleeping"),
     "wake": (waiting, lambda run: run.wake(), "sleeping", "sleeping"),
+    "move": (waiting, lambda run: run.move("high"), "sleeping", "sleeping"),
     "pause": (waiting, lambda run: run.pause(), "sleeping", "paused"),
     "resume": (paused, lambda run: run.resume(), "paused", "pending"),
     "cancel": (waiting, lambda run: run.cancel(), "sleeping", "cancelled"),

@@ -145,6 +145,11 @@ VERBS = {
         lambda _: "woken",
         {"woken": lambda run, _: transitions.woken(run, now=NOW)},
     ),
+    "move": Verb(
+        lambda: operations.move("run", queue="high"),
+        lambda case: None if case.state in ENDED else "requeued",
+        {"requeued": lambda run, _: transitions.requeued(run, queue="high", now=NOW)},
+    ),
     "pause": Verb(
         lambda: operations.pause("run"),
         lambda case: "pause_requested" if case.is_held else "paused_at_once",

@@ -23,6 +23,7 @@ from durable import (
     workflow,
 )
 from durable.core import registry
+from durable.operations.audit import Actor, acting_as
 from durable.testing import Harness
 from tests.core import undoing
 from tests.core.driving import evicted_pass
@@ -317,7 +318,15 @@ ALLOWED: dict[str, dict[str, str]] = {
         "running": "running",
         "rolling_back": "rolling_back",
     },
+    "move": {
+        "pending": "pending",
+        "sleeping": "sleeping",
+        "paused": "paused",
+        "running": "running",
+        "rolling_back": "rolling_back",
+    },
 }
+ARGUMENTS = {"send": ("q",), "move": ("default",)}
 
 
 @pytest.mark.parametrize("verb", ALLOWED)
@@ -330,22 +339,43 @@ def test_a_verb_in_a_state(h: Harness, verb: str, state: Any) -> None:
     if expected is None:
         before = h._store.get(run.id)
         with pytest.raises(InvalidTransitionError) as caught:
-            getattr(run, verb)()
+            getattr(run, verb)(*ARGUMENTS.get(verb, ()))
         assert caught.value.state == name
         assert name not in caught.value.allowed
         assert f"cannot {verb} a run that is {name}" in str(caught.value)
         assert h._store.get(run.id) == before
     else:
-        getattr(run, verb)()
+        getattr(run, verb)(*ARGUMENTS.get(verb, ()))
         assert run.state == expected
 
 
 @pytest.mark.parametrize(
-    "verb", ["pause", "resume", "cancel", "recover", "wake", "restart", "send", "result", "history"]
+    "verb", ["pause", "resume", "cancel", "recover", "wake", "move", "restart", "send", "result", "history"]
 )
 def test_a_verb_on_nothing(h: Harness, verb: str) -> None:
     with pytest.raises(RunNotFoundError, match='there is no run "nobody"'):
-        getattr(Handle("nobody"), verb)(*(("q",) if verb == "send" else ()))
+        getattr(Handle("nobody"), verb)(*ARGUMENTS.get(verb, ()))
+
+
+def test_a_move_keeps_the_wait_and_is_logged_with_both_queues(h: Harness) -> None:
+    run = sleeping(h)
+    before = run.wake_at
+    with acting_as(Actor("cli", label="ada")):
+        run.move("default")
+    assert (run.info().queue, run.state, run.wake_at) == ("default", "sleeping", before)
+    assert [(each.action, each.detail) for each in h.actions] == [("move", 'from the queue "high" to "default"')]
+    h.advance("1 day")
+    h.settle()
+    assert run.state == "completed"
+
+
+def test_a_run_is_not_moved_where_no_worker_can_be(h: Harness) -> None:
+    run = sleeping(h)
+    with pytest.raises(ValueError, match='no worker can serve a queue "hihg"; there are default, high'):
+        run.move("hihg")
+    with pytest.raises(InvalidTransitionError, match='run "run" is in the queue "high" already'):
+        run.move("high")
+    assert run.info().queue == "high"
 
 
 def test_a_paused_run_waits_for_resume(h: Harness) -> None:

@@ -51,6 +51,7 @@ WITHOUT_STATEMENTS = ("durable_entry_guard_4", "durable_metadata_guard_1", "dura
 
 #: A value for every column that a patch may have, other than that of a run in the hands of a worker.
 CHANGED: dict[str, Any] = {
+    "queue": "other",
     "state": RunState.ROLLING_BACK,
     "output": '"out"',
     "error": ErrorInfo("E", "m\x00", "t"),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from durable.core import transitions
 from durable.core.ranks import Ranking
-from durable.core.records import RunRecord, RunState
+from durable.core.records import RunChange, RunRecord, RunState
 from durable.store import Store
 from tests.store.family import a_child, start_children
 from tests.store.group_family import a_member, change, end, spec
@@ -78,6 +79,38 @@ def test_no_head_start_starves_what_waits_for_longer(store: Store) -> None:
         claimed += names(claim(store, now, limit=1))
         start(store, f"also-{minute:02}", ranking=HIGH, now=now)
     assert claimed.index("plain") == 2 * 11, "all that started in its first ten minutes come first, and no others"
+
+
+def move(store: Store, run_id: str, queue: str, now: datetime = NOW) -> None:
+    store.change(run_id, lambda run, _: RunChange(run=transitions.requeued(run, queue=queue, now=now)))
+
+
+def test_a_run_takes_its_rank_to_the_queue_that_it_is_moved_to(store: Store) -> None:
+    start(store, "high", ranking=HIGH, queue="dead", wake_at=at(-60))
+    start(store, "plain", wake_at=at(-300))
+    move(store, "high", "q")
+    assert one_by_one(store) == ["high", "plain"]
+    assert claim(store, at(60)) == []
+
+
+def test_a_run_of_a_share_has_its_turn_in_the_queue_that_it_is_moved_to(store: Store) -> None:
+    """Behind the runs of its share that wait there, whatever its tag in the queue before was."""
+    start(store, "a0", ranking=share("a"), queue="dead")
+    start(store, "a1", "a2", ranking=share("a"))
+    start(store, "b1", "b2", "b3", ranking=share("b"))
+    move(store, "a0", "q")
+    assert one_by_one(store, at(1)) == ["a1", "b1", "a2", "b2", "a0", "b3"]
+
+
+def test_a_run_that_is_moved_is_found_by_a_claim_that_begins_where_the_one_before_ended(store: Store) -> None:
+    start(store, "due", queue="dead", wake_at=at(-3600))
+    start(store, "asleep", queue="dead", wake_at=at(90))
+    start(store, "high", ranking=HIGH, queue="dead", wake_at=at(-3600))
+    claim(store, at(9))
+    for each in ("due", "high", "asleep"):
+        move(store, each, "q", at(10))
+    assert the(store, "asleep").wake_at == at(90)
+    assert sorted(names(claim(store, at(10), since=(at(9), "")))) == ["due", "high"]
 
 
 def test_a_lease_that_ran_out_keeps_the_rank(store: Store) -> None:

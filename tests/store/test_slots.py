@@ -237,6 +237,41 @@ def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_its_queue_is_resume
     assert holders(store, *"ab") == ["b"]
 
 
+def move(store: Store, run_id: str, queue: str) -> None:
+    store.change(run_id, lambda run, _: RunChange(run=transitions.requeued(run, queue=queue, now=NOW)))
+
+
+def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_it_leaves_the_paused_queue(store: Store) -> None:
+    [one] = runs(store, "a")
+    [two] = runs(store, "b", queue="other")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    paused(store, "other")
+    give_up(store, one)
+    store.sweep_slots(NOW, 100)
+    assert holders(store, *"ab") == []
+    move(store, "b", "q")
+    queues, _ = store.sweep_slots(NOW, 100)
+    assert queues == {"q"}
+    assert holders(store, *"ab") == ["b"]
+
+
+def test_a_slot_that_is_on_its_way_to_a_run_goes_to_others_when_the_run_comes_to_a_paused_queue(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want)
+    wait(store, two, want)
+    wait(store, three, want)
+    paused(store, "other")
+    give_up(store, one)
+    assert holders(store, *"abc") == ["b"]
+    move(store, "b", "other")
+    for _ in range(3):
+        store.sweep_slots(NOW, 100)
+    assert holders(store, *"abc") == ["c"]
+
+
 @pytest.mark.parametrize("limits", ["x", "xy"])
 def test_a_slot_that_a_run_of_a_paused_queue_has_not_used_goes_to_others(store: Store, limits: str) -> None:
     """It was on its way when the queue was paused. Its run is the first again once the queue is resumed."""

@@ -88,6 +88,7 @@ CALLS: Final[dict[str, Callable[[RunRecord], RunPatch]]] = {
     "started": lambda run: transitions.started(at(60)),
     "woken": lambda run: transitions.woken(run, now=NOW),
     "moved": lambda run: transitions.moved(run, wake_at=at(60), input='{"args":[1],"kwargs":{}}'),
+    "requeued": lambda run: transitions.requeued(run, queue="another", now=NOW),
     "pause_requested": transitions.pause_requested,
     "pause_withdrawn": transitions.pause_withdrawn,
     "paused_at_once": lambda run: transitions.paused_at_once(run, summary="paused"),
@@ -137,7 +138,7 @@ def ends(transition: str) -> bool:
 
 
 # What belongs to the history of a run, not to its state, and what only verbs and messages write.
-_ALWAYS: Final = frozenset({"generations", "input", "message_count", "started_at"})
+_ALWAYS: Final = frozenset({"generations", "input", "message_count", "queue", "started_at"})
 # What a pass leaves to claims and verbs.
 _BY_CLAIMS: Final = _ALWAYS | {"change_seq", "fence"}
 # How a run has ended, and how its compensation will.

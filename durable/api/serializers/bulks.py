@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_serializer
@@ -9,8 +10,8 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.serializers.actions import Delay
-from durable.api.serializers.fields import Flag, Form, Id, Items, Number, Text
-from durable.api.serializers.options import filters_of
+from durable.api.serializers.fields import Form, Id, Items, Number, Text
+from durable.api.serializers.options import filters_of, option_field
 from durable.core.ids import MAX_REASON
 from durable.listings.runs import RUN_FILTERS
 from durable.operations.bulk import BULK_OPTIONS, BULK_VERBS
@@ -81,19 +82,21 @@ class BulkForm(BulkPlanForm):
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields, and a flag for each option of a verb."""
-        flags = {
-            name: Flag(required=False, default=False, help_text=f"Of {verb}. {does}")
+        """Return the fields, and one for each option of a verb."""
+        of_verbs = {
+            name: option_field(replace(option, does=f"Of {verb}. {option.does}"), is_required=False)
             for verb, options in BULK_OPTIONS.items()
-            for name, does in options.items()
+            for name, option in options.items()
         }
-        return {**super().get_fields(), **flags}
+        return {**super().get_fields(), **of_verbs}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Raise ValidationError unless the runs are chosen in one way, by options that the verb has."""
         super().validate(attrs)
         for verb, options in BULK_OPTIONS.items():
-            for name in options:
-                if attrs[name] and attrs["verb"] != verb:
+            for name, option in options.items():
+                if attrs.get(name) and attrs["verb"] != verb:
                     raise ValidationError({name: f"This is an option of {verb}."})
+                if option.is_required and attrs["verb"] == verb and name not in attrs:
+                    raise ValidationError({name: f"Say this for {verb}."})
         return attrs

@@ -49,7 +49,7 @@ class BulksView(View):
         selection = _selection(request, given)
         _check_id(request, given.get("id"))
         canary = bulk.Canary(**given["canary"]) if "canary" in given else None
-        options = {name: True for name in bulk.BULK_OPTIONS.get(given["verb"], ()) if given[name]}
+        options = {name: given[name] for name in bulk.BULK_OPTIONS.get(given["verb"], ()) if given[name]}
 
         def ordered() -> Done:
             try:

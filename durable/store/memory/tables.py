@@ -203,6 +203,11 @@ class MemoryRanks:
             after = ShareTag(first + span(1, ranking.weight), max(share.round, queue.round))
             self._tags[run.id], self._shares[run.queue, ranking.share] = first, after
 
+    def requeue(self, run_id: str) -> None:
+        """Let a run that has come to another queue have its rank there: a claim gives it another start tag."""
+        if run_id in self._tags:
+            self._tags[run_id] = UNTAGGED
+
     def candidates(self, due: Sequence[RunRecord], now: datetime) -> list[Candidate]:
         """Return due runs in the order of rank."""
         waiting = [run for run in due if self._tags.get(run.id) == UNTAGGED]

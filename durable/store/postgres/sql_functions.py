@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from durable.core import transitions
-from durable.core.records import EntryRecord, RunPatch, RunRecord, RunState
+from durable.core.records import EntryRecord, RequeuedPatch, RunPatch, RunRecord, RunState
 from durable.store.postgres.libpq import SQLFunction
 from durable.store.tables.rows import ENTRY, METADATA, same
 
@@ -96,7 +96,7 @@ COMPLETE_CHILD: Final = SQLFunction(
 CASCADE: Final = SQLFunction("durable_cascade_1", ["text", "timestamptz"], ["of_parent", "number"])
 
 #: The columns of a run that a patch may have; the function of COMMIT names each.
-PATCHED: Final = frozenset(RunPatch.__annotations__) - {"message_count"}
+PATCHED: Final = frozenset(RequeuedPatch.__annotations__) - {"message_count"}
 
 #: Parameters: run, fence, location, slots (JSON), now, whether the transaction is about nothing else. Returns whether
 #: the fence is the run's, a limit that is not defined, the line in which the run waits (JSON) or None, and the queues

@@ -330,6 +330,7 @@ BEGIN
       queues := ARRAY[r.queue::text];
     END IF;
     UPDATE durable_run SET
+      queue = COALESCE(new.queue, queue),
       state = COALESCE(new.state, state),
       output = CASE WHEN patch ? 'output' THEN new.output ELSE output END,
       error = CASE WHEN patch ? 'error' THEN new.error ELSE error END,

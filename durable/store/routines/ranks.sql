@@ -158,7 +158,8 @@ BEGIN
     WHERE l.queue = on_queue ORDER BY d.wake_at, d.id
   LOOP
     last_tagged := one.wake_at;
-    PERFORM 1 FROM durable_run AS r WHERE r.id = one.id AND r.start_tag = '9999-01-01Z' FOR NO KEY UPDATE SKIP LOCKED;
+    PERFORM 1 FROM durable_run AS r WHERE r.id = one.id AND r.queue = on_queue AND r.start_tag = '9999-01-01Z'
+    FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
       SELECT k.share, k.weight INTO said FROM durable_runrank AS k WHERE k.run_id = one.id;
       UPDATE durable_run AS r SET start_tag = durable_tag_1(on_queue, said.share, said.weight, 1, at, false)

@@ -1,7 +1,7 @@
 """Ranks on SQLite: what a start writes, and which due runs a claim takes.
 
 Each function is called in a transaction that may write. On PostgreSQL functions of the database do the same; what is
-read of rankings is the same on both.
+read of rankings, and what is done for a run that comes to another queue, is the same on both.
 """
 
 from __future__ import annotations
@@ -76,6 +76,21 @@ def put(alias: str, run_ids: Sequence[str], queue: str, ranking: Ranking, now: d
     first = _moved(alias, queue, ranking, len(due), now)
     for number, run_id in enumerate(due):
         Run.objects.using(alias).filter(id=run_id).update(start_tag=first + span(number, ranking.weight))
+
+
+def open_lanes(alias: str, queue: str, runs: RunQuerySet) -> None:
+    """Add lanes for the head starts of these runs to the queue, to which they come."""
+    found = runs.filter(head_start__isnull=False).values_list("head_start", flat=True).distinct()
+    lanes = [Lane(queue=queue, head_start=each) for each in found if each is not None]
+    if lanes:
+        Lane.objects.using(alias).bulk_create(lanes, ignore_conflicts=True)
+
+
+def requeue(alias: str, run_id: str, queue: str) -> None:
+    """Let a run that has come to this queue have its rank there: a claim gives it another start tag."""
+    runs = Run.objects.using(alias).filter(id=run_id).order_by()
+    open_lanes(alias, queue, runs)
+    runs.filter(start_tag__isnull=False).update(start_tag=UNTAGGED)
 
 
 def _moved(alias: str, queue: str, ranking: Ranking, number: int, now: datetime) -> datetime:

@@ -149,7 +149,16 @@ def _note(alias: str, keys: Iterable[tuple[str, str]]) -> None:
 
 def note_queue(alias: str, queue: str) -> None:
     """Let the sweep look at the keys of which runs of a queue hold slots or wait for them: it was paused or resumed."""
-    slots = Slot.objects.using(alias).filter(run__queue=queue).exclude(is_held=True, kind=SlotKind.OPEN.value)
+    _note_keys(alias, Slot.objects.using(alias).filter(run__queue=queue))
+
+
+def note_requeued(alias: str, run_id: str) -> None:
+    """Let the sweep look at the keys that a run has come to another queue with: one of the queues may be paused."""
+    _note_keys(alias, Slot.objects.using(alias).filter(run_id=run_id))
+
+
+def _note_keys(alias: str, rows: QuerySet[Slot]) -> None:
+    slots = rows.exclude(is_held=True, kind=SlotKind.OPEN.value)
     _note(alias, set(slots.order_by().values_list("limit", "key").distinct()))
 
 

@@ -178,7 +178,7 @@ def _admin() -> dict[str, list[Asked]]:
         ],
         "edit_input": [_page("edit_input", LONG), _page("edit_input", _FAILED)],
         "act": [
-            *(_page("act", LONG, verb) for verb in ("cancel", "pause", "wake")),
+            *(_page("act", LONG, verb) for verb in ("cancel", "pause", "wake", "move")),
             *(_page("act", DEEP, verb) for verb in ("cancel", "pause")),
             *(_page("act", _FAILED, verb) for verb in ("recover", "restart")),
         ],
@@ -362,6 +362,7 @@ _WRITES: Final = {
             "delete-schedule",
             "ask",
             "wake",
+            "move",
             "pause",
             "resume",
             "cancel",
