@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from durable.core import transitions
 from durable.core.errors import EntryNotFoundError
@@ -50,14 +50,16 @@ def moved_entry(entry: EntryRecord, old_id: str, run_id: str, ids: Mapping[str, 
 
     `ids` are the new ids of messages by the old ones.
     """
-    data: dict[str, Any] = dict(entry.data)
-    if entry.kind == EntryKind.MESSAGE and "received" in data:
-        data["received"] = [{**each, "id": ids.get(each["id"], each["id"])} for each in data["received"]]
-    if entry.kind == EntryKind.SEND and data["to"] == old_id:
-        data |= {"to": run_id, "message_id": ids.get(data["message_id"], data["message_id"])}
-    moved = replace(entry, data=data)
+    moved = entry
+    if entry.kind == EntryKind.MESSAGE and "received" in entry.data:
+        received = [{**each, "id": ids.get(each["id"], each["id"])} for each in entry.data["received"]]
+        moved = replace(entry, data={**entry.data, "received": received})
+    elif entry.kind == EntryKind.SEND and entry.data["to"] == old_id:
+        message_id = entry.data["message_id"]
+        moved = replace(entry, data={**entry.data, "to": run_id, "message_id": ids.get(message_id, message_id)})
     old = (each.place for each in values_of(old_id, entry) if each.text is not None)
-    return replace(moved, **with_values(run_id, moved, lambda text, new: copied(text, next(old), new))._asdict())
+    arguments, output, data = with_values(run_id, moved, lambda text, new: copied(text, next(old), new))
+    return replace(entry, arguments=arguments, output=output, data=data)
 
 
 _ITERATION = re.compile(r"~(\d+)")

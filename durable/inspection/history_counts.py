@@ -45,13 +45,12 @@ def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[
 
     `entries` tells from a result how long the history is; None for one that is known to be long.
     """
-    known: _T | None = recalled(run, what)
+    known: _T | None = _of_process(run, what)
     if known is not None:
         return known
-    found = count()
-    if run.lease_expires_at is not None:
-        return found
-    if entries is None or entries(found) > LONG:
+    kept: _T | None = stored(run, what) if what in COUNTED else None
+    found = count() if kept is None else kept
+    if run.lease_expires_at is None and (entries is None or entries(found) > LONG):
         key = _key(run, what)
         with _lock:
             _results[key] = (time.monotonic() + _KEPT, found)
@@ -62,7 +61,12 @@ def remembered(run: Run, what: str, count: Callable[[], _T], entries: Callable[[
 
 
 def recalled(run: Run, what: str) -> Any:
-    """Return what is remembered of the run in its present state, None if nothing is."""
+    """Return what is remembered or stored of the run in its present state, None if nothing is. No statement."""
+    known = _of_process(run, what)
+    return stored(run, what) if known is None and what in COUNTED else known
+
+
+def _of_process(run: Run, what: str) -> Any:
     if run.lease_expires_at is not None:
         return None
     with _lock:
@@ -78,7 +82,7 @@ def _key(run: Run, what: str) -> tuple[Any, ...]:
 REST: Final = timedelta(seconds=15)
 _SECONDS: Final = 2.0  # of one turn in which runs are counted
 _AT_ONCE: Final = 20  # notes that are read at a time
-_FORMAT: Final = 1  # of the counts
+_FORMAT: Final = 2  # of the counts
 
 #: What counts a run's history, by the name of its part of the counts. Its results are JSON.
 Counters = Mapping[str, Callable[[Run], Any]]

@@ -26,7 +26,7 @@ from durable.core.location import is_within, unescape
 from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.counting import grouped
 from durable.inspection.forks import FORKS, ForkOutcome
-from durable.inspection.history_counts import remembered, stored
+from durable.inspection.history_counts import remembered
 from durable.inspection.progress import MOST_OPEN, OPEN, open_keys_of_long
 from durable.models import Entry, Run
 from durable.models.rows import unpack
@@ -144,11 +144,11 @@ def read_places(run: Run, open_keys: Sequence[int] | None = None) -> Places:
     found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.id).order_by("ordinal")
     if Entry.objects.using(conf.DATABASE).filter(run=run.id).order_by()[: EXACT + 1].count() <= EXACT:
         return Places(places=[alone(Record(*row)) for row in found.values_list(*COLUMNS)], is_exact=True)
-    groups, is_coarse = remembered(
-        run, "places", lambda: _groups_of(run), lambda found: sum(group.number for group in found[0])
+    counts = remembered(
+        run, "places", lambda: count_places(run), lambda found: sum(number for *_, number, _ in found["groups"])
     )
     opened = _open(run.id, open_keys_of_long(run) if open_keys is None else open_keys)
-    return Places(places=_places(groups, opened), is_exact=False, is_coarse=is_coarse)
+    return Places(places=_places(counts["groups"], opened), is_exact=False, is_coarse=counts["is_coarse"])
 
 
 def read_places_inside(run: Run, scope: str, opened: Iterable[Record]) -> Places:
@@ -212,13 +212,6 @@ def count_places(run: Run) -> dict[str, Any]:
     """Return the places of a long history as JSON, for `durable.inspection.history_counts`; up to three statements."""
     groups, is_coarse = _all_groups(run.id)
     return {"groups": groups, "is_coarse": is_coarse}
-
-
-def _groups_of(run: Run) -> tuple[list[_Group], bool]:
-    counts = stored(run, "places")
-    if counts is None:
-        return _all_groups(run.id)
-    return [_Group(*group) for group in counts["groups"]], counts["is_coarse"]
 
 
 def _all_groups(run_id: str, scope: str = "") -> tuple[list[_Group], bool]:

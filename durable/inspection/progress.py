@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from django.db.models import Aggregate, Count, DurationField, ExpressionWrapper, F, Max, Q, Sum, TextField, Value
@@ -15,11 +14,8 @@ from durable.conf import conf
 from durable.core.records import EntryStatus
 from durable.inspection import history_counts
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.history_counts import recalled, remembered, stored
+from durable.inspection.history_counts import recalled, remembered
 from durable.models import Attempt, Child, Entry, EntryMetadata, Run
-
-#: What the entries and the failed attempts of a run amount to.
-_Counts = tuple[dict[str, Any], dict[str, Any]]
 
 MOST_OPEN: Final = 500  # entries
 _MOST_CHILDREN: Final = 10_000  # that are counted
@@ -52,7 +48,7 @@ def progress_of(run: Run) -> Progress:
 
     Only one of them for a long history whose run rests (`durable.inspection.history_counts`).
     """
-    found, failed = remembered(run, "progress", lambda: _counts_of(run), lambda counts: int(counts[0]["entries"]))
+    found = remembered(run, "progress", lambda: count_progress(run), lambda counts: int(counts["entries"]))
     parts = [found[name] for name in ("entries", "completed", "newest", "finished", "attempts", "compensated")]
     row = [
         run.change_seq,
@@ -62,22 +58,20 @@ def progress_of(run: Run) -> Progress:
         run.message_count,
         run.wake_at,
         run.summary,
-        failed["number"],
+        found["failed_attempts"],
     ]
     now = timezone.now()
     running = activities_of_runs([run], now)[run.id]
     row += [mark for each in running for mark in (each.key[1], each.stack_taken_at, each.abandon_asked_at)]
-    active = sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None)
-    active += sum(each.seconds for each in running)
     # Begins and ends of entries, and starts of children, are numbered from 0 on, without a gap.
     numbered = max(found["begun"] or 0, found["finished"] or 0) + 1 if found["entries"] else 0
     return Progress(
         entries=found["entries"],
         completed=found["completed"],
-        failed_attempts=failed["number"],
-        active=active,
+        failed_attempts=found["failed_attempts"],
+        active=found["active"] + sum(each.seconds for each in running),
         revision="-".join(map(str, [*row, *parts])),
-        open_keys=_open_keys(found),
+        open_keys=found["open"],
         is_pruned=_has_gap(run, numbered - found["entries"] - found["ends"]),
     )
 
@@ -95,23 +89,24 @@ def open_keys_of_long(run: Run) -> Sequence[int] | None:
 
     One statement, two for a long history. None if its run rests, and its counts are stored or remembered.
     """
-    is_known = _known(run) is not None or recalled(run, "open") is not None
+    is_known = recalled(run, "progress") is not None or recalled(run, "open") is not None
     return newest_open(run) if is_known or has_more_entries(run.id, history_counts.LONG) else None
 
 
 def newest_open(run: Run) -> Sequence[int]:
     """Return the `open_keys` of a long history; one statement, none if they are stored or remembered."""
-    counts = _known(run)
+    counts = recalled(run, "progress")
     if counts is not None:
-        return _open_keys(counts[0])
+        keys: Sequence[int] = counts["open"]
+        return keys
     newest = Entry.objects.using(conf.DATABASE).few_of(run.id, OPEN).order_by("-ordinal").values_list("pk", flat=True)
     return remembered(run, "open", lambda: list(newest[:MOST_OPEN]))
 
 
 def entries_counted(run: Run) -> int | None:
     """Return the number of entries of a long history that rests and was counted before, else None; no statement."""
-    counts = _known(run)
-    return None if counts is None else int(counts[0]["entries"])
+    counts = recalled(run, "progress")
+    return None if counts is None else int(counts["entries"])
 
 
 def has_more_entries(run_id: str, number: int) -> bool:
@@ -122,44 +117,10 @@ def has_more_entries(run_id: str, number: int) -> bool:
 
 
 def count_progress(run: Run) -> dict[str, Any]:
-    """Return the counts that `progress_of` uses, as JSON for `durable.inspection.history_counts`; three statements."""
-    found, failed = _count(run)
-    seconds = {"active": _in_seconds(found["active"]), "open": ",".join(map(str, _open_keys(found)))}
-    return {"entries": {**found, **seconds}, "attempts": {**failed, "took": _in_seconds(failed["took"])}}
+    """Return what the entries and the failed attempts of the run amount to, as JSON; three statements.
 
-
-def _counts_of(run: Run) -> _Counts:
-    return _stored(run) or _count(run)
-
-
-def _known(run: Run) -> _Counts | None:
-    """Return the counts of a long history whose run rests if they are remembered or stored, else None; no statement."""
-    known: _Counts | None = recalled(run, "progress")
-    return known or _stored(run)
-
-
-def _stored(run: Run) -> _Counts | None:
-    counts = stored(run, "progress")
-    if counts is None:
-        return None
-    found, failed = counts["entries"], counts["attempts"]
-    return {**found, "active": _from_seconds(found["active"])}, {**failed, "took": _from_seconds(failed["took"])}
-
-
-def _in_seconds(length: timedelta | None) -> float | None:
-    return None if length is None else length.total_seconds()
-
-
-def _from_seconds(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
-
-
-def _open_keys(found: dict[str, Any]) -> list[int]:
-    return sorted(int(key) for key in (found["open"] or "").split(",") if key)[-MOST_OPEN:]
-
-
-def _count(run: Run) -> _Counts:
-    """Return what the entries and the failed attempts of the run amount to; three statements."""
+    `active` are seconds, and `open` the keys of the newest entries that are not completed or not compensated.
+    """
     # Only steps make attempts.
     took = ExpressionWrapper(F("completed_at") - F("last_attempt_at"), output_field=DurationField())
     is_own = Q(last_attempt_at__gte=run.created_at) if run.replay_of_id else None
@@ -178,21 +139,26 @@ def _count(run: Run) -> _Counts:
             open=_JoinedKeys("entry_id", filter=OPEN),
         )
     )
-    found["begun"] = _newest_begin(run, found)
+    keys = sorted(int(key) for key in (found["open"] or "").split(",") if key)
     lost = ExpressionWrapper(F("finished_at") - F("started_at"), output_field=DurationField())
     is_own = Q(started_at__gte=run.created_at) if run.replay_of_id else None
     attempts = Attempt.objects.using(conf.DATABASE).filter(run=run)
     failed = attempts.aggregate(took=Sum(lost, filter=is_own), number=Count("id"))
-    return found, failed
+    return {
+        **found,
+        "begun": _newest_begin(run, found, keys),
+        "open": keys[-MOST_OPEN:],
+        "active": sum(each.total_seconds() for each in (found["active"], failed["took"]) if each is not None),
+        "failed_attempts": failed["number"],
+    }
 
 
-def _newest_begin(run: Run, found: dict[str, Any]) -> int | None:
+def _newest_begin(run: Run, found: dict[str, Any], keys: Sequence[int]) -> int | None:
     """Return the ordinal of the entry that began last, or a lower one if something has ended since; one statement.
 
     An entry ends after it began. So the entries that have not ended tell, if they are few; else all are read once more.
     """
     entries = Entry.objects.using(conf.DATABASE)
-    keys = [int(key) for key in (found["open"] or "").split(",") if key]
     is_told_by_open = found["ends"] == found["completed"] and len(keys) <= MOST_OPEN
     chosen = (
         entries.filter(pk__in=keys)
