@@ -154,10 +154,10 @@ def _queues() -> list[Condition] | None:
             kind="queue",
             key=f"{_QUEUE}{queue.name}",
             title=f'No worker serves the queue "{queue.name}"',
-            text=f"Its runs wait. Start a worker: {worker_command(queue.name)}. Or `durable move` puts them elsewhere."
+            text=f"Its runs wait. Move them to another queue (`durable move`), or start a worker: {worker_command(queue.name)}"
             if queue.is_known
-            else "Its runs wait: RQ_QUEUES lacks it. Add it there, and start a worker for it; or move them to another "
-            "queue with `durable move`.",
+            else "Its runs wait: RQ_QUEUES lacks it. Add it there, and start a worker for it, or move them to another "
+            "queue (`durable move`).",
             path=_keyed_path("durable_run_queue", queue.name),
         )
         for queue in workers.queues

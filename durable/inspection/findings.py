@@ -158,9 +158,12 @@ def _without_worker(queue: QueueState, due: Sequence[datetime]) -> Finding:
         )
     else:
         kind, title = "no_worker", _('No worker serves the queue "%(queue)s"')
-        advice = _("Start one, or move its runs to another queue: %(command)s") % {
-            "command": worker_command(queue.name)
-        }
+        text = (
+            _("Move its runs to another queue, or start one: %(command)s")
+            if queue.has_runs
+            else _("Start one: %(command)s")
+        )
+        advice = text % {"command": worker_command(queue.name)}
     return Finding(
         kind=kind,
         title=title % {"queue": queue.name},

@@ -195,10 +195,12 @@ class TestWhatNeedsAPerson:
             return [each for each in every if each.kind == "no_worker" and '"default"' in each.title]
 
         assert [each.is_urgent for each in found()] == [False]  # no run wants it yet
+        assert "Start one: " in found()[0].advice
         stage.start(flows.quick, id="due", settle=False)
         stage.advance(minutes=1)
         [finding] = found()
         assert (finding.is_urgent, finding.count.number) == (True, 1)
+        assert "Move its runs to another queue, or start one: " in finding.advice
         assert finding.command == "python manage.py durable_worker default"
         assert stage.now - finding.since == pytest.approx(timedelta(minutes=1), abs=timedelta(seconds=1))  # type: ignore[operator]
 
@@ -216,7 +218,9 @@ class TestWhatNeedsAPerson:
     def test_a_queue_that_rq_does_not_know(self, stage: Stage) -> None:
         stage.start(flows.quick, id="lost", settle=False)
         Run.objects.filter(pk="lost").update(queue="nowhere")
-        assert 'RQ_QUEUES lacks the queue "nowhere"' in kinds(stage)["unknown_queue"].title
+        found = kinds(stage)["unknown_queue"]
+        assert 'RQ_QUEUES lacks the queue "nowhere"' in found.title
+        assert "or move its runs to another queue" in found.advice
 
     def test_redis_that_does_not_answer(self, stage: Stage, settings: Settings) -> None:
         away = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}

@@ -255,6 +255,7 @@ class TestQueues:
         assert AlertState.objects.get().key == "queue:default"
         assert AlertState.objects.get().title == 'No worker serves the queue "default"'
         sent = runtime.current().decode(Run.objects.get(workflow=ALERT).input, Place("", "input"))["args"][1]
+        assert "Move them to another queue (`durable move`), or start a worker: " in sent["text"]
         assert sent["url"] == "https://shop.example.org/admin/durable/run/queues/default/show/"
 
 

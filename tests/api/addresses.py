@@ -87,6 +87,7 @@ WRITES: Mapping[str, Address] = {
     "abandon": _verb("operate_run", *RUN, location="rest"),
     "stack": _verb("view_payload", *RUN, location="rest"),
     "restart": _verb("start_run", *RUN),
+    "move": _verb("operate_run", *RUN, queue="high"),
     "replay": _verb("replay_run", *RUN, location="rest"),
     "give-output": Address(
         RUN, frozenset({"replay_run", "give_output"}), body={"location": "rest", "output": 1, "reason": "known"}
