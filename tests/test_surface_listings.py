@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from typing import Any, Final
 
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from durable.models import WorkerProcess
-from durable.operations import holds
+from durable import get_run
+from durable.api.serializers.bulks import BulkFilterForm
+from durable.api.serializers.options import query_of
+from durable.cli.list_command import LISTS
+from durable.listings.runs import RUN_FILTERS, RUNS, criteria_of
+from durable.models import Child, LogLine, Run, WorkerProcess
+from durable.operations import bulk, holds
 from tests.api.conftest import Api
 from tests.cli.conftest import Shell
-from tests.support.subjects import a_failure, a_hung_step, a_limit, a_rate, a_schedule
+from tests.faults.passing import pass_once
+from tests.support.subjects import a_failure, a_hung_step, a_limit, a_rate, a_schedule, a_sleeper
 
 pytestmark = [pytest.mark.django_db, pytest.mark.redis]
 
@@ -29,6 +36,25 @@ def a_worker() -> None:
 
 def a_pause() -> None:
     holds.pause_queue("default")
+
+
+def a_family() -> None:
+    row: dict[str, Any] = {"queue": "q", "input": "{}", "created_at": timezone.now()}
+    parent = Run.objects.create(id="parent", workflow="parent", state="sleeping", **row)
+    child = Run.objects.create(id="child", workflow="child", state="paused", parent=parent, **row)
+    Child.objects.create(
+        run=child, parent=parent, location="bills", when_parent_ends="cancel", position=0, group="bills"
+    )
+
+
+def a_log() -> None:
+    a_sleeper()
+    LogLine.objects.create(run_id="a", at=timezone.now(), level=20, logger="shop", location="step", text="hello")
+
+
+def a_bulk() -> None:
+    a_sleeper()
+    bulk.apply("wake", ["a"], as_id="b")
 
 
 @pytest.fixture
@@ -51,6 +77,9 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
         (a_hung_step, "running", "/running"),
         (a_failure, "causes", "/causes"),
         (a_schedule, "schedules", "/schedules"),
+        (a_sleeper, "list", "/runs"),
+        (a_family, "children parent", "/runs/parent/children"),
+        (a_log, "logs a", "/runs/a/logs"),
     ],
 )
 def test_the_command_line_prints_what_rest_answers(ready: Any, words: str, path: str, api: Api, shell: Shell) -> None:
@@ -68,11 +97,54 @@ def test_the_command_line_prints_what_rest_answers(ready: Any, words: str, path:
         (a_limit, "limits carrier", "/limits/carrier"),
         (a_rate, "rates calls", "/rates/calls"),
         (a_schedule, "schedules nightly", "/schedules/nightly"),
+        (a_bulk, "bulk b", "/bulks/b"),
     ],
 )
 def test_one_of_them_is_the_same_on_both(ready: Any, words: str, path: str, api: Api, shell: Shell) -> None:
     ready()
     assert shell(*words.split(), "-o", "json").json == api.get(path).json()
+
+
+def test_a_run_is_the_same_on_both_but_for_its_history(api: Api, shell: Shell) -> None:
+    a_failure()
+    answered = api.get("/runs/a?expand=input,output").json()
+    printed = shell("show", "a", "--payloads", "-o", "json").json
+    assert {name: printed[name] for name in answered} == answered
+    assert printed["error"]["traceback"]
+    [listed] = shell("list", "-o", "json").all_json
+    assert listed["error"] == {**printed["error"], "traceback": None}, "a payload"
+
+
+def test_compared_runs_are_the_same_on_both(api: Api, shell: Shell) -> None:
+    a_failure()
+    replayed = shell("restart", "a").lines[0]
+    pass_once(get_run(replayed))
+    answered = api.get(f"/runs/a/comparison?other={replayed}").json()["rows"]
+    assert answered
+    printed = shell("compare", "a", replayed, "--all", "--payloads", "-o", "json").all_json
+    assert printed == answered
+
+
+@pytest.mark.parametrize("name", [each.name for each in RUNS.filters])
+def test_each_condition_of_runs_is_on_the_command_line_and_over_rest(name: str) -> None:
+    parser = ArgumentParser()
+    LISTS["list"].configure(parser)
+    assert name in {action.dest for action in parser._actions}
+    assert name in query_of(RUNS)().fields
+
+
+@pytest.mark.parametrize("name", [each.name for each in RUN_FILTERS])
+def test_the_filter_of_a_bulk_has_each_condition_and_selects_by_it(name: str) -> None:
+    given = {"state": ["failed"], "tag": ["order=1"], "cause": "0" * 16}.get(name, "x")
+    given = {"created": "2026-01-31T12:00:00Z", "finished": "2026-01-31T12:00:00Z"}.get(name.split("_")[0], given)
+    form = BulkFilterForm(data={name: given if _is_text(name) else True})
+    form.is_valid(raise_exception=True)
+    assert not criteria_of(form.validated_data).is_empty
+
+
+def _is_text(name: str) -> bool:
+    [found] = [each for each in RUN_FILTERS if each.name == name]
+    return found.kind is not bool
 
 
 def _still(data: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 from durable.inspection.run_facts import read_tag
+from durable.listings.listing import Filter
 from durable.operations.verb import Flag, Number, Option, Until
 
 _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
@@ -55,12 +56,24 @@ def add_ids(parser: ArgumentParser, *, may_be_none: bool = False) -> None:
     )
 
 
-def add_cause(parser: ArgumentParser) -> None:
-    """Add the filters by the cause of a failure."""
-    parser.add_argument(
-        "--cause", default="", metavar="CAUSE", help="failed runs of this cause, as `durable causes` lists it"
-    )
-    parser.add_argument("--place", default="", metavar="PLACE", help="failed runs whose cause has this place")
+def add_filters(parser: ArgumentParser, *filters: Filter) -> None:
+    """Add the filters of a listing."""
+    for each in filters:
+        names = [*filter(None, [each.short]), f"--{each.name.replace('_', '-')}"]
+        said: dict[str, Any] = {"dest": each.name, "help": each.shell_help}
+        if each.kind is bool:
+            parser.add_argument(*names, action="store_true", **said)
+            continue
+        said |= {"metavar": each.metavar or each.name.upper(), "default": each.default}
+        if each.kind is datetime:
+            said |= {"type": moment, "metavar": "MOMENT"}
+        if each.kind is tuple:
+            said |= {"type": _tag}
+        if each.choices:
+            said |= {"choices": each.choices}
+        if each.several or each.kind is tuple:
+            said |= {"action": "append", "default": []}
+        parser.add_argument(*names, **said)
 
 
 def add_tags(parser: ArgumentParser, meaning: str) -> None:

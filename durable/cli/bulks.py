@@ -16,6 +16,8 @@ from durable.cli.subcommand import Subcommand
 from durable.inspection import explain, reading
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
 from durable.inspection.wording import command
+from durable.listings.operators import bulk_data
+from durable.listings.shapes import Seen
 from durable.operations import bulk
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
@@ -79,7 +81,7 @@ def _bulk(options: Namespace, output: Output) -> int:
             output.complain(f'there is no bulk "{options.id}"')
             return Exit.REFUSED
         if output.format == "json":
-            output.json(_data(found))
+            output.json(bulk_data(found, refusals(found.id), Seen(now=current().now())))
         elif output.format == "ids":
             for run_id in failed_again(found.id, found.verb).order_by("pk").values_list("pk", flat=True)[:_MOST]:
                 output.id(run_id)
@@ -106,24 +108,6 @@ def _print(output: Output, found: BulkSummary) -> None:
         runs = failed_again(found.id, found.verb).defer("input", "output").order_by("pk")
         for run in runs[:_SHOWN]:
             output.line(f"  {run.id}: {explain(run, current().now()).headline}")
-
-
-def _data(found: BulkSummary) -> dict[str, Any]:
-    return {
-        "id": found.id,
-        "verb": found.verb,
-        "headline": found.headline,
-        "is_over": found.is_over,
-        "is_stopped": found.stopped is not None,
-        "total": found.total,
-        "done": found.done.number,
-        "refused": found.refused.number,
-        "failed_again": None if found.again is None else found.again.number,
-        "started_children": None if found.started is None else found.started.number,
-        "actor": found.actor,
-        "reason": found.reason,
-        "began_at": found.began_at.isoformat(),
-    }
 
 
 BULK = Subcommand(

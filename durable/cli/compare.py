@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
+
+from django.utils import timezone
 
 from durable.cli.arguments import add_format
 from durable.cli.exit_codes import Exit
@@ -14,6 +15,8 @@ from durable.inspection import reading
 from durable.inspection.comparison import Comparison, Difference, Side, compare_runs
 from durable.inspection.humanize import span
 from durable.inspection.wording import display_location
+from durable.listings import history
+from durable.listings.shapes import Seen, data_of
 from durable.models import Run
 
 
@@ -40,13 +43,13 @@ def _compare(options: Namespace, output: Output) -> int:
             found = compare_runs(*runs, with_payloads=options.payloads, start=start)
             rows = [each for each in found.rows if each.differs or options.all]
             differing += sum(bool(each.differs) for each in rows)
-            _print(output, found, rows, with_payloads=options.payloads)
+            _print(output, found, rows)
             start = found.next_start
     output.say(f"{differing} of {found.total} places differ")
     return Exit.OK
 
 
-def _print(output: Output, found: Comparison, rows: list[Difference], *, with_payloads: bool) -> None:
+def _print(output: Output, found: Comparison, rows: list[Difference]) -> None:
     if found.inputs is not None and output.format == "json":
         output.json({"inputs": list(found.inputs)})
     if output.format == "ids":
@@ -54,8 +57,7 @@ def _print(output: Output, found: Comparison, rows: list[Difference], *, with_pa
             output.id(each.location)
     elif output.format == "json":
         for each in rows:
-            sides = {"left": _data(each.left, with_payloads), "right": _data(each.right, with_payloads)}
-            output.json({"location": each.location, "kind": each.kind, "differs": list(each.differs), **sides})
+            output.json(data_of(history.Difference, each, Seen(now=timezone.now())))
     elif rows:
         output.table(
             ["PLACE", "LEFT", "RIGHT", "DIFFERS"],
@@ -72,19 +74,6 @@ def _cell(side: Side | None) -> Cell:
     words = [side.status, f"{side.attempts} attempts" if side.attempts > 1 else "", "by hand" if side.is_given else ""]
     took = "" if side.took is None else span(side.took.total_seconds())
     return Cell(", ".join(filter(None, [*words, took, side.error])), side.status)
-
-
-def _data(side: Side | None, with_payloads: bool) -> dict[str, Any] | None:
-    if side is None:
-        return None
-    data: dict[str, Any] = {
-        "status": side.status,
-        "attempts": side.attempts,
-        "took": None if side.took is None else side.took.total_seconds(),
-        "error": side.error,
-        "given_by_hand": side.is_given,
-    }
-    return data | ({"output": side.output} if with_payloads else {})
 
 
 COMPARE = Subcommand(

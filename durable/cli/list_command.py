@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from types import SimpleNamespace
@@ -16,40 +16,49 @@ from typing import Any, Final, NamedTuple
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.arguments import add_format, number_up_to
+from durable.cli.arguments import add_filters, add_format, number_up_to
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
-from durable.cli.subcommand import Subcommand
-from durable.inspection import InvalidCursorError, reading
-from durable.inspection.humanize import byte_size, moment, relative, span
+from durable.cli.subcommand import Subcommand, found_run
+from durable.inspection import InvalidCursorError, reading, state_word
+from durable.inspection.family import FamilyCounts, count_children
+from durable.inspection.humanize import byte_size, moment, relative, span, thousands
 from durable.inspection.wording import display_place
 from durable.listings.causes import CAUSES
 from durable.listings.listing import MOST_LISTED, Listing, Page
+from durable.listings.runs import CHILDREN, RUNS
 from durable.listings.shapes import Seen, data_of
 from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, WORKERS
+
+SHOWN: Final = 50  # of a table without `--limit`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListCommand:
     """The subcommand of a listing.
 
-    `table` has by heading what a cell shows: the way to a value, or a function of the row and the moment. `rows` makes
-    rows of what is listed. `key` is the way to what `-o ids` prints, "" without this format. `beside` says more, and
-    returns the exit status. `empty` is said where the table is empty. `also` are flags of the command line alone, which
-    `asks` reads.
+    `table` has by heading what a cell shows: the way to a value, or a function of the row and of what is seen. `rows`
+    makes rows of what is listed. `key` is the way to what `-o ids` prints, "" without this format. `above` prints what
+    stands above a table. `beside` says more, and returns the exit status. `empty` is said where the table is empty.
+
+    `configure` adds arguments of the command line alone, which `asks` reads. A list that `is_whole` is printed to its
+    end, unless a table or `--limit` ends it; without it a page is. Only with `payloads` the JSON has tracebacks.
     """
 
     name: str
     help: str
     listing: Listing
-    table: Mapping[str, str | Callable[[Any, datetime], Cell | object]]
+    table: Mapping[str, str | Callable[[Any, Any], Cell | object]]
     rows: Callable[[Any], Iterable[Any]] = lambda item: (item,)
     key: str = ""
     noun: str = ""
     empty: str = ""
-    also: Mapping[str, str] = field(default_factory=dict)
+    configure: Callable[[ArgumentParser], object] = lambda _parser: None
     asks: Callable[[Namespace], dict[str, Any]] = lambda _options: {}
+    above: Callable[[Output, Mapping[str, Any]], None] = lambda _output, _asked: None
     beside: Callable[[Output, Page, datetime], int] = lambda *_: Exit.OK
+    is_whole: bool = False
+    payloads: bool = True
 
     @property
     def subcommand(self) -> Subcommand:
@@ -57,47 +66,80 @@ class ListCommand:
         return Subcommand(name=self.name, help=self.help, configure=self._configure, run=self._run)
 
     def _configure(self, parser: ArgumentParser) -> None:
+        self.configure(parser)
         if self.listing.missing:
             parser.add_argument("name", nargs="?", default="", metavar="NAME", help="show this one alone")
-        for name, does in self.also.items():
-            parser.add_argument(f"--{name}", action="store_true", help=does)
+        add_filters(parser, *self.listing.filters)
+        if self.is_whole:
+            what = f"how many (default: {SHOWN} in a table, else all)"
+            parser.add_argument("-n", "--limit", type=int, metavar="N", help=what)
+        elif self.listing.is_paged:
+            what = f"1 to {MOST_LISTED} {self.noun} (default: {SHOWN})"
+            parser.add_argument("--limit", type=number_up_to(MOST_LISTED), default=SHOWN, metavar="N", help=what)
         if self.listing.is_paged:
-            parser.add_argument(
-                "--limit",
-                type=number_up_to(MOST_LISTED),
-                default=50,
-                metavar="N",
-                help=f"1 to {MOST_LISTED} {self.noun} (default: 50)",
-            )
-            parser.add_argument("--cursor", help="go on where a page ended")
+            parser.add_argument("--cursor", help="go on where a list of the same filters has stopped")
         add_format(parser, *(() if self.key else ("table", "json")))
 
     def _run(self, options: Namespace, output: Output) -> int:
-        seen = Seen(now=timezone.now())
-        named, paged = ("name",) if self.listing.missing else (), ("limit", "cursor") if self.listing.is_paged else ()
-        asked = {**{each: getattr(options, each) for each in named + paged}, **self.asks(options)}
-        try:
+        seen, asked = Seen(now=timezone.now(), payloads=self.payloads), self._asked(options)
+        rows: list[list[Cell | object]] = []
+        page = Page(results=())
+        for page in self._pages(seen, asked, options, output):
             with reading():
-                page = self.listing.read(seen, **asked)
-        except InvalidCursorError as error:
-            raise CommandError(str(error)) from None
+                shown = list(self._shown(page, page.seen or seen, output.format))
+            if output.format == "table":
+                rows += shown
+            for each in shown if output.format != "table" else ():
+                (output.json if output.format == "json" else output.id)(each)
         if asked.get("name") and not page.results:
             raise CommandError(refused(self.listing, asked["name"]), returncode=Exit.REFUSED)
-        for each in page.results if output.format != "table" else ():
-            if output.format == "json":
-                output.json(data_of(self.listing.item, each, seen))
-            else:
-                output.id(attrgetter(self.key)(each))
         if output.format == "table":
-            self._print(output, page, seen.now)
+            self.above(output, asked)
+            output.table([*self.table], rows)
+            self._say(output, page, is_empty=not rows)
         return self.beside(output, page, seen.now)
 
-    def _print(self, output: Output, page: Page, now: datetime) -> None:
-        rows = [row for each in page.results for row in self.rows(each)]
-        output.table([*self.table], ([_cell(each, row, now) for each in self.table.values()] for row in rows))
-        if page.next_cursor is not None:
+    def _shown(self, page: Page, seen: Seen, format: str) -> Iterator[Any]:
+        for each in page.results:
+            if format == "table":
+                yield from ([_cell(cell, row, seen) for cell in self.table.values()] for row in self.rows(each))
+            else:
+                yield data_of(self.listing.item, each, seen) if format == "json" else attrgetter(self.key)(each)
+
+    def _asked(self, options: Namespace) -> dict[str, Any]:
+        asked = {each.name: getattr(options, each.name) for each in self.listing.filters}
+        asked = {name: each for name, each in asked.items() if each is not None} | self.asks(options)
+        return asked | ({"name": options.name} if self.listing.missing else {})
+
+    def _pages(self, seen: Seen, asked: Mapping[str, Any], options: Namespace, output: Output) -> Iterator[Page]:
+        """Yield pages, as many as there are asked for. A table has one, which may be put together of several."""
+        is_table, given = output.format == "table", getattr(options, "limit", None)
+        if given is not None and given < 1:
+            raise CommandError(f"--limit must be at least 1, not {given}", returncode=Exit.USAGE)
+        left = given or (SHOWN if is_table else None)
+        paging = {"cursor": options.cursor} if self.listing.is_paged else {}
+        while True:
+            if self.listing.is_paged:
+                paging["limit"] = min(left or MOST_LISTED, MOST_LISTED)
+            try:
+                with reading():
+                    page = self.listing.read(seen, **asked, **paging)
+            except InvalidCursorError as error:
+                raise CommandError(f"--cursor: {error}", returncode=Exit.USAGE) from error
+            except ValueError as error:
+                raise CommandError(str(error), returncode=Exit.USAGE) from error
+            yield page
+            left = None if left is None else left - len(page.results)
+            paging["cursor"] = page.next_cursor
+            if page.next_cursor is None or not self.is_whole or left == 0 or (is_table and page.is_window):
+                return
+
+    def _say(self, output: Output, page: Page, *, is_empty: bool) -> None:
+        if page.is_window:
+            output.say(f"Not all {self.noun} were looked through. Go on: --cursor {page.next_cursor}")
+        elif page.next_cursor is not None:
             output.say(f"There are more: --cursor {page.next_cursor}, or --limit")
-        elif not page.results and self.empty:
+        elif is_empty and self.empty:
             output.say(self.empty)
 
 
@@ -107,14 +149,84 @@ def refused(listing: Listing, name: str) -> str:
     return f"{text[:1].lower()}{text[1:].removesuffix('.')}"
 
 
-def _cell(shows: str | Callable[[Any, datetime], Cell | object], row: Any, now: datetime) -> Cell | object:
-    found = shows(row, now) if callable(shows) else attrgetter(shows)(row)
+def _cell(shows: str | Callable[[Any, Any], Cell | object], row: Any, seen: Seen) -> Cell | object:
+    found = shows(row, seen) if callable(shows) else attrgetter(shows)(row)
     return "" if found is None else found
 
 
 def _ago(since: datetime | None, now: datetime) -> str:
     return "" if since is None else span((now - since).total_seconds())
 
+
+# -- runs and children
+
+
+def counted(counts: FamilyCounts) -> str:
+    """Return the numbers in words, "1,000: 954 completed, 46 failed"; "" without children."""
+    if not counts:
+        return ""
+    states = ", ".join(f"{thousands(number)} {state}" for state, number in counts.states.items())
+    return f"{counts.total}: {states}"
+
+
+def _search(parser: ArgumentParser) -> None:
+    what = "an id, the beginning of one, or a part of an error's text"
+    parser.add_argument("search", nargs="?", default="", help=what)
+
+
+def _parent(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the parent's id")
+
+
+def _of_parent(options: Namespace) -> dict[str, Any]:
+    with reading():
+        return {"run": found_run(options.id)}
+
+
+def _children(output: Output, asked: Mapping[str, Any]) -> None:
+    with reading():
+        output.line(counted(count_children(asked["run"].id)) or "no children")
+
+
+_RUNS: Final = ListCommand(
+    name="list",
+    help="List runs, the newest first unless `--sort` says otherwise.",
+    listing=RUNS,
+    configure=_search,
+    asks=lambda options: {"search": options.search},
+    table={
+        "ID": "id",
+        "WORKFLOW": "workflow",
+        "STATE": lambda run, _seen: Cell(state_word(run), run.state),
+        "STARTED": lambda run, seen: relative(run.created_at, seen.now),
+        "WHAT": lambda run, seen: seen.explanation(run).headline,
+    },
+    key="id",
+    noun="runs",
+    empty="No runs match.",
+    is_whole=True,
+    payloads=False,
+)
+_CHILDREN: Final = ListCommand(
+    name="children",
+    help="List the children of a run, and count them by state.",
+    listing=CHILDREN,
+    configure=_parent,
+    asks=_of_parent,
+    above=_children,
+    table={
+        "ID": "run.id",
+        "WORKFLOW": "run.workflow",
+        "STATE": lambda child, _seen: Cell(state_word(child.run), child.run.state),
+        "LOCATION": "location",
+        "STARTED": lambda child, seen: relative(child.run.created_at, seen.now),
+        "WHAT": lambda child, seen: seen.explanation(child.run).headline,
+    },
+    key="run.id",
+    noun="children",
+    is_whole=True,
+    payloads=False,
+)
 
 # -- queues and workers
 
@@ -148,9 +260,9 @@ _QUEUES: Final = ListCommand(
     listing=QUEUES,
     table={
         "QUEUE": "name",
-        "STATE": lambda queue, _now: Cell("paused", "paused") if queue.is_paused else "",
+        "STATE": lambda queue, _seen: Cell("paused", "paused") if queue.is_paused else "",
         "DUE": "due",
-        "OLDEST": lambda queue, now: _ago(queue.oldest_due_at, now),
+        "OLDEST": lambda queue, seen: _ago(queue.oldest_due_at, seen.now),
         "IN HAND": "in_hand",
         "IN/MIN": "came",
         "OUT/MIN": "went",
@@ -166,16 +278,16 @@ _WORKERS: Final = ListCommand(
         "WORKER": "name",
         "HOST": "host",
         "PID": "pid",
-        "QUEUES": lambda worker, _now: " ".join([*worker.queues, *(["*"] if worker.serves_all else [])]),
-        "STATE": lambda worker, _now: Cell(worker.state, _COLOURS.get(worker.state, "")),
+        "QUEUES": lambda worker, _seen: " ".join([*worker.queues, *(["*"] if worker.serves_all else [])]),
+        "STATE": lambda worker, _seen: Cell(worker.state, _COLOURS.get(worker.state, "")),
         "BUILD": "build",
-        "UP": lambda worker, now: "" if worker.is_dead else _ago(worker.started_at, now),
-        "MEMORY": lambda worker, _now: "" if worker.memory is None else byte_size(worker.memory),
+        "UP": lambda worker, seen: "" if worker.is_dead else _ago(worker.started_at, seen.now),
+        "MEMORY": lambda worker, _seen: "" if worker.memory is None else byte_size(worker.memory),
         "PASSES": "passes",
         "IN 5 M": "recent_passes",
-        "SEEN": lambda worker, now: relative(worker.last_heartbeat, now) if worker.last_heartbeat else "",
-        "SLOTS": lambda worker, _now: "" if worker.slots is None else f"{len(worker.runs)}/{worker.slots}",
-        "RUNS": lambda worker, _now: " ".join(run.id for run in worker.runs),
+        "SEEN": lambda worker, seen: relative(worker.last_heartbeat, seen.now) if worker.last_heartbeat else "",
+        "SLOTS": lambda worker, _seen: "" if worker.slots is None else f"{len(worker.runs)}/{worker.slots}",
+        "RUNS": lambda worker, _seen: " ".join(run.id for run in worker.runs),
     },
     beside=_problem,
 )
@@ -194,10 +306,10 @@ _RUNNING: Final = ListCommand(
     table={
         "RUN": "run_id",
         "WORKFLOW": "workflow",
-        "STEP": lambda step, _now: _place(step),
-        "ATTEMPT": lambda step, _now: step.attempt or "",
-        "FOR": lambda step, _now: f"{span(step.seconds)}{', hung' if step.is_hung else ''}",
-        "COMPARED WITH": lambda step, _now: step.overrun if step.left else step.limits,
+        "STEP": lambda step, _seen: _place(step),
+        "ATTEMPT": lambda step, _seen: step.attempt or "",
+        "FOR": lambda step, _seen: f"{span(step.seconds)}{', hung' if step.is_hung else ''}",
+        "COMPARED WITH": lambda step, _seen: step.overrun if step.left else step.limits,
         "WORKER": "worker",
     },
     key="run_id",
@@ -242,10 +354,10 @@ _LIMITS: Final = ListCommand(
     table={
         "LIMIT": "limit.name",
         "KEY": "key.key",
-        "AT ONCE": lambda row, _now: _in_force(row.limit, row.limit.at_once),
+        "AT ONCE": lambda row, _seen: _in_force(row.limit, row.limit.at_once),
         "HELD": "key.held",
         "WAITING": "key.waiting",
-        "OLDEST": lambda row, now: _ago(row.key.oldest_at, now),
+        "OLDEST": lambda row, seen: _ago(row.key.oldest_at, seen.now),
     },
     empty="There is no limit yet: one appears when a run first wants a slot of it.",
 )
@@ -257,11 +369,11 @@ _RATES: Final = ListCommand(
     table={
         "LIMIT": "limit.name",
         "KEY": "key.key",
-        "RATE": lambda row, _now: _in_force(row.limit, row.limit.rate),
+        "RATE": lambda row, _seen: _in_force(row.limit, row.limit.rate),
         "WAITING": "key.waiting",
-        "NEXT": lambda row, now: row.key.next_at and moment(row.key.next_at, now),
-        "CLOSED UNTIL": lambda row, now: _closed(row.key, now),
-        "REFUSED STARTS": lambda row, now: _refused(row.key, now),
+        "NEXT": lambda row, seen: row.key.next_at and moment(row.key.next_at, seen.now),
+        "CLOSED UNTIL": lambda row, seen: _closed(row.key, seen.now),
+        "REFUSED STARTS": lambda row, seen: _refused(row.key, seen.now),
     },
     empty="There is no rate yet: one appears when an attempt first wants units of it.",
 )
@@ -281,16 +393,16 @@ _CAUSES: Final = ListCommand(
     name="causes",
     help="List the causes of failed runs, the newest first.",
     listing=CAUSES,
-    also={"muted": "muted causes too"},
+    configure=lambda parser: parser.add_argument("--muted", action="store_true", help="muted causes too"),
     asks=lambda options: {"muted": None if options.muted else False},
     table={
         "CAUSE": "fingerprint",
         "RUNS": "count",
-        "PLACE": lambda cause, _now: display_place(cause.place) or "the workflow's own code",
-        "ERROR": lambda cause, _now: f"{cause.error_type}: {cause.pattern}" if cause.pattern else cause.error_type,
-        "WORKFLOWS": lambda cause, _now: ", ".join(cause.workflows),
-        "SINCE": lambda cause, now: cause.since and relative(cause.since, now),
-        "LAST": lambda cause, now: cause.last_at and relative(cause.last_at, now),
+        "PLACE": lambda cause, _seen: display_place(cause.place) or "the workflow's own code",
+        "ERROR": lambda cause, _seen: f"{cause.error_type}: {cause.pattern}" if cause.pattern else cause.error_type,
+        "WORKFLOWS": lambda cause, _seen: ", ".join(cause.workflows),
+        "SINCE": lambda cause, seen: cause.since and relative(cause.since, seen.now),
+        "LAST": lambda cause, seen: cause.last_at and relative(cause.last_at, seen.now),
     },
     key="fingerprint",
     empty="No run is failed.",
@@ -298,4 +410,6 @@ _CAUSES: Final = ListCommand(
 )
 
 #: By name.
-LISTS: Final = {each.name: each.subcommand for each in (_QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES)}
+LISTS: Final = {
+    each.name: each.subcommand for each in (_RUNS, _CHILDREN, _QUEUES, _WORKERS, _RUNNING, _LIMITS, _RATES, _CAUSES)
+}

@@ -16,6 +16,8 @@ from durable.core.records import ENDED
 from durable.inspection import reading
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.wording import display_location
+from durable.listings.history import LogLine
+from durable.listings.shapes import Seen, data_of
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -60,16 +62,7 @@ def _logs(options: Namespace, output: Output) -> int:
 def _print(lines: Sequence[LoggedLine], output: Output) -> None:
     for line in lines:
         if output.format == "json":
-            output.json(
-                {
-                    "id": line.id,
-                    "at": line.at.isoformat(),
-                    "level": line.level,
-                    "logger": line.logger,
-                    "location": line.location,
-                    "text": line.text,
-                }
-            )
+            output.json(data_of(LogLine, line, Seen(now=line.at)))
         else:
             place = f"{display_location(line.location)}: " if line.location else ""
             first, *rest = line.text.split("\n")

@@ -19,8 +19,8 @@ from durable.cli.actor import shell_actor
 from durable.cli.arguments import (
     JSON_HELP,
     add_acting,
-    add_cause,
     add_confirming,
+    add_filters,
     add_format,
     add_ids,
     add_option,
@@ -35,10 +35,11 @@ from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
 from durable.core.errors import BulkCountError
-from durable.inspection import Filtered, RunCriteria
+from durable.inspection import Filtered
 from durable.inspection.family import FailedChildren, verb_note
 from durable.inspection.humanize import plural
 from durable.inspection.undone import Undone, undone_steps
+from durable.listings.runs import CAUSE_FILTERS, criteria_of
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as, bulk_id
@@ -144,7 +145,7 @@ def _selection(options: Namespace, ids: Iterable[str]) -> bulk.Selection | list[
 
 def _filtered(options: Namespace) -> bulk.Selection | None:
     """Return the runs that the options select; None if they select none."""
-    wanted = RunCriteria(cause=getattr(options, "cause", ""), place=getattr(options, "place", ""))
+    wanted = criteria_of({each.name: getattr(options, each.name, None) for each in CAUSE_FILTERS})
     parent, group = getattr(options, "children_of", ""), getattr(options, "group", None)
     if bool(parent) + (not wanted.is_empty) > 1 or (group is not None and not parent):
         problem = "--children-of goes with neither --cause nor --place, and --group goes with it"
@@ -257,7 +258,7 @@ def _pages(ids: Iterable[str]) -> Iterator[list[tuple[str, str | None]]]:
 
 
 def _recover_options(parser: ArgumentParser) -> None:
-    add_cause(parser)
+    add_filters(parser, *CAUSE_FILTERS)
     parser.add_argument(
         "--children-of",
         default="",
@@ -268,7 +269,7 @@ def _recover_options(parser: ArgumentParser) -> None:
 
 
 def _restart_options(parser: ArgumentParser) -> None:
-    add_cause(parser)
+    add_filters(parser, *CAUSE_FILTERS)
     parser.add_argument(
         "--set",
         type=keyword,
@@ -282,7 +283,7 @@ def _restart_options(parser: ArgumentParser) -> None:
 _OPTIONS: Final[Mapping[str, Callable[[ArgumentParser], None]]] = {
     "recover": _recover_options,
     "restart": _restart_options,
-    "replay": add_cause,
+    "replay": lambda parser: add_filters(parser, *CAUSE_FILTERS),
 }
 
 

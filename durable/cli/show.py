@@ -10,11 +10,10 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from durable.cli.arguments import add_format, add_ids, duration, given_ids
-from durable.cli.children import counted
 from durable.cli.exit_codes import Exit
 from durable.cli.follow import follow
+from durable.cli.list_command import counted
 from durable.cli.output import Cell, Output
-from durable.cli.run_list import run_data
 from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
 from durable.core.errors import PayloadError, RunNotFoundError
@@ -28,14 +27,11 @@ from durable.inspection import (
     awaited_queues,
     explain_fully,
     history_tree,
-    key_data,
     key_note,
     key_of,
-    limits_data,
     limits_of,
     payload,
     pretty,
-    rank_data,
     rank_of,
     rank_words,
     reading,
@@ -47,12 +43,14 @@ from durable.inspection import (
     written,
 )
 from durable.inspection.activities import saved_by
-from durable.inspection.family import count_children, family_data, list_parents
+from durable.inspection.family import count_children, list_parents
 from durable.inspection.humanize import plural, span, until
 from durable.inspection.limits import refusal_of
-from durable.inspection.run_facts import tags_data, tags_of
+from durable.inspection.run_facts import tags_of
 from durable.inspection.schedules import tick_data, tick_of
 from durable.inspection.wording import command
+from durable.listings.runs import RunDetail, seen_runs
+from durable.listings.shapes import Seen, data_of
 from durable.models import Run
 
 # -- show
@@ -101,21 +99,9 @@ def _show(options: Namespace, output: Output) -> int:
 
 
 def _shown_data(run: Run, page: TreePage, now: datetime, *, with_payloads: bool) -> dict[str, Any]:
-    data = {
-        **run_data(run, now),
-        **limits_data(run),
-        **key_data(run),
-        **rank_data(run),
-        "tags": tags_data(tags_of([run])[run.id]),
-        "why": explain_fully(run, now).text,
-    }
-    data["parents"] = [each.id for each in list_parents(run)]
-    data["children"] = family_data(count_children(run.id))
-    data["schedule"] = tick_data(tick_of(run.id))
-    if with_payloads:
-        data["input"] = payload(run.workflow, "input", run.input, Place(run.id, "input"))
-        data["output"] = payload(run.workflow, "output", run.output, Place(run.id, "output"))
-        data["traceback"] = redacted_traceback(run.workflow, run.error)
+    seen = Seen(now=now, payloads=with_payloads)
+    beside = seen_runs(seen, [run], expand=("input", "output") if with_payloads else ())
+    data = data_of(RunDetail, run, beside)
     data["history"] = [
         {
             "location": node.location,

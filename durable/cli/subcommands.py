@@ -5,7 +5,6 @@ from __future__ import annotations
 from durable.cli import verb_command
 from durable.cli.bulks import BULK
 from durable.cli.cause_list import NOTE
-from durable.cli.children import CHILDREN
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
 from durable.cli.imports import IMPORT
@@ -15,7 +14,6 @@ from durable.cli.maintenance import PRUNE
 from durable.cli.messages import ASK, DELETE_MESSAGE, MOVE_MESSAGE, RESULT, SEND, START
 from durable.cli.replay import REPLAY
 from durable.cli.replay_check import REPLAY_CHECK
-from durable.cli.run_list import LIST
 from durable.cli.run_log import LOGS
 from durable.cli.run_verb_command import VERBS
 from durable.cli.schedule_verbs import CREATE
@@ -26,7 +24,7 @@ from durable.cli.subcommand import Subcommand
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 
 SUBCOMMANDS: tuple[Subcommand, ...] = (
-    *(LIST, CHILDREN, LISTS["causes"], LISTS["running"], STACK, SHOW, WHY, LOGS, RESULT),
+    *(LISTS["list"], LISTS["children"], LISTS["causes"], LISTS["running"], STACK, SHOW, WHY, LOGS, RESULT),
     *(START, SEND, ASK, DELETE_MESSAGE, MOVE_MESSAGE),
     *VERBS,
     NOTE,

@@ -16,12 +16,14 @@ MOST_LISTED: Final = 200  # of a page
 class Page:
     """A part of a list. `next_cursor` is None at its end. `about` has what is said of all of it.
 
+    It `is_window` if it ends because so much was looked through for it: more that matches may follow.
     `seen` is what is seen beside the results where they need more than the list was asked with.
     """
 
     results: Sequence[Any]
     next_cursor: str | None = None
     about: Any = None
+    is_window: bool = False
     seen: Seen | None = None
 
 

@@ -40,7 +40,7 @@ from durable.inspection.forks import failed_places
 from durable.inspection.pagination import cursor_of
 from durable.inspection.pagination import key_of as key_of_cursor
 from durable.inspection.progress import open_keys_of_long
-from durable.inspection.run_facts import tags_data, tags_of
+from durable.inspection.run_facts import checked_tags, tags_data, tags_of
 from durable.inspection.run_rules import existing_among
 from durable.inspection.runs import WINDOW, hides_alerts, settle_roots
 from durable.inspection.schedules import tick_of
@@ -295,7 +295,7 @@ class RunPage(Shape):
     results: list[Run]
     next_cursor: str | None
     looked_through: int | None = field(
-        "about",
+        lambda page, _seen: WINDOW if page.is_window else None,
         help="The page ends because so many runs were looked through for it: runs that match may follow at "
         "`next_cursor`. Null for any other page.",
     )
@@ -311,6 +311,21 @@ class Result(Shape):
     error: Error | None
 
 
+#: The cause of a failure.
+CAUSE_FILTERS: Final = (
+    Filter(
+        name="cause",
+        longest=16,
+        does="The fingerprint of a cause: runs that are failed because of it.",
+        on_shell="failed runs of this cause, as `durable causes` lists it",
+    ),
+    Filter(
+        name="place",
+        longest=1024,
+        does="The place of a cause: runs that are failed because of one.",
+        on_shell="failed runs whose cause has this place",
+    ),
+)
 #: The conditions of runs, those of a list and of a bulk.
 RUN_FILTERS: Final = (
     Filter(name="state", choices=STATES, several=True, short="-s", on_shell="may be given again"),
@@ -359,18 +374,7 @@ RUN_FILTERS: Final = (
         does="`name=value`: runs that have this tag. Given several times, runs that have all of them.",
         on_shell="runs with this tag; with all of them if it is given again",
     ),
-    Filter(
-        name="cause",
-        longest=16,
-        does="The fingerprint of a cause: runs that are failed because of it.",
-        on_shell="failed runs of this cause, as `durable causes` lists it",
-    ),
-    Filter(
-        name="place",
-        longest=1024,
-        does="The place of a cause: runs that are failed because of one.",
-        on_shell="failed runs whose cause has this place",
-    ),
+    *CAUSE_FILTERS,
 )
 _LISTED: Final = (
     Filter(
@@ -411,7 +415,8 @@ _CRITERIA: Final = {
 def criteria_of(asked: Mapping[str, Any], **more: Any) -> RunCriteria:
     """Return the conditions as criteria. Raises ValueError for what no run has."""
     given = {_CRITERIA.get(name, name): value for name, value in asked.items() if value is not None}
-    return RunCriteria(**{**given, "states": frozenset(given.get("states", ())), **more})
+    given |= {"states": frozenset(given.get("states", ())), "tags": checked_tags(given.get("tags", ()))}
+    return RunCriteria(**given, **more)
 
 
 def _runs(
@@ -431,7 +436,7 @@ def _runs(
     return Page(
         results=found.runs,
         next_cursor=found.next_cursor,
-        about=WINDOW if found.is_window else None,
+        is_window=found.is_window,
         seen=seen_runs(seen, found.runs),
     )
 
@@ -483,6 +488,7 @@ def _children(
     return Page(
         results=found.rows,
         next_cursor=None if found.next_key is None else cursor_of(*found.next_key),
+        is_window=found.is_window,
         seen=seen_runs(seen, [each.run for each in found.rows]),
     )
 

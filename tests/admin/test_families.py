@@ -15,11 +15,11 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-import durable.cli.children as command
 import durable.inspection.family as family_of_runs
 from durable import Actor, acting_as, get_run, operations
 from durable.admin import run_parts
 from durable.admin.attention import children_url, lines_of_causes, rows_of_causes
+from durable.cli import list_command
 from durable.inspection import Filtered, RunCriteria, list_runs, progress_of, run_lanes
 from durable.inspection.causes import further_causes, list_causes
 from durable.inspection.family import FailedChildren, list_children
@@ -286,7 +286,7 @@ def test_the_pages_of_each_surface_and_a_bulk_go_on_behind_the_last_child(
         seen += [line.row.run.id for line in page.context["child_rows"]]
         query = page.context["next_children"]
     assert seen == with_ties
-    monkeypatch.setattr(command, "PAGE", 2)
+    monkeypatch.setattr(list_command, "MOST_LISTED", 2)
     assert told("children", "billing-1", "-o", "ids").split("\n")[:-1] == with_ties
     failed = FailedChildren("billing-1")
     cursor, chosen = None, list[str]()
@@ -402,7 +402,7 @@ def test_the_command_line_lists_children_and_tells_of_families(family: Stage) ->
     assert told("children", "billing-1", "-o", "ids").split("\n")[:-1] == CHILDREN
     assert told("children", "billing-1", "-s", "failed", "-o", "ids").split("\n")[:-1] == CHILDREN[1:3]
     first = json.loads(told("children", "billing-1", "-n", "1", "-o", "json"))
-    assert (first["id"], first["parent"], first["location"], first["group"]) == (
+    assert (first["run"]["id"], first["run"]["parent"], first["location"], first["group"]) == (
         CHILDREN[0],
         "billing-1",
         "bill 0",
@@ -411,7 +411,7 @@ def test_the_command_line_lists_children_and_tells_of_families(family: Stage) ->
     assert "4: 2 completed, 2 failed" in told("children", "billing-1")
     assert "4: 2 completed, 2 failed" in told("show", "billing-1")
     assert json.loads(told("show", "billing-1", "-o", "json"))["children"]["states"] == {"completed": 2, "failed": 2}
-    assert json.loads(told("show", CHILDREN[0], "-o", "json"))["parents"] == ["billing-1"]
+    assert json.loads(told("show", CHILDREN[0], "-o", "json"))["parents"][0]["id"] == "billing-1"
     with pytest.raises(CommandError, match='there is no run "nothing"'):
         told("children", "nothing")
 

@@ -34,7 +34,7 @@ def test_every_list_says_that_the_queue_is_paused(shell: Shell, stage: Stage) ->
     shell("pause-queue", "default", "--reason", "bank is down")
     said = "is paused"
     assert said in shell("list").out
-    assert said in shell("list", "-o", "json").json["what"]
+    assert said in shell("list", "-o", "json").json["explanation"]["headline"]
     assert said in shell("show", "one").out
     why = shell("why", "one").out
     assert said in why

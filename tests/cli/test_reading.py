@@ -13,7 +13,7 @@ from django.conf import settings
 from django.test import override_settings
 from django.utils import timezone
 
-from durable.cli import run_list
+from durable.cli import list_command
 from durable.inspection import history_tree
 from durable.models import Cause, Run
 from tests.cli.conftest import Shell, Stage
@@ -77,7 +77,7 @@ class TestList:
     def test_ids_and_json_lines(self, shell: Shell) -> None:
         assert shell("list", "-o", "ids").out == "third\nsecond\nfirst\n"
         runs = shell("list", "-o", "json").all_json
-        assert [(run["id"], run["state"], run["needs_attention"]) for run in runs] == [
+        assert [(run["id"], run["state"], run["explanation"]["needs_attention"]) for run in runs] == [
             *(("third", "sleeping", False), ("second", "failed", True), ("first", "completed", False)),
         ]
         assert "input" not in runs[0]
@@ -89,8 +89,8 @@ class TestList:
             (["-s", "failed", "-s", "completed"], ["second", "first"]),
             (["--workflow", "cli.echo"], ["first"]),
             (["--queue", "high"], []),
-            (["--waiting", "approved"], ["third"]),
-            (["--waiting", "elsewhere"], []),
+            (["--waiting-queue", "approved"], ["third"]),
+            (["--waiting-queue", "elsewhere"], []),
             (["--error", "NO MON"], ["second"]),
             (["--place", "charge"], ["second"]),
             (["--place", "before"], []),
@@ -98,10 +98,10 @@ class TestList:
             (["--id-prefix", "fi"], ["first"]),
             (["thi"], ["third"]),
             (["no money"], ["second"]),
-            (["--created-since", "1 hour"], ["third", "second", "first"]),
+            (["--created-from", "1 hour"], ["third", "second", "first"]),
             (["--created-until", "1 hour"], []),
-            (["--finished-since", "1h", "-s", "completed"], ["first"]),
-            (["--created-since", "2099-01-01"], []),
+            (["--finished-from", "1h", "-s", "completed"], ["first"]),
+            (["--created-from", "2099-01-01"], []),
         ],
     )
     def test_filters(self, shell: Shell, filters: list[str], found: list[str]) -> None:
@@ -114,7 +114,7 @@ class TestList:
         assert [line.split()[0] for line in shell("list", "--cursor", cursor).lines[1:]] == ["first"]
 
     def test_what_goes_into_a_pipe_is_all_of_it(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(run_list, "PAGE", 1)
+        monkeypatch.setattr(list_command, "MOST_LISTED", 1)
         assert len(shell("list", "-o", "ids").lines) == 3
         assert len(shell("list", "-o", "ids", "--limit", "2").lines) == 2
 
@@ -130,9 +130,9 @@ class TestList:
             (["-o", "ids", "--cursor", "forged"], "cursor"),
             (["--limit", "0"], "at least 1"),
             (["--state", "sleping"], "sleping"),
-            (["--created-since", "soon"], "2 hours"),
-            (["--created-since", "999999999999 days"], "2 hours"),
-            (["--created-since", "0001-01-01T00:00+14:00"], "before the year 1"),
+            (["--created-from", "soon"], "2 hours"),
+            (["--created-from", "999999999999 days"], "2 hours"),
+            (["--created-from", "0001-01-01T00:00+14:00"], "before the year 1"),
         ],
     )
     def test_what_cannot_be_meant(self, shell: Shell, arguments: list[str], says: str) -> None:
@@ -170,7 +170,8 @@ class TestShow:
         data = shell("show", "one", "--payloads", "-o", "json").json
         assert data["input"] == {"args": ["not a cent"], "kwargs": {}}
         assert [entry["location"] for entry in data["history"]] == ["before", "charge"]
-        assert "input" not in shell("show", "one", "-o", "json").json
+        data = shell("show", "one", "-o", "json").json
+        assert (data["input"], data["error"]["traceback"]) == (None, None)
 
     def test_a_long_history_is_shown_in_pages(self, shell: Shell, stage: Stage) -> None:
         stage.start(steps, id="one")

@@ -213,7 +213,7 @@ class TestVerbs:
         ]
         history = shell("show", "undone", "-o", "json").json["history"]
         assert {each["location"]: each["note"] for each in history}["charge"] == "undone"
-        assert "compensated: 1 step was undone" in shell("list", "-o", "json").json["what"]
+        assert "compensated: 1 step was undone" in shell("list", "-o", "json").json["explanation"]["headline"]
         assert "1 of them compensated: a recovery does the undone steps again" in " ".join(shell("doctor").out.split())
 
     @pytest.mark.parametrize(("answer", "became"), [("y\n", "cancelled"), ("n\n", "sleeping"), ("", "sleeping")])
@@ -557,7 +557,7 @@ def test_a_database_that_is_away_has_a_status_of_its_own(shell: Shell, monkeypat
     def away(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr("durable.cli.run_list.list_runs", away)
+    monkeypatch.setattr("durable.listings.runs.list_runs", away)
     done = shell("list")
     assert (done.status, done.out) == (4, "")
     assert "connection refused" in done.err
@@ -567,7 +567,7 @@ def test_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("durable.cli.run_list.list_runs", interrupted)
+    monkeypatch.setattr("durable.listings.runs.list_runs", interrupted)
     assert shell("list").status == 130
 
 
