@@ -16,9 +16,6 @@ from typing import Final
 
 import pytest
 
-from durable import inspection
-from durable.inspection import public_names
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = "durable"
 FACADE: Final = "the package itself"
@@ -368,15 +365,6 @@ def test_a_command_does_not_import_what_other_subcommands_need() -> None:
     assert {"durable.cli", "durable.operations"} <= imported
     unneeded = {f"durable.{each}" for each in ("lint", "replay_check", "histories", "admin", "api", "testing")}
     assert imported & unneeded == set()
-
-
-def test_no_public_name_of_the_read_side_is_that_of_a_module() -> None:
-    """The package gets its names when they are asked for, which is never if a module has given it one before."""
-    names = [f"durable.inspection.{each}" for each in public_names.__all__]
-    assert sorted(set(names) & set(SOURCES)) == []
-    assert [each for each in public_names.__all__ if getattr(inspection, each) is not getattr(public_names, each)] == []
-    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
-        from durable.inspection import nothing  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_the_core_alone_does_not_bring_django_in() -> None:

@@ -17,16 +17,18 @@ from django.utils.translation import gettext_lazy, ngettext
 from durable.admin import charts
 from durable.admin.url_keys import as_key, url_maker
 from durable.conf import conf
-from durable.inspection import CauseSummary, FailedRun, Finding, RunCriteria, failed_runs, how_it_failed
+from durable.inspection.causes import CauseSummary, FailedRun, failed_runs
 from durable.inspection.explain_states import misfits_of_failed, replay_check
+from durable.inspection.findings import Finding, how_it_failed
 from durable.inspection.humanize import thousands
+from durable.inspection.runs import RunCriteria
 from durable.inspection.wording import cause_in_words
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS, revision
 
 if TYPE_CHECKING:
-    from durable.inspection import Count
     from durable.inspection.causes import CauseLine
+    from durable.inspection.counting import Count
 
 #: Kinds of failures that need no words of their own.
 _ORDINARY: Final = frozenset({"exhausted", "failed"})

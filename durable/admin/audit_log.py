@@ -33,9 +33,9 @@ from durable.admin.visible_text import with_visible_text
 from durable.admin.zone import viewers_zone
 from durable.conf import conf
 from durable.core.clock import to_utc
-from durable.inspection import StatementTimeoutError, reading
 from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
 from durable.inspection.bulks import bulks_among
+from durable.inspection.database import StatementTimeoutError, reading
 from durable.inspection.humanize import printable, shortened, thousands
 from durable.inspection.pagination import on_visible
 from durable.inspection.wording import outcome_in_words, source_in_words, told, verb_in_words, verb_title

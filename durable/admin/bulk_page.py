@@ -23,13 +23,15 @@ from durable.admin.forms import BulkForm, with_fields
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.own_runs import BULK as BULK_RUN
-from durable.inspection import Chosen, Filtered, RunCriteria, explain, parse_search, reading
 from durable.inspection.bulks import FailedAgain, find_bulk
 from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
+from durable.inspection.database import reading
+from durable.inspection.explain_states import explain
 from durable.inspection.family import FailedChildren
 from durable.inspection.forks import failed_places
 from durable.inspection.humanize import thousands
-from durable.inspection.runs import settle_roots
+from durable.inspection.runs import RunCriteria, parse_search, settle_roots
+from durable.inspection.selection import Chosen, Filtered
 from durable.inspection.wording import cause_in_words, command, state_in_words
 from durable.models import Run
 from durable.operations import bulk

@@ -14,8 +14,9 @@ from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.core.records import ENDED
-from durable.inspection import explain, possible_verbs
+from durable.inspection.actions import possible_verbs
 from durable.inspection.bulks import BulkSummary, failed_again, order_words, refusals
+from durable.inspection.explain_states import explain
 from durable.inspection.forks import failed_places
 from durable.inspection.wording import command, verb_title
 from durable.models.run import RunQuerySet

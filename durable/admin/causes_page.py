@@ -15,21 +15,14 @@ from durable.admin import access, action_page, attention, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.forms import MuteForm, NoteForm
 from durable.core.renames import names_of_workflow
-from durable.inspection import (
-    RunCriteria,
-    explain,
-    failed_attempts,
-    find_cause,
-    is_undone,
-    list_causes,
-    list_runs,
-    reading,
-    spread_of,
-)
-from durable.inspection.causes import BARS, SPANS
+from durable.inspection.causes import BARS, SPANS, find_cause, list_causes, spread_of
+from durable.inspection.database import reading
+from durable.inspection.explain_states import explain
 from durable.inspection.family import has_children
 from durable.inspection.forks import failed_places
 from durable.inspection.queues import held_workflows
+from durable.inspection.runs import RunCriteria, failed_attempts, list_runs
+from durable.inspection.undone import is_undone
 from durable.inspection.wording import command
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.causes import mute, note, unmute

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from durable.inspection import TreeNode
+from durable.inspection.tree import TreeNode
 from durable.inspection.wording import display_location
 
 _DEEPEST = 12  # nesting levels of scopes that are drawn

@@ -8,8 +8,8 @@ from django.utils.translation import gettext as _
 from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_key
-from durable.inspection import pretty
 from durable.inspection.comparison import compare_runs
+from durable.inspection.payloads import pretty
 from durable.inspection.wording import command, display_location
 from durable.models import Run
 

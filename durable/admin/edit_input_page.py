@@ -16,7 +16,7 @@ from durable.admin.base import AdminPages
 from durable.admin.forms import EditInputForm
 from durable.core.ids import new_id
 from durable.core.registry import UnknownWorkflowError
-from durable.inspection import reading
+from durable.inspection.database import reading
 from durable.inspection.payloads import EditableInput, recorded_input, shown_arguments
 from durable.models import Run
 from durable.operations.audit import acting_as

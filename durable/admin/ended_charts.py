@@ -19,8 +19,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from durable.admin.url_keys import as_key
-from durable.inspection import Bar, Throughput, TimeMark, last_hour_and_day, marks_of
 from durable.inspection.humanize import day_and_clock, span, thousands
+from durable.inspection.workflows import Bar, Throughput, TimeMark, last_hour_and_day, marks_of
 
 HEIGHT: Final = 100  # of a viewBox
 STEP: Final = 10  # its width for each bar

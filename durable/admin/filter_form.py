@@ -20,9 +20,8 @@ from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
 from durable.core.records import RunState
-from durable.inspection import RunCriteria
 from durable.inspection.run_facts import split_tags
-from durable.inspection.runs import hides_alerts
+from durable.inspection.runs import RunCriteria, hides_alerts
 from durable.inspection.wording import cause_in_words, state_in_words, told
 from durable.models import Cause
 

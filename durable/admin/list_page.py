@@ -18,27 +18,26 @@ from durable.admin.filter_form import FilterForm, query_of, with_offsets
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import Hold, RunState
-from durable.inspection import (
-    Count,
-    Explanation,
+from durable.inspection.actions import list_views
+from durable.inspection.activities import RunningStep, activities_of_runs
+from durable.inspection.counting import Count
+from durable.inspection.explain_states import Explanation, explain
+from durable.inspection.forks import failed_places
+from durable.inspection.humanize import thousands
+from durable.inspection.queues import paused_of
+from durable.inspection.run_facts import Tag, names_of_tags, tags_of
+from durable.inspection.runs import (
+    WINDOW,
     RunCriteria,
-    RunningStep,
     RunOrder,
     RunPage,
-    activities_of_runs,
     count_runs,
-    explain,
     failed_attempts,
     list_and_count,
     list_runs,
     parse_search,
-    paused_of,
+    settle_roots,
 )
-from durable.inspection.actions import list_views
-from durable.inspection.forks import failed_places
-from durable.inspection.humanize import thousands
-from durable.inspection.run_facts import Tag, names_of_tags, tags_of
-from durable.inspection.runs import WINDOW, settle_roots
 from durable.inspection.wording import told
 from durable.models import Run, SavedView
 from durable.models.run import RunQuerySet

@@ -12,8 +12,8 @@ from durable.admin.url_keys import as_key
 from durable.core.location import unescape
 from durable.core.places import of_message
 from durable.core.records import MessageState
-from durable.inspection import inbox, newest_messages, payload
-from durable.inspection.payloads import TooLarge, read_within
+from durable.inspection.entry_detail import inbox, newest_messages
+from durable.inspection.payloads import TooLarge, payload, read_within
 from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 

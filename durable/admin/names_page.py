@@ -6,8 +6,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext as _
 
 from durable.admin.base import AdminPages
-from durable.inspection import find_names
-from durable.inspection.workflows import KINDS
+from durable.inspection.workflows import KINDS, find_names
 
 _MOST_TEXT = 200  # characters
 

@@ -15,14 +15,9 @@ from django.http import HttpRequest, HttpResponse
 from durable.admin import access, attention, pages
 from durable.admin.base import AdminPages
 from durable.admin.ended_charts import ended_charts
-from durable.inspection import (
-    Finding,
-    Workers,
-    collect_findings,
-    list_causes,
-    worker_overview,
-)
-from durable.inspection.causes import MOST, further_causes
+from durable.inspection.causes import MOST, further_causes, list_causes
+from durable.inspection.findings import Finding, collect_findings
+from durable.inspection.workers import Workers, worker_overview
 from durable.inspection.workflows import STATE_CAP, count_everyone
 
 CAUSES: Final = 10  # that the overview and the admin's index show in full

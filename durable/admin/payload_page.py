@@ -27,9 +27,10 @@ from durable.admin.streamed_response import streamed
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.places import Place, of_message
-from durable.inspection import Count, payload, read_entry_detail
+from durable.inspection.counting import Count
+from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.humanize import printable
-from durable.inspection.payloads import PAGE_BYTES, PART, PayloadText, TooLarge, read_within
+from durable.inspection.payloads import PAGE_BYTES, PART, PayloadText, TooLarge, payload, read_within
 from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
 

@@ -15,11 +15,12 @@ from durable.admin import pages, workers_page
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.inspection import QueueSummary, explain, list_queues, worker_overview
+from durable.inspection.explain_states import explain
 from durable.inspection.explanation import LATE
 from durable.inspection.humanize import span
-from durable.inspection.queues import WINDOW
+from durable.inspection.queues import WINDOW, QueueSummary, list_queues
 from durable.inspection.wording import worker_command
+from durable.inspection.workers import worker_overview
 from durable.models import Run
 
 OLDEST = 10  # due runs on the page of a queue

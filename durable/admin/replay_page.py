@@ -19,7 +19,7 @@ from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
 from durable.core.records import EntryKind
-from durable.inspection import reading
+from durable.inspection.database import reading
 from durable.inspection.humanize import thousands
 from durable.inspection.wording import command, display_location, told
 from durable.models import Entry, Run

@@ -22,21 +22,15 @@ from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunState
-from durable.inspection import (
-    Explanation,
-    Progress,
-    RunningStep,
-    activities_of_runs,
-    awaited_queues,
-    explain_fully,
-    possible_verbs,
-    progress_of,
-    written,
-)
+from durable.inspection.actions import possible_verbs
+from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.bulks import order_words
 from durable.inspection.causes import cause_of, runs_that_repeat
+from durable.inspection.explain_states import Explanation, awaited_queues, explain_fully
+from durable.inspection.export import written
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.forks import first_failed_branch
+from durable.inspection.progress import Progress, progress_of
 from durable.inspection.run_facts import (
     key_note,
     key_of,

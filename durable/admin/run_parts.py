@@ -21,28 +21,20 @@ from durable.admin.payload_view import PayloadView, payload_title, view_of
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import RunState
-from durable.inspection import (
-    Count,
-    EventKey,
-    Progress,
-    RunningStep,
-    build_timeline,
-    count_capped,
-    explain,
-    history_tree,
-    list_events,
-    paused_of,
-    payload,
-    redacted_error,
-    redacted_traceback,
-    stuck_step,
-)
 from durable.inspection.actions import detail_without_runs
+from durable.inspection.activities import RunningStep
+from durable.inspection.counting import Count, count_capped
+from durable.inspection.events import EventKey, list_events
+from durable.inspection.explain_states import explain
 from durable.inspection.family import ChildCursor, ChildRow, FamilyCounts, list_children
 from durable.inspection.humanize import thousands
-from durable.inspection.payloads import TooLarge, read_within
+from durable.inspection.payloads import TooLarge, payload, read_within, redacted_error, redacted_traceback
+from durable.inspection.progress import Progress
+from durable.inspection.queues import paused_of
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
-from durable.inspection.undone import handler_attempts
+from durable.inspection.timeline import build_timeline
+from durable.inspection.tree import history_tree
+from durable.inspection.undone import handler_attempts, stuck_step
 from durable.models import Attempt, Entry, LogLine, OperatorAction, Run
 from durable.models.run import RunQuerySet
 

@@ -19,7 +19,7 @@ from durable.conf import conf
 from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
-from durable.inspection import find_hold
+from durable.inspection.queues import find_hold
 from durable.inspection.wording import command
 from durable.inspection.workflow_code import WorkflowCode, code_of
 from durable.inspection.workflows import workflow_of

@@ -12,14 +12,10 @@ from durable.admin.base import AdminPages
 from durable.admin.payload_view import view_of
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
-from durable.inspection import (
-    EntryDetail,
-    possible_verbs,
-    read_entry_detail,
-    read_stack,
-    redacted_error,
-    redacted_traceback,
-)
+from durable.inspection.actions import possible_verbs
+from durable.inspection.activities import read_stack
+from durable.inspection.entry_detail import EntryDetail, read_entry_detail
+from durable.inspection.payloads import redacted_error, redacted_traceback
 from durable.inspection.wording import command, display_location, kind_in_words
 from durable.models import Entry, Run
 from durable.operations.audit import PERMISSIONS

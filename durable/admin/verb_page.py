@@ -21,8 +21,8 @@ from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm, form_of, name_of
 from durable.admin.url_keys import as_id
 from durable.core.records import HoldKind
-from durable.inspection import find_hold
 from durable.inspection.limits import own_closing_of
+from durable.inspection.queues import find_hold
 from durable.inspection.wording import command
 from durable.operations import catalogue, holds, limits, rates
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW

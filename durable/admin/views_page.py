@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from durable.admin import access, action_page, sight
 from durable.admin.base import AdminPages
 from durable.admin.filter_form import FilterForm, query_of
-from durable.inspection import reading
 from durable.inspection.actions import list_views
+from durable.inspection.database import reading
 from durable.operations.saved_views import delete_view, save_view
 
 

@@ -16,16 +16,10 @@ from durable.admin import pages
 from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.conf import conf
-from durable.inspection import (
-    Explanation,
-    WorkerState,
-    activities_of_runs,
-    deaths_of,
-    explain,
-    find_worker,
-    worker_overview,
-)
+from durable.inspection.activities import activities_of_runs
+from durable.inspection.explain_states import Explanation, explain
 from durable.inspection.humanize import byte_size, span
+from durable.inspection.workers import WorkerState, deaths_of, find_worker, worker_overview
 from durable.models import Run
 
 #: By state, the class of its colour and its words.

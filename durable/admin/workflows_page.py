@@ -17,8 +17,9 @@ from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
-from durable.inspection import find_hold, worker_overview
 from durable.inspection.humanize import decimal, span
+from durable.inspection.queues import find_hold
+from durable.inspection.workers import worker_overview
 from durable.inspection.workflow_code import code_of, source_of
 from durable.inspection.workflows import (
     CAP,

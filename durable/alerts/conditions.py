@@ -15,10 +15,12 @@ from django.urls import NoReverseMatch, reverse
 from durable.conf import conf
 from durable.core.causes import ROLLBACK, place_of
 from durable.core.own_runs import ALERT
-from durable.inspection import RunningStep, hung_steps, list_causes, worker_overview
+from durable.inspection.activities import RunningStep, hung_steps
+from durable.inspection.causes import list_causes
 from durable.inspection.humanize import plural
 from durable.inspection.schedules import count_ticks, late_schedules
 from durable.inspection.wording import worker_command
+from durable.inspection.workers import worker_overview
 from durable.models import Cause, Failure
 
 #: An alert is sent for a cause that has made a run fail within this time, and not for older failures.

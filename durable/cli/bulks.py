@@ -13,8 +13,9 @@ from durable.cli.arguments import add_format, duration
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
-from durable.inspection import explain, reading
 from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
+from durable.inspection.database import reading
+from durable.inspection.explain_states import explain
 from durable.inspection.wording import command
 from durable.listings.operators import bulk_data
 from durable.listings.shapes import Seen

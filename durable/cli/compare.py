@@ -11,8 +11,8 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.inspection import reading
 from durable.inspection.comparison import Comparison, Difference, Side, compare_runs
+from durable.inspection.database import reading
 from durable.inspection.humanize import span
 from durable.inspection.wording import display_location
 from durable.listings import history

@@ -19,23 +19,22 @@ from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
 from durable.execution.connections import DATABASE_TROUBLE
-from durable.inspection import (
+from durable.inspection.counting import Count
+from durable.inspection.database import (
     CLOCK_TOLERANCE,
-    Workers,
     clock_difference,
-    collect_findings,
     how_to_migrate,
     how_to_set_isolation,
     missing_migrations,
     reading,
-    worker_overview,
     wrong_isolation,
     wrong_routines,
 )
-from durable.inspection.counting import Count
+from durable.inspection.findings import collect_findings
 from durable.inspection.humanize import plural, relative, span
 from durable.inspection.limits import unused_limits, unused_rates
 from durable.inspection.schedules import count_ticks, gone_schedules
+from durable.inspection.workers import Workers, worker_overview
 from durable.notifier import registry
 from durable.operations.schedules.sync import differences
 

@@ -13,7 +13,8 @@ from durable.cli.output import Output
 from durable.cli.subcommand import found_run
 from durable.conf import conf
 from durable.core.records import ENDED, RunState
-from durable.inspection import explain, reading
+from durable.inspection.database import reading
+from durable.inspection.explain_states import explain
 from durable.inspection.progress import progress_of
 from durable.inspection.wording import display_location
 from durable.models import Entry, Run

@@ -20,9 +20,11 @@ from durable.cli.arguments import add_filters, add_format, number_up_to
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand, found_run
-from durable.inspection import InvalidCursorError, reading, state_word
+from durable.inspection.database import reading
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, span, thousands
+from durable.inspection.runs import InvalidCursorError
+from durable.inspection.undone import state_word
 from durable.inspection.wording import display_place
 from durable.listings.causes import CAUSES
 from durable.listings.listing import MOST_LISTED, Listing, Page

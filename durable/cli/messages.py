@@ -19,7 +19,7 @@ from durable.cli.subcommand import Subcommand, found_run
 from durable.core import registry
 from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError, UnknownLimitError
 from durable.core.places import Place
-from durable.inspection import jsonable, payload, redacted, redacted_error
+from durable.inspection.payloads import jsonable, payload, redacted, redacted_error
 from durable.inspection.run_facts import checked_tags
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS

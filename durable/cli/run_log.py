@@ -13,7 +13,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core.records import ENDED
-from durable.inspection import reading
+from durable.inspection.database import reading
 from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
 from durable.inspection.wording import display_location
 from durable.listings.history import LogLine

@@ -35,9 +35,9 @@ from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
 from durable.core.errors import BulkCountError
-from durable.inspection import Filtered
 from durable.inspection.family import FailedChildren, verb_note
 from durable.inspection.humanize import plural
+from durable.inspection.selection import Filtered
 from durable.inspection.undone import Undone, undone_steps
 from durable.listings.runs import CAUSE_FILTERS, criteria_of
 from durable.models import Run

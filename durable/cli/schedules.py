@@ -12,7 +12,7 @@ from durable.cli.arguments import add_format
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Cell, Output
 from durable.cli.subcommand import Subcommand
-from durable.inspection import reading
+from durable.inspection.database import reading
 from durable.inspection.schedules import ScheduleSummary, clock_of_rule, find_schedule, list_schedules, ticks_of
 from durable.listings.schedules import Schedule, ScheduleDetail
 from durable.listings.shapes import Seen, data_of

@@ -19,35 +19,27 @@ from durable.conf import conf
 from durable.core.errors import PayloadError, RunNotFoundError
 from durable.core.places import Place
 from durable.core.records import EntryKind
-from durable.inspection import (
-    Explanation,
-    TreeNode,
-    TreePage,
-    activities_of_runs,
-    awaited_queues,
-    explain_fully,
-    history_tree,
-    key_note,
-    key_of,
-    limits_of,
-    payload,
-    pretty,
-    rank_of,
-    rank_words,
-    reading,
-    redacted_error,
-    redacted_traceback,
-    share_words,
-    state_word,
-    work_words,
-    written,
-)
-from durable.inspection.activities import saved_by
+from durable.inspection.activities import activities_of_runs, saved_by
+from durable.inspection.database import reading
+from durable.inspection.explain_states import Explanation, awaited_queues, explain_fully
+from durable.inspection.export import written
 from durable.inspection.family import count_children, list_parents
 from durable.inspection.humanize import plural, span, until
 from durable.inspection.limits import refusal_of
-from durable.inspection.run_facts import tags_of
+from durable.inspection.payloads import payload, pretty, redacted_error, redacted_traceback
+from durable.inspection.run_facts import (
+    key_note,
+    key_of,
+    limits_of,
+    rank_of,
+    rank_words,
+    share_words,
+    tags_of,
+    work_words,
+)
 from durable.inspection.schedules import tick_data, tick_of
+from durable.inspection.tree import TreeNode, TreePage, history_tree
+from durable.inspection.undone import state_word
 from durable.inspection.wording import command
 from durable.listings.runs import RunDetail, seen_runs
 from durable.listings.shapes import Seen, data_of

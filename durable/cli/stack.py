@@ -15,7 +15,8 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand, found_run
 from durable.core.errors import OperationError
-from durable.inspection import RunningStack, activities_of, read_stack, reading
+from durable.inspection.activities import RunningStack, activities_of, read_stack
+from durable.inspection.database import reading
 from durable.models import Run
 from durable.operations.audit import acting_as
 

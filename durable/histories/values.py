@@ -27,8 +27,7 @@ from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
 from durable.core.replay import moved_entry, moved_message
 from durable.core.tags import MAX_VALUE, with_new_values
-from durable.inspection import redacted
-from durable.inspection.payloads import to_plain
+from durable.inspection.payloads import redacted, to_plain
 
 #: What reads values that were decrypted or redacted.
 PLAIN: Final = JsonCodec(max_bytes=sys.maxsize)

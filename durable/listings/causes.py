@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from durable.inspection import list_causes
+from durable.inspection.causes import list_causes
 from durable.listings.listing import Listing, Page
 from durable.listings.shapes import Seen, Shape, field
 from durable.listings.work import Count

@@ -10,9 +10,9 @@ from typing import Any, Final
 from durable.conf import conf
 from durable.core.places import RecordedValue, of_message, values_of
 from durable.core.records import EntryKind, EntryStatus, MessageState
-from durable.inspection import payload
 from durable.inspection.entry_detail import entry_facts, field_of, whole_data
 from durable.inspection.pagination import cursor_of, key_of
+from durable.inspection.payloads import payload
 from durable.inspection.run_logs import LEVELS, read_logs
 from durable.inspection.sizes import fitting, sized
 from durable.listings.listing import Filter, Listing, Page

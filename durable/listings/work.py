@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from durable.inspection import activities_of, list_activities, list_queues, worker_overview
-from durable.inspection.activities import saved_by
+from durable.inspection.activities import activities_of, list_activities, saved_by
 from durable.inspection.limits import list_limits, list_rates
+from durable.inspection.queues import list_queues
+from durable.inspection.workers import worker_overview
 from durable.listings.listing import Listing, Page
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Run

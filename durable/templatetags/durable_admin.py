@@ -29,7 +29,9 @@ from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.records import ENDED, RunState
 from durable.core.words import safe
-from durable.inspection import StatementTimeoutError, humanize, is_diverging, is_undone, reading, state_word
+from durable.inspection import humanize
+from durable.inspection.database import StatementTimeoutError, reading
+from durable.inspection.undone import is_diverging, is_undone, state_word
 from durable.inspection.wording import (
     display_location,
     display_place,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
     from durable.admin.attention import Row
-    from durable.inspection import RunningStep
+    from durable.inspection.activities import RunningStep
 
 
 logger = logging.getLogger("durable.admin")

@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from durable import get_run
-from durable.inspection import possible_verbs
+from durable.inspection.actions import possible_verbs
 from durable.models import OperatorAction, QueueMessage, Run
 from durable.operations import ALLOWED
 from tests.admin import flows

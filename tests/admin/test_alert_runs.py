@@ -17,7 +17,8 @@ from django.test import Client
 
 from durable import get_run
 from durable.alerts.alert_run import send_alert
-from durable.inspection import Filtered, RunCriteria
+from durable.inspection.runs import RunCriteria
+from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
 from durable.operations import bulk
 from tests.admin import flows

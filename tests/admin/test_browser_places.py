@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from durable.core.records import HoldKind
-from durable.inspection import find_hold
+from durable.inspection.queues import find_hold
 from durable.models import Build, Run
 from tests.admin import flows
 from tests.admin.conftest import MakeUser, Stage

@@ -7,8 +7,8 @@ from django.db import connection
 from pytest_django import Settings
 
 from durable.core.errors import ErrorInfo
-from durable.inspection import RunCriteria, list_runs
 from durable.inspection.payloads import SEARCHED
+from durable.inspection.runs import RunCriteria, list_runs
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

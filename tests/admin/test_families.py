@@ -20,9 +20,12 @@ from durable import Actor, acting_as, get_run, operations
 from durable.admin import run_parts
 from durable.admin.attention import children_url, lines_of_causes, rows_of_causes
 from durable.cli import list_command
-from durable.inspection import Filtered, RunCriteria, list_runs, progress_of, run_lanes
+from durable.inspection import run_lanes
 from durable.inspection.causes import further_causes, list_causes
 from durable.inspection.family import FailedChildren, list_children
+from durable.inspection.progress import progress_of
+from durable.inspection.runs import RunCriteria, list_runs
+from durable.inspection.selection import Filtered
 from durable.models import Child, Failure, OperatorAction, Run, Schedule, Tick
 from durable.operations import bulk
 from durable.operations.families import ChildrenFirst

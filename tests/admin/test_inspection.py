@@ -14,30 +14,19 @@ from durable.core.places import Place
 from durable.core.records import Request
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
-from durable.inspection import (
-    Filtered,
-    InvalidCursorError,
-    RunCriteria,
-    collect_findings,
-    count_by_state,
-    exported,
-    failed_runs,
-    history_tree,
-    jsonable,
-    last_day,
-    last_hour,
-    list_causes,
-    list_runs,
-    marks_of,
-    payload,
-    pretty,
-    progress_of,
-    read_entry_detail,
-    worker_overview,
-)
 from durable.inspection import humanize as w
+from durable.inspection.causes import failed_runs, list_causes
 from durable.inspection.counting import Count
-from durable.inspection.findings import Finding
+from durable.inspection.entry_detail import read_entry_detail
+from durable.inspection.export import exported
+from durable.inspection.findings import Finding, collect_findings
+from durable.inspection.payloads import jsonable, payload, pretty
+from durable.inspection.progress import progress_of
+from durable.inspection.runs import InvalidCursorError, RunCriteria, list_runs
+from durable.inspection.selection import Filtered
+from durable.inspection.tree import history_tree
+from durable.inspection.workers import worker_overview
+from durable.inspection.workflows import count_by_state, last_day, last_hour, marks_of
 from durable.models import Build, Run
 from durable.notifier import redis_clients, registry
 from durable.operations import bulk

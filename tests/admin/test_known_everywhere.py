@@ -21,8 +21,8 @@ from durable.alerts.conditions import Condition
 from durable.alerts.settings import EVENTS
 from durable.core.divergences import BLOCK
 from durable.core.records import EntryKind
-from durable.inspection import RunCriteria
 from durable.inspection.bulks import _conditions
+from durable.inspection.runs import RunCriteria
 from durable.inspection.wording import _KINDS
 from durable.replay_check.mends import _CALLS
 from tests.admin import flows

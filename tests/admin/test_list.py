@@ -15,7 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
-from durable.inspection import find_names, workflows
+from durable.inspection import workflows
+from durable.inspection.workflows import find_names
 from durable.models import Run, WorkerProcess
 from tests.admin import flows
 from tests.admin.conftest import Stage

@@ -14,7 +14,11 @@ from django.test import Client
 from django.urls import reverse
 
 from durable import RunFailedError, get_run
-from durable.inspection import collect_findings, explain, explain_fully, failed_runs, read_entry_detail, worker_overview
+from durable.inspection.causes import failed_runs
+from durable.inspection.entry_detail import read_entry_detail
+from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import worker_overview
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

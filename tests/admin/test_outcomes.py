@@ -15,20 +15,16 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import get_run, operations
 from durable.core.errors import InvalidTransitionError
-from durable.inspection import (
-    RunCriteria,
-    build_timeline,
-    explain_fully,
-    history_tree,
-    is_undone,
-    list_runs,
-    possible_verbs,
-    read_entry_detail,
-    state_word,
-)
+from durable.inspection.actions import possible_verbs
 from durable.inspection.comparison import compare_runs
+from durable.inspection.entry_detail import read_entry_detail
+from durable.inspection.explain_states import explain_fully
 from durable.inspection.forks import first_failed_branch, with_step
 from durable.inspection.progress import progress_of
+from durable.inspection.runs import RunCriteria, list_runs
+from durable.inspection.timeline import build_timeline
+from durable.inspection.tree import history_tree
+from durable.inspection.undone import is_undone, state_word
 from durable.models import Attempt, EntryMetadata, Failure, Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows

@@ -19,7 +19,10 @@ from django.utils import timezone
 from durable import get_run
 from durable.admin import attention, charts
 from durable.admin.attention import Row, Verb, headline
-from durable.inspection import Count, Finding, RunCriteria, findings
+from durable.inspection import findings
+from durable.inspection.counting import Count
+from durable.inspection.findings import Finding
+from durable.inspection.runs import RunCriteria
 from durable.models import Activity, Build, Cause, Failure, Run, Schedule, Tick
 from durable.operations import holds
 from durable.operations.schedules.tick import tick_due

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable.core.records import HoldKind
-from durable.inspection import find_hold
+from durable.inspection.queues import find_hold
 from durable.models import OperatorAction, Run
 from durable.operations import holds
 from tests.admin import flows

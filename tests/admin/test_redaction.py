@@ -20,9 +20,10 @@ from durable import runtime
 from durable.admin.pages import etag_of
 from durable.core.errors import ErrorInfo
 from durable.core.places import Place
-from durable.inspection import Filtered, RunCriteria, failed_runs, list_runs, parse_search, payload
-from durable.inspection.payloads import LOOKED_THROUGH
-from durable.inspection.runs import RunPage
+from durable.inspection.causes import failed_runs
+from durable.inspection.payloads import LOOKED_THROUGH, payload
+from durable.inspection.runs import RunCriteria, RunPage, list_runs, parse_search
+from durable.inspection.selection import Filtered
 from durable.models import Run
 from durable.operations import bulk
 from tests.admin import flows

@@ -16,7 +16,7 @@ from django.test import Client
 from durable import Context, CriticalError, Schedule, every, runtime, workflow
 from durable.core import registry
 from durable.core.records import HoldKind
-from durable.inspection import find_hold
+from durable.inspection.queues import find_hold
 from durable.inspection.runs import RunCriteria
 from durable.inspection.schedules import list_schedules
 from durable.inspection.selection import Filtered

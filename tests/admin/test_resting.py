@@ -11,8 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import get_run
-from durable.inspection import Event, build_timeline, history_counts, list_events, places, progress_of
-from durable.inspection.progress import open_keys_of_long
+from durable.inspection import history_counts, places
+from durable.inspection.events import Event, list_events
+from durable.inspection.progress import open_keys_of_long, progress_of
+from durable.inspection.timeline import build_timeline
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

@@ -15,17 +15,10 @@ from django.test.utils import CaptureQueriesContext
 
 from durable import get_run
 from durable.core.errors import ErrorInfo
-from durable.inspection import (
-    Filtered,
-    InvalidCursorError,
-    RunCriteria,
-    RunOrder,
-    count_runs,
-    explain,
-    list_runs,
-    run_lanes,
-)
-from durable.inspection.runs import list_and_count
+from durable.inspection import run_lanes
+from durable.inspection.explain_states import explain
+from durable.inspection.runs import InvalidCursorError, RunCriteria, RunOrder, count_runs, list_and_count, list_runs
+from durable.inspection.selection import Filtered
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

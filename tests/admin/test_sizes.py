@@ -10,9 +10,10 @@ from django.test import AsyncClient, Client
 from pytest_django import Settings
 
 from durable.admin.streamed_response import CHUNK
-from durable.inspection import history_tree, read_entry_detail, written
-from durable.inspection.export import MOST_BYTES
+from durable.inspection.entry_detail import read_entry_detail
+from durable.inspection.export import MOST_BYTES, written
 from durable.inspection.payloads import PAGE_BYTES, read_within
+from durable.inspection.tree import history_tree
 from durable.models import Entry, QueueMessage, Run
 from durable.models.rows import BATCH_BYTES, in_batches
 from tests.admin import flows

@@ -15,7 +15,7 @@ from django.utils import translation
 from durable import Context, workflow
 from durable.conf import conf
 from durable.core.summary import Summary
-from durable.inspection import explain_fully
+from durable.inspection.explain_states import explain_fully
 from durable.inspection.wording import told_divergence
 from durable.models import Run
 from tests.admin.conftest import Stage

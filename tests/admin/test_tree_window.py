@@ -12,7 +12,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, workflow
-from durable.inspection import TreeNode, history_counts, history_tree, progress_of, tree
+from durable.inspection import history_counts, tree
+from durable.inspection.progress import progress_of
+from durable.inspection.tree import TreeNode, history_tree
 from durable.models import Run
 from tests.admin.conftest import Stage
 

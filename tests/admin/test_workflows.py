@@ -17,8 +17,8 @@ from durable import Context, Continue, get_run, workflow
 from durable.core import registry
 from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
-from durable.inspection import find_hold
 from durable.inspection.activities import FOLDED_FROM
+from durable.inspection.queues import find_hold
 from durable.inspection.run_facts import key_of, limits_of
 from durable.inspection.workflows import workflow_stats
 from durable.models import Build, Entry, OperatorAction, Run, RunRank, RunTag

@@ -3,7 +3,7 @@
 import pytest
 
 from durable.core.records import HoldKind
-from durable.inspection import find_hold
+from durable.inspection.queues import find_hold
 from durable.models import OperatorAction, Run
 from tests.api.conftest import MakeApi, problem
 from tests.api.workflows import add

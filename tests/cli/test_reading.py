@@ -14,7 +14,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from durable.cli import list_command
-from durable.inspection import history_tree
+from durable.inspection.tree import history_tree
 from durable.models import Cause, Run
 from tests.cli.conftest import Shell, Stage
 from tests.cli.workflows import HOSTILE, approving, echo, failing, napping, racing, steps

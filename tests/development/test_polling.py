@@ -19,7 +19,8 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.core.clock import LATEST
-from durable.inspection import collect_findings, worker_overview
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import worker_overview
 from durable.notifier import notify, wakeups
 from durable.store import Store
 from durable.testing import Harness

@@ -6,7 +6,7 @@ import pytest
 import redis
 from rq.queue import Queue
 
-from durable.inspection import worker_overview
+from durable.inspection.workers import worker_overview
 from durable.worker.rq import SimpleWorker
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,8 @@ import pytest
 from django.utils import timezone
 
 from durable.conf import conf
-from durable.inspection import explain_fully, list_activities
+from durable.inspection.activities import list_activities
+from durable.inspection.explain_states import explain_fully
 from durable.models import Activity, Run
 from durable.store import store_for
 from tests.e2e.workers import Workers

@@ -21,7 +21,8 @@ from durable.core.records import ENDED, Batch, Committed
 from durable.core.witnesses import LOST_COMMITS
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
-from durable.inspection import collect_findings, worker_overview
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import worker_overview
 from durable.models import Entry, EntryMetadata, OperatorAction, Run
 from durable.testing import Harness
 from project.shop.models import Mail

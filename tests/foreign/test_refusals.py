@@ -9,7 +9,7 @@ from django.db import connections
 
 from durable.checks import database
 from durable.conf import conf
-from durable.inspection import cached_tables
+from durable.inspection.database import cached_tables
 from durable.management.commands import durable_worker
 from tests.foreign.conftest import Command
 

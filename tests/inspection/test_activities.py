@@ -19,20 +19,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, workflow
-from durable.inspection import (
-    InvalidCursorError,
-    TreeNode,
-    activities_of,
-    activities_of_runs,
-    collect_findings,
-    explain,
-    explain_fully,
-    history_tree,
-    hung_steps,
-    list_activities,
-    progress_of,
-    worker_overview,
-)
+from durable.inspection.activities import activities_of, activities_of_runs, hung_steps, list_activities
+from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.findings import collect_findings
+from durable.inspection.progress import progress_of
+from durable.inspection.runs import InvalidCursorError
+from durable.inspection.tree import TreeNode, history_tree
+from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Activity, Entry, EntryMetadata, Run
 from tests.faults.passing import pass_once

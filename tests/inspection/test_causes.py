@@ -14,8 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, CriticalError, Handle, operations, workflow
-from durable.inspection import Filtered, RunCriteria, causes, find_cause, list_causes, list_runs, parse_search
-from durable.inspection.causes import BARS, HIDDEN_PATTERN, WIDTH
+from durable.inspection import causes
+from durable.inspection.causes import BARS, HIDDEN_PATTERN, WIDTH, find_cause, list_causes
+from durable.inspection.runs import RunCriteria, list_runs, parse_search
+from durable.inspection.selection import Filtered
 from durable.models import Cause, Failure, Run
 from durable.operations import bulk
 from tests.faults.passing import pass_once

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from durable import get_run, operations
-from durable.inspection import Event, EventKey, events, list_events
+from durable.inspection import events
+from durable.inspection.events import Event, EventKey, list_events
 from durable.models import Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows

@@ -10,7 +10,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from durable import Context, CriticalError, RetryLater, Schedule, current_step, get_run, runtime, workflow
-from durable.inspection import exported
+from durable.inspection.export import exported
 from durable.models import Run
 from durable.operations.schedules.verbs import run_now
 from tests.support.stores import passed

@@ -10,8 +10,9 @@ from django.db.models import Q, QuerySet
 from django.db.models.sql.compiler import SQLCompiler
 from django.utils.timezone import now
 
-from durable.inspection import causes, count_capped, list_causes
-from durable.inspection.counting import Key, OfEach, sample_rows, tally
+from durable.inspection import causes
+from durable.inspection.causes import list_causes
+from durable.inspection.counting import Key, OfEach, count_capped, sample_rows, tally
 from durable.inspection.runs import RunCriteria, count_runs, list_runs
 from durable.models import Cause, Failure, Run
 

@@ -15,7 +15,10 @@ from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 
-from durable.inspection import collect_findings, database, old_snapshots, worker_overview
+from durable.inspection import database
+from durable.inspection.database import old_snapshots
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import worker_overview
 from tests.support.locks import other_session
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

@@ -21,28 +21,16 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.stream.changes import Follower
 from durable.core.rewind import Region
-from durable.inspection import (
-    causes,
-    find_names,
-    history_counts,
-    last_day,
-    last_hour,
-    list_causes,
-    list_events,
-    places,
-    progress_of,
-    run_lanes,
-    timeline_members,
-    tree,
-    usual_durations,
-    workflow_durations,
-    workflows,
-)
+from durable.inspection import causes, history_counts, places, run_lanes, timeline_members, tree, workflows
 from durable.inspection.activities import ENTRIES as ENTRIES_OF_A_RUN
+from durable.inspection.activities import usual_durations, workflow_durations
+from durable.inspection.causes import list_causes
 from durable.inspection.comparison import compare_runs
+from durable.inspection.events import list_events
 from durable.inspection.pagination import cursor_of
+from durable.inspection.progress import progress_of
 from durable.inspection.runs import WINDOW
-from durable.inspection.workflows import KINDS, NEWEST
+from durable.inspection.workflows import KINDS, NEWEST, find_names, last_day, last_hour
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
 from durable.models.run import RunQuerySet
 from durable.operations import replay_preview

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from durable.core.ranks import Ranking
 from durable.core.time_limits import NewRun
-from durable.inspection import rank_note, rank_words, share_words
+from durable.inspection.run_facts import rank_note, rank_words, share_words
 from durable.models import Run
 from durable.operations import holds
 from durable.store import store_for

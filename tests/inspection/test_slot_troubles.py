@@ -10,8 +10,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, Limit, get_run, runtime, workflow
-from durable.inspection import Finding, collect_findings, explain, explain_fully, worker_overview
+from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.findings import Finding, collect_findings
 from durable.inspection.limits import count_slots, unused_limits
+from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Limit as LimitRow
 from durable.models import Run, Slot, SlotNote

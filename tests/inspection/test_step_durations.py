@@ -10,8 +10,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from durable import Context, Handle, workflow
-from durable.inspection import usual_durations, workflow_durations
-from durable.inspection.activities import ENTRIES, FOLDED_FROM, RUNS
+from durable.inspection.activities import ENTRIES, FOLDED_FROM, RUNS, usual_durations, workflow_durations
 from durable.models import Entry, EntryMetadata
 from tests.faults.passing import pass_once
 

@@ -15,8 +15,10 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.definitions import Workflow
-from durable.inspection import build_timeline, events, history_counts, list_events, places, progress_of
-from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long
+from durable.inspection import events, history_counts, places
+from durable.inspection.events import list_events
+from durable.inspection.progress import entries_counted, newest_open, open_keys_of_long, progress_of
+from durable.inspection.timeline import build_timeline
 from durable.models import HistoryCount, Run
 from durable.store import store_for
 from durable.worker.executor import note

@@ -14,8 +14,8 @@ from durable import Break, Context, Continue, CriticalError, operations, workflo
 from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
-from durable.inspection import Row, Timeline, build_timeline, history_counts, places, timeline_members
-from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS
+from durable.inspection import history_counts, places, timeline_members
+from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS, Row, Timeline, build_timeline
 from durable.inspection.timeline_reads import time_axis
 from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.core.location import escape
-from durable.inspection import Row, Timeline, build_timeline, history_counts, places, timeline, timeline_members
+from durable.inspection import history_counts, places, timeline, timeline_members
 from durable.inspection.places import stands_for
+from durable.inspection.timeline import Row, Timeline, build_timeline
 from durable.models import Entry, EntryMetadata, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]

@@ -10,7 +10,8 @@ import pytest
 
 from durable import Break, Context, Continue, workflow
 from durable.core.errors import ErrorInfo
-from durable.inspection import Row, Timeline, build_timeline, history_counts, places, timeline, timeline_members
+from durable.inspection import history_counts, places, timeline, timeline_members
+from durable.inspection.timeline import Row, Timeline, build_timeline
 from durable.models import Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged

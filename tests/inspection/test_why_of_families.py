@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from durable import Context, CriticalError, Handle, get_run, runtime, workflow
-from durable.inspection import explain_fully
+from durable.inspection.explain_states import explain_fully
 from durable.inspection.explanation import Explanation
 from durable.models import Run
 from tests.admin.pages import text_of, url

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import InvalidTransitionError, OperationDeniedError, RunNotFoundError, get_run, operations
-from durable.inspection import read_stack
+from durable.inspection.activities import read_stack
 from durable.models import Activity, Entry, EntryMetadata, OperatorAction, Run
 from durable.operations.audit import Actor, acting_as, revision
 

@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from durable import Break, Context, Continue, get_run, workflow
 from durable.conf import conf
 from durable.core.records import RunState
-from durable.inspection import Chosen
 from durable.inspection.bulks import find_bulk
+from durable.inspection.selection import Chosen
 from durable.models import OperatorAction, Run
 from durable.operations import bulk, bulk_starts
 from durable.operations.bulk_starts import StartsCounter, starts_of_bulk, starts_of_run

@@ -26,7 +26,9 @@ from durable import (
 )
 from durable.core.control_flow import LeaseLost
 from durable.core.records import Batch
-from durable.inspection import exported, history_tree, read_entry_detail
+from durable.inspection.entry_detail import read_entry_detail
+from durable.inspection.export import exported
+from durable.inspection.tree import history_tree
 from durable.models import Entry, OperatorAction, Run
 from durable.runtime import Runtime
 from tests.support.stores import in_force, passed

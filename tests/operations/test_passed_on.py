@@ -15,7 +15,10 @@ from durable.core.errors import RunFailedError
 from durable.core.places import of_message
 from durable.core.records import Message
 from durable.crypto import FernetCodec
-from durable.inspection import collect_findings, explain_fully, key_note, key_of, worker_overview
+from durable.inspection.explain_states import explain_fully
+from durable.inspection.findings import collect_findings
+from durable.inspection.run_facts import key_note, key_of
+from durable.inspection.workers import worker_overview
 from durable.models import Run
 from durable.testing import Harness
 from tests.support.stores import in_force, settle

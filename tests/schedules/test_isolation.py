@@ -13,7 +13,8 @@ from django.db.utils import Error
 from django.utils import timezone
 
 from durable import Context, Schedule, workflow
-from durable.inspection import collect_findings, worker_overview
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import worker_overview
 from durable.models import Run, Tick
 from durable.operations.schedules.rows import rows
 from durable.operations.schedules.tick import tick_due

@@ -9,7 +9,8 @@ from django.utils import timezone
 from durable import Context, Schedule, workflow
 from durable.alerts.conditions import look_for
 from durable.checks.code import check_schedules
-from durable.inspection import collect_findings, worker_overview
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector
 from durable.models import Tick
 from durable.operations.schedules.sync import synchronise

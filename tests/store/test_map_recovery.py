@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from durable import AsyncContext, Context, CriticalError, inspection, runtime, workflow
+from durable import AsyncContext, Context, CriticalError, runtime, workflow
 from durable.core import maps
 from durable.core.control_flow import PassAborted
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
+from durable.inspection.explain_states import explain_fully
+from durable.inspection.tree import history_tree
 from durable.models import OperatorAction, Run
 from durable.runtime import Runtime
 from durable.store import families
@@ -197,8 +199,8 @@ def test_the_run_says_how_many_are_recovered_and_by_whom_in_the_audit_log() -> N
         with suppress(PassAborted), dying_at(at, 5):
             passed(at, run.id)
         row = Run.objects.get(pk="p")
-        assert 'Map "bills": 3 of 6 failed children recovered' in inspection.explain_fully(row, at.now()).detail
-        [node] = inspection.history_tree(Run.objects.get(pk="p")).nodes
+        assert 'Map "bills": 3 of 6 failed children recovered' in explain_fully(row, at.now()).detail
+        [node] = history_tree(Run.objects.get(pk="p")).nodes
         assert node.note == "9 children, 3 of 6 failed children recovered"
         next_worker(at, run.id)
         settle()

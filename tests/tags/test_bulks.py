@@ -8,8 +8,8 @@ import pytest
 from django.test import override_settings
 
 from durable import Context, get_run, workflow
-from durable.inspection import RunCriteria
 from durable.inspection.bulks import _conditions
+from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.models import Run
 from durable.operations import bulk

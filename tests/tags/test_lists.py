@@ -12,10 +12,9 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from durable.core.errors import ErrorInfo
-from durable.inspection import RunCriteria, RunOrder, list_runs, parse_search
 from durable.inspection.bulks import _conditions
 from durable.inspection.run_facts import Tag, split_tags, tags_of
-from durable.inspection.runs import count_runs, settle_roots
+from durable.inspection.runs import RunCriteria, RunOrder, count_runs, list_runs, parse_search, settle_roots
 from durable.inspection.selection import Filtered
 from durable.models import Run, RunTag
 from durable.tag_hashes import stored_tags

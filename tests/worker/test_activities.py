@@ -23,7 +23,8 @@ from durable.core.current import timed_step
 from durable.core.witnesses import FIRST, is_of_first_claim
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
-from durable.inspection import activities_of_runs, history_tree, list_activities
+from durable.inspection.activities import activities_of_runs, list_activities
+from durable.inspection.tree import history_tree
 from durable.models import Activity, Attempt, Entry, Run, StepSave
 from durable.store import store_for
 from durable.worker import activities, leases

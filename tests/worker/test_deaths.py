@@ -10,8 +10,8 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 
-from durable.inspection import explain_fully
 from durable.inspection.events import list_events
+from durable.inspection.explain_states import explain_fully
 from durable.models import Activity, OperatorAction, Run
 from durable.store import Store, store_for
 from tests.support.processes import Program, is_completed, start_run

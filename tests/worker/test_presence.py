@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from durable import Context, workflow
 from durable.conf import conf
-from durable.inspection import collect_findings, find_worker, worker_overview
-from durable.inspection.workers import builds
+from durable.inspection.findings import collect_findings
+from durable.inspection.workers import builds, find_worker, worker_overview
 from durable.models import Build, WorkerProcess
 from durable.store import Store, store_for
 from durable.worker import presence

@@ -31,7 +31,7 @@ from durable.api.views.base import View
 from durable.api.views.runs import reference
 from durable.core.errors import EntryNotFoundError
 from durable.core.registry import UnknownWorkflowError
-from durable.inspection import read_stack
+from durable.inspection.activities import read_stack
 from durable.listings.runs import RunReference
 from durable.listings.shapes import data_of
 from durable.listings.work import Stack

@@ -19,9 +19,11 @@ from durable.api.serializers.bulks import BulkForm, BulkPlanForm
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
 from durable.core.errors import RunNotFoundError
-from durable.inspection import Chosen, Count, Filtered, reading
 from durable.inspection.bulks import find_bulk, refusals, refusals_of
+from durable.inspection.counting import Count
+from durable.inspection.database import reading
 from durable.inspection.family import FailedChildren
+from durable.inspection.selection import Chosen, Filtered
 from durable.listings.operators import Bulk, BulkPlan, bulk_data
 from durable.listings.runs import criteria_of
 from durable.listings.shapes import data_of

@@ -12,7 +12,7 @@ from durable.api.schema import described
 from durable.api.serializers.actions import NoteForm
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
-from durable.inspection import find_cause
+from durable.inspection.causes import find_cause
 from durable.inspection.humanize import sentence
 from durable.listings.causes import Cause
 from durable.listings.shapes import data_of

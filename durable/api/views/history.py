@@ -15,9 +15,10 @@ from durable.api.serializers.timeline import TimelineQuery, TimelineSerializer
 from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
-from durable.inspection import activities_of_runs, build_timeline, history_tree
-from durable.inspection.activities import saved_by
+from durable.inspection.activities import activities_of_runs, saved_by
 from durable.inspection.sizes import fitting, sized
+from durable.inspection.timeline import build_timeline
+from durable.inspection.tree import history_tree
 from durable.listings.history import EntryDetail, Tree, seen_history
 from durable.listings.shapes import data_of
 from durable.models import Attempt, Entry

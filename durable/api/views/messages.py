@@ -23,7 +23,7 @@ from durable.api.views.base import View, link
 from durable.conf import conf
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
-from durable.inspection import payload
+from durable.inspection.payloads import payload
 from durable.listings.history import MESSAGES, Answer, Message, MessageReference, seen_history
 from durable.listings.shapes import data_of
 from durable.models import QueueMessage, Run

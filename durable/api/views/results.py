@@ -16,7 +16,7 @@ from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
 from durable.core.places import Place
 from durable.core.records import ENDED
-from durable.inspection import payload
+from durable.inspection.payloads import payload
 from durable.listings.runs import Result, error_of
 from durable.listings.shapes import data_of
 from durable.models import Run

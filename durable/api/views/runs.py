@@ -23,7 +23,7 @@ from durable.conf import conf
 from durable.core.errors import RunNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection import count_by_state
+from durable.inspection.workflows import count_by_state
 from durable.listings.runs import RUNS, RunDetail, RunReference, seen_runs
 from durable.listings.shapes import data_of
 from durable.listings.work import Counts

@@ -19,9 +19,10 @@ from durable.api.views.runs import is_offered, startable
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import HoldKind
-from durable.inspection import count_held_starts, find_hold, worker_overview
 from durable.inspection.counting import added
 from durable.inspection.queues import CAP as HELD_CAP
+from durable.inspection.queues import count_held_starts, find_hold
+from durable.inspection.workers import worker_overview
 from durable.inspection.workflow_code import code_of
 from durable.inspection.workflows import builds_in_flight, workflow_of, workflow_stats
 from durable.listings.listing import Page

@@ -16,7 +16,7 @@ from durable.cli.subcommand import Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
 from durable.core.words import safe
 from durable.execution.connections import DATABASE_TROUBLE
-from durable.inspection import StatementTimeoutError, how_to_migrate, missing_migrations
+from durable.inspection.database import StatementTimeoutError, how_to_migrate, missing_migrations
 
 EPILOG = """\
 exit status: 0 done; 1 refused, not found, failed, or a person is needed; 2 wrong usage; 3 timed out;
