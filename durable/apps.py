@@ -56,11 +56,13 @@ class DurableConfig(AppConfig):
         from durable.core import recorded_names
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule
+        from durable.store import sessions
         from durable.tasks import workflow  # noqa: F401  # the workflow whose runs are tasks
 
         pre_save.connect(_prepare_schedule, sender=Schedule, dispatch_uid="durable.schedules")
         post_migrate.connect(_follow_migrate, sender=self)
         recorded_names.look_with(_look_for_moves)
+        sessions.read_all_times()
         metrics.set_up()
         tracing.set_up()
 

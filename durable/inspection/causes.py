@@ -389,11 +389,12 @@ class _Bar(Func):
         self.width = width
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, tuple[Any, ...]]:
-        """Return the SQL: the difference is an interval on PostgreSQL, and microseconds on SQLite."""
+        """Return the SQL: the difference is in microseconds. PostgreSQL may have a time that is infinite."""
         sides = [compiler.compile(each) for each in self.get_source_expressions()]
         passed, given = connection.ops.subtract_temporals("DateTimeField", *sides)
         if connection.vendor == "postgresql":
-            passed = f"extract(epoch FROM {passed}) * 1000000"
+            later, earlier = (f"extract(epoch FROM {sql})" for sql, _ in sides)
+            passed = f"GREATEST(-1e15, LEAST(1e15, ({later} - {earlier}) * 1000000))"
         return f"CAST(FLOOR(({passed}) / {self.width / timedelta(microseconds=1)}) AS integer)", tuple(given)
 
 

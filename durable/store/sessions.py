@@ -8,6 +8,9 @@ example.
 
 Agents that trace statements (Datadog, New Relic, Elastic) give Django a proxy of the driver's connection. What looks at
 more than the DB-API of a connection asks for `driver_connection` first.
+
+Also owns that sessions of durable's database read times that Python cannot hold, `infinity` for example, which anybody
+may have written by SQL: psycopg raises an error, so that one row would keep every list from being read.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, Final
 
 from django.db import InternalError, OperationalError, connections
@@ -25,6 +29,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from durable import guard
+from durable.conf import conf
+from durable.core.clock import EARLIEST, LATEST
 
 #: The statements that restore a PostgreSQL session: the user, all settings, advisory locks, cursors, channels, and
 #: temporary tables, which would take the writes of later runs. They do what DISCARD ALL does, which is not allowed in a
@@ -77,6 +83,43 @@ def driver_connection(connection: BaseDatabaseWrapper) -> Any:
         with suppress(Exception):  # the connection is closed
             return raw.cursor().connection  # a proxy that does not say what it stands for; its cursors do
     return raw
+
+
+_TIMESTAMPTZ: Final = 1184  # PostgreSQL's number of the type
+
+
+def read_all_times() -> None:
+    """Have each new session of durable's database read a time that Python cannot hold as EARLIEST or LATEST."""
+    connection_created.connect(_bound_times, dispatch_uid="durable.store.sessions.times")
+
+
+def _bound_times(*, connection: BaseDatabaseWrapper, **_: object) -> None:
+    if connection.vendor != "postgresql" or connection.alias != conf.DATABASE:
+        return
+    adapters: Any = driver_connection(connection).adapters
+    loader = adapters.get_loader(_TIMESTAMPTZ, 0)  # of texts, as Django reads rows
+    if loader is not None and not hasattr(loader, "is_bounded"):  # a pool gives the same session again
+        adapters.register_loader("timestamptz", _bounded(loader))
+        type(adapters)(adapters)  # a copy, as cursors make: from now on nothing counts as registered in this session
+
+
+@cache
+def _bounded(loader: Any) -> type[Any]:
+    """Return the loader, which is Django's or the project's own, with an answer where it has none."""
+    from psycopg import DataError
+
+    class Bounded(loader):  # type: ignore[misc]  # known at run time
+        is_bounded = True
+
+        def load(self, data: Any) -> Any:
+            try:
+                return super().load(data)
+            except (DataError, ValueError, OverflowError):
+                text = bytes(data)
+                found = EARLIEST if text.startswith(b"-") or text.endswith(b"BC") else LATEST
+                return found.replace(tzinfo=getattr(self, "timezone", found.tzinfo))
+
+    return Bounded
 
 
 class ReadOnlyDatabaseError(OperationalError):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
+from django.apps import apps
+from django.db import connection, models
 from django.test import Client, override_settings
 
-from durable.models import Run
+from durable.models import EntryMetadata, Failure, QueueMessage, Run, WorkerProcess
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
 from tests.cli.conftest import Shell, shell  # noqa: F401  # a fixture
+from tests.support.worker_rows import a_worker
 
 UNREADABLE = (
     ["infinity", "-infinity", "20000-01-01 00:00:00+00"]
@@ -41,6 +43,64 @@ def test_the_admin_shows_both(operator: Client, moment: str, zone: str) -> None:
         page = operator.get("/admin/durable/run/odd/change/")
         assert page.status_code == 200
         assert expected in page.content.decode()
+
+
+#: Every time that durable's tables have.
+TIMES = [
+    (model, field.name)
+    for model in apps.get_app_config("durable").get_models()
+    for field in model._meta.concrete_fields
+    if isinstance(field, models.DateTimeField)
+]
+ADDRESSES = [
+    "/admin/durable/",
+    "/admin/durable/run/",
+    "/admin/durable/run/odd/change/",
+    "/admin/durable/run/odd/change/?part=history",
+    "/admin/durable/run/odd/change/?part=timeline",
+    "/admin/durable/run/schedules/",
+    "/admin/durable/run/running/",
+]
+PATHS = [
+    "/runs",
+    "/runs/odd",
+    "/runs/odd/entries",
+    "/runs/odd/tree",
+    "/runs/odd/timeline",
+    "/schedules",
+    "/workers",
+    "/limits",
+    "/queues",
+]
+COMMANDS = [["list"], ["show", "odd"], ["why", "odd"], ["schedules"], ["workers"], ["limits"], ["running"], ["doctor"]]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("time", ["infinity", "-infinity"])
+def test_no_time_that_sql_has_written_keeps_a_surface_from_answering(
+    stage: Stage,
+    operator: Client,
+    make_api: MakeApi,  # noqa: F811
+    shell: Shell,  # noqa: F811
+    time: str,
+) -> None:
+    api = make_api(*ALL)
+    stage.start(flows.nap, id="odd")
+    stage.start(flows.nap, id="held", settle=False)
+    stage.claim("held")
+    stage.start(flows.broken_branch, id="failed")
+    flows.approve.using(id="asked").start().send("approved")
+    a_worker("host:4711:abc")
+    with connection.cursor() as cursor:
+        for model, name in TIMES:
+            cursor.execute(f'UPDATE {model._meta.db_table} SET "{name}" = %s WHERE "{name}" IS NOT NULL', [time])
+    read = {model for model, _ in TIMES if list(model._default_manager.all())}
+    assert read >= {Run, EntryMetadata, Failure, QueueMessage, WorkerProcess}
+    found = {each: operator.get(each).status_code for each in ADDRESSES}
+    found |= {each: api.get(each).status_code for each in PATHS}
+    assert set(found.values()) == {200}, found
+    answered = {each[0]: shell(*each).status for each in COMMANDS}
+    assert answered == {**dict.fromkeys(answered, 0), "doctor": 1}
 
 
 @pytest.mark.usefixtures("moment")
