@@ -336,7 +336,8 @@ def _start(
         canary=canary,
         rate=rate,
     )
-    request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=bulk.queue)
+    queue = options["queue"] if verb == "move" else bulk.queue  # the queue that runs are moved from may have no worker
+    request = StartRequest(workflow=bulk.name, signature=inspect.signature(bulk.function), queue=queue)
     with audited(at, verb, "") as attribution, at.store.transaction():
         if actor.is_rowless:
             raise audit.RowlessUserError(verb, actor.name)

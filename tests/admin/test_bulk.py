@@ -63,6 +63,7 @@ def test_all_runs_of_a_queue_without_a_worker_are_moved(stage: Stage, operator: 
     assert "errorlist" in text_of(refused, 422)
     assert bulks() == 0
     operator.post(url("bulk"), {**given, "queue": "high"})
+    assert Run.objects.get(workflow="durable.bulk").queue == "high"  # its own queue may be the one without a worker
     stage.settle(Run.objects.get(workflow="durable.bulk").pk)
     assert set(Run.objects.filter(pk__in="abc").values_list("queue", flat=True)) == {"high"}
     assert get_run("other").info().queue == "default"
