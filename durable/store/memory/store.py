@@ -352,8 +352,6 @@ class MemoryStore(RateStore, FamilyStore):
                 self._slot_table.leave_all(run_id, keeping=())
             if after.queue != run.queue:
                 self._ranks.requeue(run_id)
-                if self._holds.is_paused(after.queue):
-                    self._slot_table.put_back(after.queue)
             if change.tags is not None:
                 self._tags.change(run_id, change.tags.tags)
             for saved in change.saved:
