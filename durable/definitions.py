@@ -44,7 +44,7 @@ from durable.core.tags import TagValue
 from durable.core.workflow_limits import Limit, WorkflowLimits
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
-from durable.operations.async_calls import run_sync
+from durable.operations.async_calls import in_async
 from durable.operations.keys import IfOpen, Keep
 from durable.operations.start import check_arguments, request_of
 from durable.operations.start_options import StartOptions
@@ -310,9 +310,7 @@ class Workflow(Generic[P, R_co]):
         """
         return self._start([(self._start_options.run_id, args, kwargs)])[0]
 
-    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
-        """`start`, from async code."""
-        return await run_sync(self.start, *args, **kwargs)
+    astart = in_async(start)
 
     def input(self, *args: P.args, **kwargs: P.kwargs) -> Input[P]:
         """Return the arguments of one run, for `start_many`; type checkers compare them with the function."""
@@ -335,11 +333,7 @@ class Workflow(Generic[P, R_co]):
         names = ids if ids is not None else [None] * len(given)
         return self._start([(name, args, kwargs) for name, (args, kwargs) in zip(names, given, strict=True)])
 
-    async def astart_many(
-        self, inputs: Iterable[Input[P]] | Iterable[Sequence[Any]], *, ids: Sequence[str] | None = None
-    ) -> list[Handle[R_co]]:
-        """`start_many`, from async code."""
-        return await run_sync(self.start_many, inputs, ids=ids)
+    astart_many = in_async(start_many)
 
     def start_or_send(self, queue: str, body: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Send a message to the open run that has the key of `using(key=...)`, or start a run and send to that.
@@ -355,18 +349,14 @@ class Workflow(Generic[P, R_co]):
             raise TypeError("start_or_send sends to the open run: leave out if_open=... and debounce=...")
         return Handle(*operations.start_or_send(self._request(), (options.run_id, args, kwargs), queue, body))
 
-    async def astart_or_send(self, queue: str, body: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
-        """`start_or_send`, from async code."""
-        return await run_sync(self.start_or_send, queue, body, *args, **kwargs)
+    astart_or_send = in_async(start_or_send)
 
     def open_run(self, *, key: str) -> Handle[R_co] | None:
         """Return the handle of the workflow's open run that has the key, None if there is none."""
         found = operations.open_run(self.name, key)
         return None if found is None else Handle(found.id)
 
-    async def aopen_run(self, *, key: str) -> Handle[R_co] | None:
-        """`open_run`, from async code."""
-        return await run_sync(self.open_run, key=key)
+    aopen_run = in_async(open_run)
 
     def _start(self, calls: Sequence[tuple[str | None, tuple[Any, ...], dict[str, Any]]]) -> list[Handle[R_co]]:
         return [Handle(run_id, is_new) for run_id, is_new in operations.start(self._request(), calls)]

@@ -16,7 +16,7 @@ from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.core.results import frozen
-from durable.operations.async_calls import run_sync
+from durable.operations.async_calls import in_async, run_sync
 from durable.operations.bulk import BulkReport
 from durable.operations.comparison import HistoryDifference, differences
 from durable.operations.families import recover_children
@@ -298,21 +298,14 @@ class Handle(Generic[R_co]):
         """`tags`, from async code."""
         return await run_sync(lambda: self.tags)
 
-    async def achildren(self, state: str | None = None, group: str | None = None) -> list[Handle[Any]]:
-        """`children`, from async code."""
-        return await run_sync(self.children, state, group)
-
-    async def ainfo(self) -> RunInfo:
-        """`info`, from async code."""
-        return await run_sync(self.info)
+    achildren = in_async(children)
+    ainfo = in_async(info)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109  # the twin of result()
         """`result`, from async code."""
         return await operations.aresult(self.id, timeout)  # type: ignore[no-any-return]  # read from the database
 
-    async def asend(self, queue: str, body: Any = None, *, id: str | None = None) -> str:
-        """`send`, from async code."""
-        return await run_sync(self.send, queue, body, id=id)
+    asend = in_async(send)
 
     async def aask(
         self,
@@ -325,71 +318,20 @@ class Handle(Generic[R_co]):
         """`ask`, from async code."""
         return await operations.aask(self.id, queue, body, timeout=timeout, idempotency_id=id)
 
-    async def ahistory(self) -> list[HistoryEntry]:
-        """`history`, from async code."""
-        return await run_sync(self.history)
-
-    async def acompare(self, other: Handle[Any] | str) -> list[HistoryDifference]:
-        """`compare`, from async code."""
-        return await run_sync(self.compare, other)
-
-    async def awake(self, end_sleeps: bool = False) -> None:
-        """`wake`, from async code."""
-        await run_sync(self.wake, end_sleeps)
-
-    async def amove(self, queue: str) -> None:
-        """`move`, from async code."""
-        await run_sync(self.move, queue)
-
-    async def apause(self) -> None:
-        """`pause`, from async code."""
-        await run_sync(self.pause)
-
-    async def aresume(self) -> None:
-        """`resume`, from async code."""
-        await run_sync(self.resume)
-
-    async def acancel(self, reason: str = "", rollback: bool = False, interrupt: bool = False) -> None:
-        """`cancel`, from async code."""
-        await run_sync(self.cancel, reason, rollback, interrupt)
-
-    async def aabandon(self, location: str = "") -> None:
-        """`abandon`, from async code."""
-        await run_sync(self.abandon, location)
-
-    async def arecover(self) -> None:
-        """`recover`, from async code."""
-        await run_sync(self.recover)
-
-    async def arecover_children(self, group: str | None = None) -> BulkReport:
-        """`recover_children`, from async code."""
-        return await run_sync(self.recover_children, group)
-
-    async def arestart(self, *, id: str | None = None, changes: Mapping[str, Any] | None = None) -> Handle[R_co]:
-        """`restart`, from async code."""
-        return await run_sync(self.restart, id=id, changes=changes)
-
-    async def aplan_replay(self, location: str, *, with_output: bool = False) -> ReplayPlan:
-        """`plan_replay`, from async code."""
-        return await run_sync(self.plan_replay, location, with_output=with_output)
-
-    async def agive_output(
-        self,
-        location: str,
-        output: Any,
-        *,
-        in_place: bool = False,
-        plan_hash: str | None = None,
-        id: str | None = None,
-    ) -> Handle[R_co]:
-        """`give_output`, from async code."""
-        return await run_sync(self.give_output, location, output, in_place=in_place, plan_hash=plan_hash, id=id)
-
-    async def areplay(
-        self, location: str, *, in_place: bool = False, plan_hash: str | None = None, id: str | None = None
-    ) -> Handle[R_co]:
-        """`replay`, from async code."""
-        return await run_sync(self.replay, location, in_place=in_place, plan_hash=plan_hash, id=id)
+    ahistory = in_async(history)
+    acompare = in_async(compare)
+    awake = in_async(wake)
+    amove = in_async(move)
+    apause = in_async(pause)
+    aresume = in_async(resume)
+    acancel = in_async(cancel)
+    aabandon = in_async(abandon)
+    arecover = in_async(recover)
+    arecover_children = in_async(recover_children)
+    arestart = in_async(restart)
+    aplan_replay = in_async(plan_replay)
+    agive_output = in_async(give_output)
+    areplay = in_async(replay)
 
 
 @overload
@@ -421,6 +363,4 @@ def runs_info(ids: Iterable[str]) -> dict[str, RunInfo]:
     return operations.infos(ids)
 
 
-async def aruns_info(ids: Iterable[str]) -> dict[str, RunInfo]:
-    """`runs_info`, from async code."""
-    return await run_sync(runs_info, ids)
+aruns_info = in_async(runs_info)

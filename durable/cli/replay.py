@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
 from django.core.management.base import CommandError
-from django.utils import timezone
 
 from durable import operations
 from durable.cli.actor import shell_actor
@@ -24,8 +24,6 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection.database import reading
-from durable.listings import history
-from durable.listings.shapes import Seen, data_of
 from durable.operations.audit import acting_as
 from durable.operations.audited import REFUSALS
 from durable.operations.replay_plan import ReplayPlan
@@ -99,7 +97,7 @@ def _ask(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:
 
 def _print_plan(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:
     if output.format == "json":
-        output.json(data_of(history.ReplayPlan, plan, Seen(now=timezone.now())))
+        output.json(asdict(plan))
         return
     if output.format == "ids":
         for location in plan.reruns:

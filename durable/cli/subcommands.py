@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durable.cli import verb_command
 from durable.cli.bulks import BULK
-from durable.cli.cause_note import NOTE
+from durable.cli.cause_list import NOTE
 from durable.cli.compare import COMPARE
 from durable.cli.doctor import DOCTOR
 from durable.cli.imports import IMPORT

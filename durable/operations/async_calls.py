@@ -10,9 +10,10 @@ it. Connections inside a transaction, for example a test's, are left alone.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from functools import update_wrapper
+from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import Error, connections
@@ -33,6 +34,19 @@ async def run_sync(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwarg
             return function(*args, **kwargs)
 
     return await sync_to_async(call)()
+
+
+def in_async(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return the twin of a blocking method or function, to be awaited: it has the same parameters and outcome."""
+
+    async def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await run_sync(method, *args, **kwargs)
+
+    update_wrapper(called, method, assigned=("__module__", "__annotations__"))
+    twin = f"a{method.__name__}"
+    called.__name__, called.__qualname__ = twin, method.__qualname__.removesuffix(method.__name__) + twin
+    called.__doc__ = f"`{method.__name__}`, from async code."
+    return called
 
 
 @contextmanager

@@ -134,3 +134,10 @@ def untyped(ctx: Context) -> None: ...
 async def typed_too(ctx: AsyncContext) -> None:
     message: AsyncQueueMessage[int] = await ctx.queue.next("approved", str)  # 59 wrong type of the body
     print(message)
+
+
+async def twins() -> None:
+    handle = await fulfil.astart("3")  # 60 wrong argument type
+    await handle.acancel(rollbak=True)  # 61 misspelt option
+    await handle.asend(3)  # 62 wrong type of the queue's name
+    (await handle.arestart()).output.upper()  # 63 no method of the output's type

@@ -237,6 +237,11 @@ async def from_async() -> None:
     handle = await fulfil.astart(3)
     assert_type(handle, Handle[dict[str, str]])
     assert_type(await handle.aresult(), dict[str, str])
+    assert_type(await handle.arestart(changes={"upto": 4}), Handle[dict[str, str]])
+    assert_type(await handle.areplay("charge", in_place=True), Handle[dict[str, str]])
+    assert_type(await handle.asend("approved", 3, id="x"), str)
+    assert_type(await handle.achildren(state="failed"), list[Handle[Any]])
+    await handle.awake(end_sleeps=True)
     assert_type(await aget_run("x", of=count), Handle[int])
     assert_type(await count.astart_many([count.input(1)]), list[Handle[int]])
 

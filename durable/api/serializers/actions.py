@@ -9,7 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Moment, Number, Text, Value
+from durable.api.serializers.fields import Flag, Form, Id, JSONArray, JSONObject, Moment, Number, Query, Text, Value
 from durable.api.serializers.options import VerbForm, option_field
 from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
@@ -220,3 +220,9 @@ class NoteForm(Form):
     """A note on a cause."""
 
     note = Text(allow_blank=True, max_length=MAX_NOTE, help_text="For other operators; empty for none.")
+
+
+class StackQuery(Query):
+    """The step whose stack is wanted."""
+
+    location = Text(max_length=1024)

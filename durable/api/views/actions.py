@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import operations
-from durable.api.access import actor_of, admit, is_limited, seen_by, visible_run
+from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.create import made
 from durable.api.idempotent import Done, answered
 from durable.api.list_views import seen_of
@@ -20,28 +20,23 @@ from durable.api.serializers.actions import (
     ActionForm,
     EditForm,
     GiveOutputForm,
-    NoteForm,
     ReplayForm,
+    StackQuery,
     StepForm,
 )
 from durable.api.serializers.fields import Form
-from durable.api.serializers.queries import PlanQuery, StackQuery
+from durable.api.serializers.replay import PlanQuery, PlanSerializer
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View
 from durable.api.views.runs import reference
 from durable.core.errors import EntryNotFoundError
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.activities import read_stack
-from durable.inspection.causes import find_cause
-from durable.inspection.humanize import sentence
-from durable.listings.causes import Cause
-from durable.listings.history import ReplayPlan
 from durable.listings.runs import RunReference
 from durable.listings.shapes import data_of
 from durable.listings.work import Stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
-from durable.operations.causes import note
 from durable.operations.run_verbs import RUN_VERBS
 
 
@@ -196,7 +191,7 @@ class PlanView(View):
 
     about = "actions"
 
-    @described(operation_id="plan_replay", parameters=[PlanQuery], responses=serializer_of(ReplayPlan))
+    @described(operation_id="plan_replay", parameters=[PlanQuery], responses=PlanSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Return what replaying the run from `location` would remove, run again, and keep. Changes nothing.
 
@@ -206,28 +201,4 @@ class PlanView(View):
         query = PlanQuery.read(request.query_params)
         visible_run(request, run_id)
         plan = operations.plan_replay(run_id, query["location"], with_output=query["with_output"])
-        return Response(data_of(ReplayPlan, plan, seen_of(request)))
-
-
-class NoteView(View):
-    """A note on a cause."""
-
-    about = "runs"
-
-    @described(operation_id="note_cause", request=NoteForm, responses=serializer_of(Cause))
-    def post(self, request: Request, cause: str) -> Response:
-        """Tell other operators something about a cause, such as who looks at it. Needs `durable.operate_run`.
-
-        It takes the place of the note before; an empty one deletes it. 404 for a user who may see some runs only.
-        """
-        admit(request, "note", "")
-        given = self.form(NoteForm, request)
-        if is_limited():
-            raise ProblemError("not-found", 404, "A note is for users who may see all runs.")
-        try:
-            with acting_as(actor_of(request)):
-                note(cause, given["note"])
-        except ValueError as error:
-            raise ProblemError("not-found", 404, sentence(error)) from None
-        seen = seen_of(request)
-        return Response(data_of(Cause, find_cause(cause, seen.now), seen))
+        return Response(PlanSerializer(plan).data)

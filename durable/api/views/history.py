@@ -1,4 +1,4 @@
-"""A run's history: a tree of it, a waterfall, one entry with its attempts, a comparison with another one."""
+"""A run's history: a tree of it, a waterfall, one entry with its attempts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import runtime
-from durable.api.access import may, visible_run
+from durable.api.access import visible_run
 from durable.api.list_views import seen_of
 from durable.api.schema import described
-from durable.api.serializers.queries import ComparisonQuery, TimelineQuery, TreeQuery
+from durable.api.serializers.history import TreeQuery
 from durable.api.serializers.shapes import serializer_of
+from durable.api.serializers.timeline import TimelineQuery, TimelineSerializer
 from durable.api.views.base import View
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.inspection.activities import activities_of_runs, saved_by
-from durable.inspection.comparison import compare_runs
 from durable.inspection.sizes import fitting, sized
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
-from durable.listings.history import Comparison, EntryDetail, Timeline, Tree, seen_history
+from durable.listings.history import EntryDetail, Tree, seen_history
 from durable.listings.shapes import data_of
 from durable.models import Attempt, Entry
 
@@ -51,13 +51,13 @@ class TimelineView(View):
 
     about = "history"
 
-    @described(operation_id="get_timeline", parameters=[TimelineQuery], responses=serializer_of(Timeline))
+    @described(operation_id="get_timeline", parameters=[TimelineQuery], responses=TimelineSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Return a row for each place of the whole history; iterations, equal branches and numbered steps share one."""
         query = TimelineQuery.read(request.query_params)
         run = visible_run(request, run_id)
         timeline = build_timeline(run, runtime.current().now(), opened=query["open"], after=query["after"])
-        return Response(data_of(Timeline, timeline, seen_of(request)))
+        return Response(TimelineSerializer(timeline).data)
 
 
 class EntryView(View):
@@ -88,17 +88,3 @@ class EntryView(View):
             failed_attempts=list(attempts.filter(pk__in=chosen)),
         )
         return Response(data_of(EntryDetail, entry, beside))
-
-
-class ComparisonView(View):
-    """A run and another one."""
-
-    about = "history"
-
-    @described(operation_id="compare_runs", parameters=[ComparisonQuery], responses=serializer_of(Comparison))
-    def get(self, request: Request, run_id: str) -> Response:
-        """Return a page of the places of this run and of another one, for example its replay, with what differs."""
-        query = ComparisonQuery.read(request.query_params)
-        left, right = visible_run(request, run_id), visible_run(request, query["other"])
-        found = compare_runs(left, right, with_payloads=may(request, "view_payload"), start=query["start"])
-        return Response(data_of(Comparison, found, seen_of(request)))

@@ -17,7 +17,7 @@ from durable.api.long_poll import wait_for
 from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.actions import AskForm, DeleteMessageForm, MoveMessageForm, SendForm
-from durable.api.serializers.queries import ResultQuery
+from durable.api.serializers.runs import ResultQuery
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View, link
 from durable.conf import conf

@@ -1,4 +1,4 @@
-"""Runs: list, count, start, read, wait for a result."""
+"""Runs: list, count, start, read."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ from durable.api.access import actor_of, admit, is_limited, seen_by, visible_run
 from durable.api.create import made
 from durable.api.idempotent import Done, answered
 from durable.api.list_views import listed, seen_of
-from durable.api.long_poll import wait_for
 from durable.api.problems import ProblemError
 from durable.api.schema import described
 from durable.api.serializers.actions import StartForm
-from durable.api.serializers.queries import ResultQuery, RunQuery
+from durable.api.serializers.runs import RunQuery
 from durable.api.serializers.shapes import serializer_of
 from durable.api.views.base import View, link
 from durable.conf import conf
 from durable.core.errors import RunNotFoundError
-from durable.core.places import Place
-from durable.core.records import ENDED
 from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
-from durable.inspection.payloads import payload
 from durable.inspection.workflows import count_by_state
-from durable.listings.runs import RUNS, Result, RunDetail, RunReference, error_of, seen_runs
+from durable.listings.runs import RUNS, RunDetail, RunReference, seen_runs
 from durable.listings.shapes import data_of
 from durable.listings.work import Counts
 from durable.models import Run
@@ -92,36 +88,6 @@ class RunView(View):
             self.require(request, "view_payload", "Seeing inputs and outputs")
         run = visible_run(request, run_id)
         return Response(data_of(RunDetail, run, seen_runs(seen_of(request), [run], expand=expand)))
-
-
-class ResultView(View):
-    """A run's end."""
-
-    about = "runs"
-    reads_with = ("view_run", "view_payload")
-    waits = True
-
-    @described(operation_id="get_result", parameters=[ResultQuery], responses=serializer_of(Result))
-    def get(self, request: Request, run_id: str) -> Response:
-        """Return the run's output or error, as soon as it has ended, after `wait` seconds at most.
-
-        A server that has many waiting requests already, or has one thread, answers at once.
-        """
-        wait = ResultQuery.read(request.query_params)["wait"]
-
-        def ended() -> Run | None:
-            run = visible_run(request, run_id)
-            return run if run.state in ENDED else None
-
-        run = wait_for(request, ended, wait) or visible_run(request, run_id)
-        result = SimpleNamespace(
-            id=run.id,
-            state=run.state,
-            has_ended=run.state in ENDED,
-            output=payload(run.workflow, "output", run.output, Place(run.id, "output")),
-            error=error_of(run, run.error, payloads=True),
-        )
-        return Response(data_of(Result, result, seen_of(request)))
 
 
 def reference(request: Request, run_id: str, *, status: int = 200) -> Done:

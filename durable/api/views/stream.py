@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
@@ -12,22 +11,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable.api.access import owner_of, visible_run
-from durable.api.list_views import seen_of
 from durable.api.long_poll import wait_for
 from durable.api.parsing import EVENT_STREAM, EventStreamRenderer, JSONRenderer
 from durable.api.problems import CONTENT_TYPE, ProblemError
 from durable.api.schema import described
 from durable.api.serializers.problem import ProblemSerializer
-from durable.api.serializers.queries import LAST_EVENT_ID, StreamQuery
-from durable.api.serializers.shapes import serializer_of
+from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, StreamQuery
 from durable.api.stream import broadcaster
 from durable.api.stream.changes import Follower, News, Token
 from durable.api.stream.events import EventBuilder, StreamEvent, encode_event
 from durable.api.throttling import STREAM
 from durable.api.views.base import View
 from durable.inspection.sizes import MAX_BYTES
-from durable.listings import history
-from durable.listings.shapes import data_of
 from durable.models import Run
 
 _MOST_EVENTS = 1_000  # in one answer, and one chunk more
@@ -50,7 +45,7 @@ class StreamView(View):
         operation_id="stream_events",
         parameters=[StreamQuery, LAST_EVENT_ID],
         responses={
-            (200, "application/json"): serializer_of(history.News),
+            (200, "application/json"): NewsSerializer,
             (200, EVENT_STREAM): str,
             204: None,
             (503, CONTENT_TYPE): ProblemSerializer,
@@ -86,9 +81,8 @@ class StreamView(View):
         if is_stream:
             body = b"".join(encode_event(event) for event in events)
             return HttpResponse(body, content_type=EVENT_STREAM, headers=_HEADERS)
-        has_ended = any(event.event == "end" for event in events)
-        news = SimpleNamespace(events=events, last_event_id=last, has_ended=has_ended)
-        return Response(data_of(history.News, news, seen_of(request)), headers=_HEADERS)
+        shown = {"events": events, "last_event_id": last, "has_ended": any(event.event == "end" for event in events)}
+        return Response(NewsSerializer(shown).data, headers=_HEADERS)
 
 
 def _is_over(follower: Follower, first: News) -> bool:

@@ -1,4 +1,4 @@
-"""`durable note`: what operators say of a cause."""
+"""`durable causes` and `note`: why runs are failed, and what operators say of a cause."""
 
 from __future__ import annotations
 
