@@ -12,6 +12,7 @@ from durable.operations.lifecycle import ALLOWED, abandon, cancel, move, pause, 
 from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send
 from durable.operations.queries import (
     aresult,
+    child_counts,
     children,
     history,
     info,
@@ -42,6 +43,7 @@ __all__ = [
     "aresult",
     "ask",
     "cancel",
+    "child_counts",
     "children",
     "delete_message",
     "give_output",

@@ -65,6 +65,14 @@ def children(run_id: str, state: str | None, group: str | None) -> list[str]:
     return found
 
 
+def child_counts(run_id: str, group: str | None) -> dict[str, int]:
+    """Return how many children of the run, of this group, are in each state, in the order of `RunState`."""
+    found = runtime.current().store.count_children(_checked(run_id), group)
+    if not found:
+        record(run_id)
+    return {each.value: found[each] for each in RunState if each in found}
+
+
 def tags(run_id: str) -> dict[str, str]:
     """Return the run's tags, by name, as they are stored. Raises RunNotFoundError."""
     found = runtime.current().store.tags([_checked(run_id)])

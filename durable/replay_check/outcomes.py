@@ -137,7 +137,19 @@ _READS: Final = frozenset(
             "message",
             "sent_before",
         ),
-        *("key_holder", "keys", "held", "children", "children_of", "group", "groups_of", "members", "at_once", "slots"),
+        *(
+            "key_holder",
+            "keys",
+            "held",
+            "children",
+            "children_of",
+            "count_children",
+            "group",
+            "groups_of",
+            "members",
+            "at_once",
+            "slots",
+        ),
     }
 )
 

@@ -302,6 +302,9 @@ class Store(Protocol):
         With None, children in all states, or of all groups and of none. One query.
         """
 
+    def count_children(self, parent_id: str, group: str | None) -> dict[str, int]:
+        """Return how many children of the run, of this group or of all for None, are in each state; one query."""
+
     def open_children_below(self, parent_id: str, places: tuple[str, ...]) -> list[str]:
         """Return the ids of the run's children that have not ended and were started below these places ("a/loop/")."""
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Count, Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
 from durable.core.ranks import Ranking
@@ -331,6 +331,12 @@ class DatabaseStore(RateStore, FamilyStore):
         if group is not None:
             found = found.filter(group=group)
         return list(found.order_by("position", "generation", "run_id").values_list("run_id", flat=True))
+
+    def count_children(self, parent_id: str, group: str | None) -> dict[str, int]:
+        found = Child.objects.using(self.alias).filter(parent_id=parent_id)
+        if group is not None:
+            found = found.filter(group=group)
+        return dict(found.order_by().values_list("run__state").annotate(Count("pk")))
 
     def parents_among(self, run_ids: Sequence[str]) -> set[str]:
         kinds = [EntryKind.CHILD.value, EntryKind.MAP.value]

@@ -1,4 +1,4 @@
-"""The summary of a run that has ended says how many of its children are left to be cancelled, until none is."""
+"""How many children a run has: those left to be cancelled, in the summary of one that has ended, and those by state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from durable import Context, get_run, runs_info, runtime, workflow
+from durable import Context, Handle, get_run, runs_info, runtime, workflow
 from durable.conf import conf
+from durable.core.errors import RunNotFoundError
 from durable.operations import queries
 from durable.store.rules.row_rules import CASCADED_AT_ONCE
 from durable.testing import Harness
@@ -95,3 +96,28 @@ def test_an_open_run_costs_one_query_and_an_ended_one_two(db: None) -> None:
             with CaptureQueriesContext(connections[conf.DATABASE]) as asked:
                 runs_info(ids)
             assert len(asked) == number, ids
+
+
+def test_the_children_of_a_map_are_counted_by_state(store: None) -> None:
+    run = parent.using(id="some").start(5)
+    settle(6)
+    assert run.child_counts() == {"sleeping": 5}
+    for number in range(2):
+        get_run(f"some:many:{number}").send("never")
+    get_run("some:many:4").pause()
+    settle(2)
+    expected = {"sleeping": 2, "paused": 1, "completed": 2}
+    assert run.child_counts() == run.child_counts(group="many") == expected
+    assert list(run.child_counts()) == list(expected), "in the order of the states"
+    assert run.child_counts(group="other") == {}
+    with pytest.raises(RunNotFoundError):
+        Handle("unknown").child_counts()
+
+
+def test_a_count_of_children_is_one_query(db: None) -> None:
+    with in_force():
+        run = parent.using(id="some").start(5)
+        settle(1)
+        with CaptureQueriesContext(connections[conf.DATABASE]) as asked:
+            assert run.child_counts("many") == {"pending": 5}
+        assert len(asked) == 1

@@ -173,6 +173,11 @@ class MemoryFamilies:
             if state in (None, self.runs[each.run_id].state) and group in (None, each.group)
         ]
 
+    def count(self, parent_id: str, group: str | None) -> dict[str, int]:
+        """Return how many children of a run, of this group or of all for None, are in each state."""
+        found = (each for each in self._in_order(parent_id) if group in (None, each.group))
+        return dict(Counter(str(self.runs[each.run_id].state) for each in found))
+
     def has_any(self, parent_id: str) -> bool:
         """Return True if the run has children."""
         return bool(self._children.get(parent_id))

@@ -660,6 +660,10 @@ class MemoryStore(RateStore, FamilyStore):
         with self._lock:
             return self._families.children_of(parent_id, state, group)
 
+    def count_children(self, parent_id: str, group: str | None) -> dict[str, int]:
+        with self._lock:
+            return self._families.count(parent_id, group)
+
     def _pending_after(
         self, run_id: str, consumed: Mapping[str, row_rules.Consumed], returned: Sequence[str]
     ) -> list[Message]:
