@@ -19,7 +19,8 @@ from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.duration import parse_duration
 from durable.inspection.run_facts import read_tag
-from durable.listings.listing import Filter
+from durable.listings.listing import MOST_LISTED, Filter
+from durable.operations.bulk import Selection
 from durable.operations.verb import Flag, Number, Option, Until
 
 _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
@@ -126,6 +127,16 @@ def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
             if run_id.strip() and run_id not in seen:
                 seen.add(run_id)
                 yield run_id
+
+
+def selected_ids(selection: Selection) -> Iterator[str]:
+    """Yield the ids of the runs that are selected, a page at a time."""
+    cursor: str | None = None
+    while True:
+        ids, cursor = selection.page(cursor, MOST_LISTED)
+        yield from ids
+        if cursor is None:
+            return
 
 
 def _lines(stdin: TextIO) -> Iterator[str]:

@@ -28,6 +28,7 @@ from durable.cli.arguments import (
     given_ids,
     is_at_terminal,
     keyword,
+    selected_ids,
 )
 from durable.cli.bulks import add_canary, is_slow, start_bulk
 from durable.cli.exit_codes import Exit
@@ -132,7 +133,7 @@ def _chosen(options: Namespace) -> Iterable[str]:
         which = ", or --children-of, and only one of them" if hasattr(options, "children_of") else ", and not both"
         raise CommandError(f"give the ids of runs, or --cause or --place{which}", returncode=Exit.USAGE)
     if selection is not None:
-        return _read(selection)
+        return selected_ids(selection)
     found = given_ids(options.ids)
     return found if "-" in options.ids else list(found)
 
@@ -153,15 +154,6 @@ def _filtered(options: Namespace) -> bulk.Selection | None:
     if parent:
         return FailedChildren(found_run(parent).id, group)
     return None if wanted.is_empty else Filtered(wanted)
-
-
-def _read(selection: bulk.Selection) -> Iterator[str]:
-    cursor: str | None = None
-    while True:
-        ids, cursor = selection.page(cursor, PAGE)
-        yield from ids
-        if cursor is None:
-            return
 
 
 def _print(output: Output, run_id: str, outcome: str, *, detail: str = "", became: str | None = None) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.arguments import add_format, add_ids, duration, given_ids
+from durable.cli.arguments import add_filters, add_format, add_ids, duration, given_ids, selected_ids
 from durable.cli.exit_codes import Exit
 from durable.cli.follow import follow
 from durable.cli.list_command import counted
@@ -38,10 +39,11 @@ from durable.inspection.run_facts import (
     work_words,
 )
 from durable.inspection.schedules import tick_data, tick_of
+from durable.inspection.selection import Filtered
 from durable.inspection.tree import TreeNode, TreePage, history_tree
 from durable.inspection.undone import state_word
 from durable.inspection.wording import command
-from durable.listings.runs import RunDetail, seen_runs
+from durable.listings.runs import RUN_FILTERS, RunDetail, criteria_of, seen_runs
 from durable.listings.shapes import Seen, data_of
 from durable.models import Run
 
@@ -287,7 +289,8 @@ WHY = Subcommand(name="why", help="Explain why runs do not go on, and what to do
 
 
 def _configure_export(parser: ArgumentParser) -> None:
-    add_ids(parser)
+    add_ids(parser, may_be_none=True)
+    add_filters(parser, *RUN_FILTERS)
     parser.add_argument("--no-payloads", action="store_true", help="leave out inputs, outputs, messages and tracebacks")
     parser.add_argument(
         "--history",
@@ -303,6 +306,17 @@ def _configure_export(parser: ArgumentParser) -> None:
     values.add_argument("--decrypt", action="store_true", help="with --history: values as any machine can read them")
 
 
+def _exported(options: Namespace) -> Iterable[str]:
+    """Return the ids given, or those of the runs that the conditions select."""
+    try:
+        wanted = criteria_of({each.name: getattr(options, each.name) for each in RUN_FILTERS})
+    except ValueError as error:
+        raise CommandError(str(error), returncode=Exit.USAGE) from error
+    if wanted.is_empty != bool(options.ids):
+        raise CommandError("give the ids of runs, or conditions, and not both", returncode=Exit.USAGE)
+    return given_ids(options.ids) if options.ids else selected_ids(Filtered(wanted))
+
+
 def _export(options: Namespace, output: Output) -> int:
     if options.history:
         if options.no_payloads:
@@ -311,7 +325,7 @@ def _export(options: Namespace, output: Output) -> int:
     if options.redact or options.decrypt:
         raise CommandError("--redact and --decrypt are for --history", returncode=Exit.USAGE)
     status: int = Exit.OK
-    for run_id in given_ids(options.ids):
+    for run_id in _exported(options):
         try:
             run = found_run(run_id)
         except CommandError as error:
@@ -329,7 +343,7 @@ def _export_histories(options: Namespace, output: Output) -> int:
 
     status: int = Exit.OK
     values = Values.REDACTED if options.redact else Values.DECRYPTED if options.decrypt else Values.STORED
-    for run_id in given_ids(options.ids):
+    for run_id in _exported(options):
         try:
             for line in written_history(run_id, values):
                 output.stdout.write(line)
@@ -347,7 +361,7 @@ def _export_histories(options: Namespace, output: Output) -> int:
 
 EXPORT = Subcommand(
     name="export",
-    help="Write all that is recorded of runs, as a JSON document on a line of each.",
+    help="Write all that is recorded of runs, those named or those that meet conditions, as a JSON document on a line of each.",
     configure=_configure_export,
     run=_export,
 )

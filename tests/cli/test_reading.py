@@ -261,6 +261,18 @@ class TestExport:
         stage.start(echo, "secret", id="one")
         assert "secret" not in shell("export", "one", "--no-payloads").out
 
+    def test_the_runs_of_a_list(self, shell: Shell, stage: Stage) -> None:
+        stage.start(failing, id="one")
+        stage.start(echo, 1, id="two")
+        assert [each["run"]["id"] for each in shell("export", "--state", "failed").all_json] == ["one"]
+        assert [each["run"]["id"] for each in shell("export", "--workflow", "cli.echo").all_json] == ["two"]
+        chosen, named = (shell("export", *which, "--history").lines for which in (["-s", "failed"], ["one"]))
+        assert chosen[1:] == named[1:] != []
+        for both_or_none in ([], ["one", "--state", "failed"]):
+            refused = shell("export", *both_or_none)
+            assert (refused.status, refused.out) == (2, "")
+            assert "the ids of runs, or conditions" in refused.err
+
 
 class TestResult:
     def test_what_a_run_returned(self, shell: Shell, stage: Stage) -> None:
