@@ -18,8 +18,7 @@ from django.utils.translation import gettext, ngettext
 from durable.admin.base import AdminPages
 from durable.inspection.actions import Mark
 from durable.inspection.humanize import day_and_clock, milliseconds, printable, signed_span, span, thousands
-from durable.inspection.timeline import Row, Span, Timeline
-from durable.inspection.timeline_reads import Piece, TimeAxis
+from durable.inspection.timeline import Piece, Row, Span, TimeAxis, Timeline
 from durable.models import Run
 
 _NARROWEST: Final = 0.4  # percent of the axis

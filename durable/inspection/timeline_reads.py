@@ -1,129 +1,56 @@
-"""What a timeline is made of besides its places: failed attempts, loops, and an axis of time that folds long waits."""
+"""What a timeline reads besides its places: failed attempts, loops, and the members of a place that is opened.
+
+In a short history the members are in the tree. In a long one they are looked up, page by page: a member that is an
+entry by its entry, one that is a scope without an entry (an iteration, a branch, a block) by what is inside. What is
+inside of a page's members is read if it is little. Else a member has its own entry, or the first and the last inside of
+it, and what is not completed: enough for its times, its status and its failures. To open such a member reads what is
+inside, as `durable.inspection.places` reads a history.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import pairwise
-from typing import Final, NamedTuple
+from datetime import datetime
+from functools import partial, reduce
+from operator import or_
+from typing import Any, Final, NamedTuple
 
-from django.db.models import Count
+from django.db.models import Case, Count, Max, Min, Q, QuerySet, Value, When
 
 from durable.conf import conf
 from durable.core.records import EntryKind, EntryStatus
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import loop_note
-from durable.inspection.places import Masked, Place, PlaceNode, Record, masked, stands_for
-from durable.models import Attempt, Entry
+from durable.inspection.forks import FORKS, ForkOutcome, read_outcomes
+from durable.inspection.history_counts import remembered
+from durable.inspection.places import (
+    COLUMNS,
+    Masked,
+    Place,
+    PlaceNode,
+    Record,
+    alone,
+    at_or_below,
+    build_place_tree,
+    masked,
+    read_places_inside,
+    stands_for,
+)
+from durable.models import Attempt, Entry, Run
 from durable.store.tables.surveys import long_data
 
 Work = tuple[datetime, datetime]  # a span in which something was executed
 
-_MOST_FOLDED: Final = 8  # gaps; the longest ones
-_SHORTEST: Final = timedelta(seconds=2)  # of a gap that is folded
-_OF_THE_AXIS: Final = 0.1  # a folded gap's part of it
-_OF_ALL_FOLDED: Final = 0.4
-_NARROWEST: Final = 0.05  # part of the axis that a stretch between two folded gaps has at least
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A stretch of the axis from `start` to `end`, which are fractions of the whole axis. A gap is a folded one."""
-
-    begins_at: datetime
-    ends_at: datetime
-    start: float
-    end: float
-    is_gap: bool = False
-
-    @property
-    def length(self) -> timedelta:
-        """The time that it stands for."""
-        return self.ends_at - self.begins_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeAxis:
-    """The pieces of an axis, from left to right without holes."""
-
-    pieces: Sequence[Piece]
-
-    @property
-    def begins_at(self) -> datetime:
-        """The time at the left end."""
-        return self.pieces[0].begins_at
-
-    @property
-    def ends_at(self) -> datetime:
-        """The time at the right end."""
-        return self.pieces[-1].ends_at
-
-    @property
-    def gaps(self) -> Sequence[Piece]:
-        """The folded pieces."""
-        return [piece for piece in self.pieces if piece.is_gap]
-
-    def position(self, moment: datetime) -> float:
-        """Return where the moment is, from 0 to 1."""
-        for piece in self.pieces:
-            if moment <= piece.ends_at:
-                part = (moment - piece.begins_at) / piece.length if piece.length else 0.0
-                return piece.start + max(0.0, part) * (piece.end - piece.start)
-        return 1.0
-
-
-def time_axis(begins_at: datetime, ends_at: datetime, work: Iterable[Work], *, is_folded: bool) -> TimeAxis:
-    """Return the axis from `begins_at` to `ends_at`, with the stretches without work folded if that is asked for.
-
-    A stretch is folded if it is longer than all work together, and if the folded ones are most of the axis. A moment of
-    work is a span of length 0.
-    """
-    ends_at = max(ends_at, begins_at + timedelta(microseconds=1))
-    gaps = _gaps(begins_at, ends_at, work) if is_folded else []
-    if not gaps:
-        return TimeAxis(pieces=[Piece(begins_at=begins_at, ends_at=ends_at, start=0.0, end=1.0)])
-    cuts = [begins_at, *(moment for gap in gaps for moment in gap), ends_at]
-    stretches = [(first, last) for first, last in pairwise(cuts) if last > first]
-    folded = set(gaps)
-    width = min(_OF_THE_AXIS, _OF_ALL_FOLDED / len(gaps))
-    shown = sum((last - first).total_seconds() for first, last in stretches if (first, last) not in folded)
-    parts = []
-    for first, last in stretches:
-        part = (last - first).total_seconds() / shown if shown else 0.0
-        parts.append(width if (first, last) in folded else max(_NARROWEST, part * (1 - width * len(gaps))))
-    whole, at, pieces = sum(parts), 0.0, []
-    for (first, last), part in zip(stretches, parts, strict=True):
-        is_gap = (first, last) in folded
-        pieces.append(Piece(begins_at=first, ends_at=last, start=at, end=at + part / whole, is_gap=is_gap))
-        at += part / whole
-    return TimeAxis(pieces=pieces)
-
-
-def _gaps(begins_at: datetime, ends_at: datetime, work: Iterable[Work]) -> list[Work]:
-    """Return the stretches to fold, in order."""
-    gaps: list[Work] = []
-    worked = timedelta()
-    reached = begins_at
-    for first, last in sorted(work):
-        first, last = min(max(first, begins_at), ends_at), min(max(last, begins_at), ends_at)
-        if first > reached:
-            gaps.append((reached, first))
-        worked += max(timedelta(), last - max(first, reached))
-        reached = max(reached, last)
-    if ends_at > reached:
-        gaps.append((reached, ends_at))
-    longest = sorted(gaps, key=_length, reverse=True)[:_MOST_FOLDED]
-    folded = sorted(gap for gap in longest if _length(gap) >= max(_SHORTEST, worked))
-    saved = sum(map(_length, folded), timedelta())
-    return folded if saved > (ends_at - begins_at) / 2 else []
-
-
-def _length(gap: Work) -> timedelta:
-    return gap[1] - gap[0]
-
-
+_MOST_INSIDE: Final = 300  # entries at and inside the members of a page, if all are to be read
+_WINDOWS: Final = (2_000, 20_000)  # entries among which the members of a page are looked for
+_EXAMINED: Final = 4  # times as many members as a page has, of which those are left out that began before
+_SURROGATES: Final = 0xD800  # the first of the characters that no text has
+_BEHIND_SURROGATES: Final = 0xE000
+_FAILED: Final = (EntryStatus.FAILED.value, EntryStatus.EXHAUSTED.value)
 MOST_ATTEMPTS: Final = 400  # failed ones that are drawn
 _BEHIND_ALL: Final = 10**15  # the ordinal of what is not recorded yet
 _MOST_LOOPS: Final = 50  # whose iterations are shown
@@ -244,3 +171,291 @@ def read_iterations(run_id: str, top: Iterable[PlaceNode]) -> dict[str, str]:
     at = {key: (location, status) for key, location, status in rows}
     data = long_data(conf.DATABASE, [(key, 0) for key in at])
     return {at[key][0]: loop_note(at[key][1], each) for key, each in data}
+
+
+# -- the members of an opened place
+
+
+def open_members(
+    run: Run, top: Sequence[PlaceNode], opened: str, after: int, *, most: int, is_exact: bool
+) -> int | None:
+    """Give the folded node at or around `opened` its members: of those at it, the failed ones and a page of `most`.
+
+    Returns the ordinal after which the next page begins; None if there is none. In a long history up to eight
+    statements for a page, and up to six for each member around `opened`.
+    """
+    if is_exact:
+        return _open_exact(top, opened, after, most)
+    nodes = top
+    unfinished = [record for node in top for record in node.all_records() if _is_unfinished(record)]
+    while True:
+        folded = [each for node in nodes for each in _with_members(node) if each.is_folded]
+        node = next((each for each in folded if each.location == opened), None)
+        if node is not None and node.has_all_members:
+            return _open_exact(nodes, opened, after, most)
+        if node is not None:
+            return _open_page(run, node, unfinished, after, most)
+        around = sorted((each for each in folded if _leads_to(each, opened)), key=_depth)
+        if not around:
+            return None
+        [node, *_] = around
+        member, is_whole = _read_member(run, node, opened, unfinished)
+        if member is None:
+            return None
+        node.members = [member]
+        if is_whole:
+            return _open_exact([member], opened, after, most)
+        nodes = [member]
+
+
+# -- what the tree has already
+
+
+def _open_exact(top: Sequence[PlaceNode], opened: str, after: int, most: int) -> int | None:
+    nodes = (each for node in top for each in _with_members(node))
+    node = next((each for each in nodes if each.is_folded and each.location == opened), None)
+    if node is None:
+        return None
+    rest = sorted((each for each in node.members if each.ordinal > after), key=lambda each: each.ordinal)
+    failed = [each for each in node.members if _has_failed(each)] if after < 0 else []
+    page = rest[:most]
+    node.members = [*failed, *(each for each in page if each not in failed)]
+    return page[-1].ordinal if len(rest) > most else None
+
+
+def _with_members(node: PlaceNode) -> Iterator[PlaceNode]:
+    """Yield the node, its members, and all nodes below."""
+    yield node
+    for inner in (*node.members, *node.children):
+        yield from _with_members(inner)
+
+
+def _has_failed(node: PlaceNode) -> bool:
+    return any(record.status in _FAILED for record in node.all_records())
+
+
+def _is_unfinished(record: Record) -> bool:
+    return record.status != EntryStatus.COMPLETED or record.has_failed_to_undo
+
+
+def _leads_to(node: PlaceNode, opened: str) -> bool:
+    """Return whether a member of the folded node is at or around `opened`."""
+    member = _upto(opened, _depth(node))
+    return member != node.location and stands_for(node.location, member)
+
+
+def _depth(node: PlaceNode) -> int:
+    return node.location.count("/") + 1
+
+
+def _upto(location: str, depth: int) -> str:
+    return "/".join(location.split("/")[:depth])
+
+
+# -- one member
+
+
+def _read_member(run: Run, node: PlaceNode, opened: str, unfinished: Iterable[Record]) -> tuple[PlaceNode | None, bool]:
+    """Return the member of the folded node that is at or around `opened`, and whether all inside of it was read."""
+    location = _upto(opened, _depth(node))
+    read = read_places_inside(run, location, unfinished)
+    records = [record for place in read.places for record in place.records]
+    outcomes = _outcomes(run.id, node, [location], records)
+    every = [node for root in build_place_tree(read.places, outcomes, opened) for node in _with_members(root)]
+    member = next((each for each in every if each.location == location), None)
+    if member is not None:
+        _tell_end(member, outcomes)
+    return member, read.is_exact
+
+
+# -- a page of members
+
+
+_Rows = QuerySet[Entry, tuple[int, str]]  # ordinals and locations
+
+
+class _Page(NamedTuple):
+    """The locations of members in the order in which they began, and the ordinal after which the next page begins."""
+
+    locations: list[str]
+    more: int | None
+
+
+def _open_page(run: Run, node: PlaceNode, unfinished: Iterable[Record], after: int, most: int) -> int | None:
+    # no index has the order in which entries began
+    what = f"{most} members of {node.location} after {after}"
+    kinds = {record.kind for record in node.records}
+    page = remembered(run, what, partial(_read_page, run.id, node.location, kinds, after, most))
+    failed = [each for each in node.all_records() if each.status in _FAILED] if after < 0 else []
+    bad = dict.fromkeys(_upto(each.location, _depth(node)) for each in failed)
+    wanted = list(dict.fromkeys([*list(bad)[:most], *page.locations]))
+    if not node.may_be_scope:
+        node.members = _closed(run.id, node, wanted, _records(_own(run.id, wanted).values()))
+    elif (inside := _little_inside(run.id, wanted)) is not None:
+        node.members = _closed(run.id, node, wanted, inside)
+    else:
+        own = _own(run.id, wanted)
+        others = [each for each in wanted if each not in own]
+        found = _records([*own.values(), *_first_and_last(run.id, others)])
+        node.members = _closed(run.id, node, wanted, [*unfinished, *found])
+        for member in node.members:
+            member.is_partial = True
+    for member in node.members:
+        if not member.records:  # the tree of one member does not know what is around it
+            member.kind = node.kind
+    return page.more
+
+
+def _read_page(run_id: str, place: str, kinds: Set[str], after: int, most: int) -> _Page:
+    """Return the members that began after the ordinal `after`; `kinds` are those of their entries, if they have any."""
+    if not kinds:
+        return _page_of_scopes(run_id, place, after, most)
+    return _page_of_entries(_inside_after(run_id, place, after).filter(kind__in=kinds), place, most)
+
+
+def _page_of_entries(rows: _Rows, place: str, most: int) -> _Page:
+    """Return those of these rows. One statement where entries of the place follow each other, two else."""
+    window = list(rows[: _WINDOWS[0]])
+    found = [(ordinal, location) for ordinal, location in window if stands_for(place, location)]
+    if len(found) <= most and len(window) == _WINDOWS[0]:
+        pattern = "/".join(map(_pattern, place.split("/")))
+        found = list(rows.filter(location__regex=f"^{pattern}$")[: most + 1])
+    return _Page([location for _, location in found[:most]], found[most - 1][0] if len(found) > most else None)
+
+
+def _pattern(segment: str) -> str:
+    """Return the pattern of what the segment of a place stands for.
+
+    "#" stands for all digits of a number, or for itself as a part of a name.
+    """
+    return re.escape(segment).replace(re.escape("#"), "([0-9]+(?![0-9])|#)")
+
+
+def _page_of_scopes(run_id: str, place: str, after: int, most: int) -> _Page:
+    """Return those without an entry, as the entries inside them tell; up to three statements.
+
+    A page has fewer than `most` where so many entries are inside that the next `_WINDOWS` tell of fewer.
+    """
+    depth = place.count("/") + 1
+    rows = _inside_after(run_id, place, after)
+    for size in _WINDOWS:
+        window = list(rows[:size])
+        members: dict[str, int] = {}  # with the ordinal of the first entry inside
+        for ordinal, location in window:
+            member = _upto(location, depth)
+            if member not in members and stands_for(place, member):
+                members[member] = ordinal
+        if len(members) > most or len(window) < size:
+            break
+    examined = dict(list(members.items())[: most * _EXAMINED])
+    begun = _begun_before(run_id, list(examined), after, depth) if after >= 0 else set()
+    found = [(location, ordinal) for location, ordinal in examined.items() if location not in begun]
+    locations = [location for location, _ in found[:most]]
+    if len(found) > most:
+        return _Page(locations, found[most - 1][1])
+    if len(members) > len(examined):
+        return _Page(locations, max(examined.values()))
+    return _Page(locations, window[-1][0] if len(window) == size else None)
+
+
+def _begun_before(run_id: str, members: Sequence[str], after: int, depth: int) -> set[str]:
+    """Return those of the members that have an entry up to the ordinal `after`; one statement."""
+    earlier = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id, ordinal__lte=after)
+    return {_upto(location, depth) for location in earlier.order_by().values_list("location", flat=True)}
+
+
+def _inside_after(run_id: str, place: str, after: int) -> _Rows:
+    """Return ordinals and locations, in order, of entries in the range in which the members of the place are."""
+    start = place.partition("#")[0]
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__gte=start, ordinal__gt=after)
+    if end := _behind(start):
+        found = found.filter(location__lt=end)
+    return found.order_by("ordinal").values_list("ordinal", "location")
+
+
+def _behind(start: str) -> str:
+    """Return the first text behind all that begin with `start`; "" if there is none."""
+    if not start:
+        return ""
+    following = ord(start[-1]) + 1
+    if following > sys.maxunicode:
+        return _behind(start[:-1])
+    return start[:-1] + chr(_BEHIND_SURROGATES if following == _SURROGATES else following)
+
+
+# -- what is read of a page's members
+
+
+def _own(run_id: str, members: Sequence[str]) -> dict[str, int]:
+    """Return the keys of the members' own entries by location; one statement."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run_id, location__in=members).order_by()
+    return dict(found.values_list("location", "pk"))
+
+
+def _little_inside(run_id: str, members: Sequence[str]) -> list[Record] | None:
+    """Return all entries at and inside the members, None if they are many; one statement."""
+    found = Entry.objects.using(conf.DATABASE).filter(_within(members), run=run_id).order_by("ordinal")
+    records = _records(found.values("pk")[: _MOST_INSIDE + 1])
+    return records if len(records) <= _MOST_INSIDE else None
+
+
+def _records(keys: Iterable[int] | QuerySet[Entry, Any]) -> list[Record]:
+    """Return the entries with these keys; one statement, which looks up the metadata of these alone."""
+    chosen = keys if isinstance(keys, QuerySet) else list(keys)
+    rows = Entry.objects.using(conf.DATABASE).filter(pk__in=chosen).with_metadata().values_list(*COLUMNS)
+    return [Record(*row) for row in rows]
+
+
+def _first_and_last(run_id: str, scopes: Sequence[str]) -> list[int]:
+    """Return the keys of the first and the last entry inside each of these scopes; one statement."""
+    if not scopes:
+        return []
+    which = Case(*(When(at_or_below(each), then=Value(number)) for number, each in enumerate(scopes)))
+    found = Entry.objects.using(conf.DATABASE).filter(_within(scopes), run=run_id).order_by()
+    spans = found.annotate(member=which).values("member").annotate(first=Min("pk"), last=Max("pk"))
+    return [key for span in spans.values_list("first", "last") for key in span]
+
+
+def _outcomes(run_id: str, node: PlaceNode, members: Iterable[str], found: Iterable[Record]) -> dict[str, ForkOutcome]:
+    """Return the outcomes, by location, of the forks that are around the node's members and among these entries.
+
+    At most one statement, and one more for each batch of long outcomes.
+    """
+    around = {member.rpartition("/")[0] for member in members} if node.kind == "branch" else set()
+    forks = dict.fromkeys(each.location for each in found if each.kind in FORKS)
+    wanted = [*around, *list(forks)[:_MOST_INSIDE]]
+    outcomes = read_outcomes(run_id, wanted).values() if wanted else ()
+    return {outcome.location: outcome for outcome in outcomes}
+
+
+def _tell_end(member: PlaceNode, outcomes: Mapping[str, ForkOutcome]) -> None:
+    """Give a branch the end that the fork around it has recorded; an entry has one of its own."""
+    fork = outcomes.get(member.location.rpartition("/")[0])
+    if fork is None or member.records:
+        return
+    for name, branch in fork.branches.items():
+        if fork.location_of(name) == member.location:
+            member.end = branch.status
+
+
+def _closed(run_id: str, node: PlaceNode, members: Sequence[str], found: Iterable[Record]) -> list[PlaceNode]:
+    """Return the members of the folded node with the entries at and inside them that were found."""
+    records = {each.location: each for each in found}
+    inside: dict[str, list[Record]] = {member: [] for member in members}
+    for record in sorted(records.values()):
+        member = _upto(record.location, members[0].count("/") + 1)
+        if member in inside:
+            inside[member].append(record)
+    outcomes = _outcomes(run_id, node, members, (record for own in inside.values() for record in own))
+    nodes = list[PlaceNode]()
+    for member, own in inside.items():
+        forks = {each.location: outcomes[each.location] for each in own if each.location in outcomes}
+        tree = build_place_tree(map(alone, own), forks)  # one for each, so that they are not folded again
+        nodes += [each for root in tree for each in root.walk() if each.location == member]
+    for each in nodes:
+        _tell_end(each, outcomes)
+    return nodes
+
+
+def _within(locations: Sequence[str]) -> Q:
+    return reduce(or_, map(at_or_below, locations), Q(pk__in=[]))

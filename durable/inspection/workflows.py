@@ -234,12 +234,6 @@ class TimeMark:
     bulk_id: str = ""
 
 
-def last_hour(now: datetime, workflow: str = "") -> Throughput:
-    """Return the last hour in bars of two minutes, of all workflows or of one; two statements."""
-    [hour] = _measured([_hour(now)], workflow)
-    return hour
-
-
 def last_day(now: datetime, workflow: str = "") -> Throughput:
     """Return the last day in bars of half an hour, of all workflows or of one; two statements."""
     [day] = _measured([_day(now)], workflow)

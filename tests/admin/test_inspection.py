@@ -26,7 +26,7 @@ from durable.inspection.runs import InvalidCursorError, RunCriteria, list_runs
 from durable.inspection.selection import Filtered
 from durable.inspection.tree import history_tree
 from durable.inspection.workers import worker_overview
-from durable.inspection.workflows import count_by_state, last_day, last_hour, marks_of
+from durable.inspection.workflows import count_by_state, last_day, last_hour_and_day, marks_of
 from durable.models import Build, Run
 from durable.notifier import redis_clients, registry
 from durable.operations import bulk
@@ -275,10 +275,10 @@ def test_throughput_tells_of_what_ended(stage: Stage, django_assert_num_queries:
         stage.settle(run.id)
     get_run(stage.start(flows.approve, id="cancelled").id).cancel()
     stage.advance(minutes=2)
-    assert last_hour(stage.now).until is None
+    assert last_hour_and_day(stage.now)[0].until is None
     settle(stage.now)
     with django_assert_num_queries(2):
-        hour = last_hour(stage.now)
+        hour = last_hour_and_day(stage.now)[0]
     assert (hour.completed, hour.failed, hour.cancelled, hour.total) == (3, 0, 1, 4)
     assert (len(hour.bars), hour.begin) == (30, hour.end - timedelta(hours=1))
     assert hour.until is not None
@@ -289,7 +289,7 @@ def test_throughput_tells_of_what_ended(stage: Stage, django_assert_num_queries:
     assert (last_day(stage.now).total, len(last_day(stage.now).bars)) == (4, 48)
     assert last_day(stage.now, "tests.approve").completed == 3
     assert last_day(stage.now, "tests.quick").total == 0
-    assert last_hour(stage.now + timedelta(hours=2)).total == 0
+    assert last_hour_and_day(stage.now + timedelta(hours=2))[0].total == 0
 
 
 def test_deploys_and_bulks_are_marked_in_their_time(stage: Stage) -> None:
@@ -299,7 +299,7 @@ def test_deploys_and_bulks_are_marked_in_their_time(stage: Stage) -> None:
     with acting_as(Actor("cli", label="ada")):
         operations.pause("run")  # alone: no mark
         bulk.apply("resume", ["run"])
-    found = marks_of(last_hour(stage.now))
+    found = marks_of(last_hour_and_day(stage.now)[0])
     assert [(each.kind, each.title) for each in found] == [("deploy", "7f3a"), ("bulk", "resume 1 run")]
     assert [each.title for each in marks_of(last_day(stage.now))][:2] == ["old", "7f3a"]
 
@@ -314,7 +314,7 @@ def test_a_verb_on_a_bulk_is_a_mark_with_words(stage: Stage, monkeypatch: pytest
         stage.advance(seconds=30)
         stage.run("many")
         go_on("many")
-    assert [each.title for each in marks_of(last_hour(stage.now))] == ["recover 2 runs", "go on"]
+    assert [each.title for each in marks_of(last_hour_and_day(stage.now)[0])] == ["recover 2 runs", "go on"]
 
 
 class TestTheTree:

@@ -21,7 +21,7 @@ from pytest_django import DjangoDbBlocker
 
 from durable.api.stream.changes import Follower
 from durable.core.rewind import Region
-from durable.inspection import causes, history_counts, places, run_lanes, timeline_members, tree, workflows
+from durable.inspection import causes, history_counts, places, run_lanes, timeline_reads, tree, workflows
 from durable.inspection.activities import ENTRIES as ENTRIES_OF_A_RUN
 from durable.inspection.activities import usual_durations, workflow_durations
 from durable.inspection.causes import list_causes
@@ -30,7 +30,7 @@ from durable.inspection.events import list_events
 from durable.inspection.pagination import cursor_of
 from durable.inspection.progress import progress_of
 from durable.inspection.runs import WINDOW
-from durable.inspection.workflows import KINDS, NEWEST, find_names, last_day, last_hour
+from durable.inspection.workflows import KINDS, NEWEST, find_names, last_day, last_hour_and_day
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
 from durable.models.run import RunQuerySet
 from durable.operations import replay_preview
@@ -335,9 +335,9 @@ def test_the_interface_looks_once_for_what_is_open_in_a_long_history(
 def test_of_what_lies_inside_an_opened_place_a_bounded_number_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [f"step {number}" for number in range(101, 301)]
     for most, found in (20, None), (200, members):
-        monkeypatch.setattr(timeline_members, "_MOST_INSIDE", most)
+        monkeypatch.setattr(timeline_reads, "_MOST_INSIDE", most)
         with CaptureQueriesContext(connection) as queries:
-            records = timeline_members._little_inside(LONG, members)
+            records = timeline_reads._little_inside(LONG, members)
         assert (None if records is None else sorted(each.location for each in records)) == found
         assert read(queries, "durable_entrymetadata") == min(most + 1, 200)
         assert len(queries) == 1
@@ -474,7 +474,7 @@ def test_ended_runs_are_counted_along_the_index_of_their_end() -> None:
     assert scans(queries, GROWING) == []
     settle(now)
     with CaptureQueriesContext(connection) as queries:
-        hour, day = last_hour(now), last_day(now)
+        hour, day = last_hour_and_day(now)[0], last_day(now)
     assert len(queries) == 4
     assert 30_000 < hour.total <= day.total
 

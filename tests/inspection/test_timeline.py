@@ -14,9 +14,8 @@ from durable import Break, Context, Continue, CriticalError, operations, workflo
 from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
-from durable.inspection import history_counts, places, timeline_members
-from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS, Row, Timeline, build_timeline
-from durable.inspection.timeline_reads import time_axis
+from durable.inspection import history_counts, places, timeline_reads
+from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS, Row, Timeline, build_timeline, time_axis
 from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged
@@ -206,7 +205,7 @@ def test_pages_of_members_cover_all_of_them_once(
     stage: Stage, either_way: str, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr("durable.inspection.timeline.MOST_MEMBERS", 5)
-    monkeypatch.setattr(timeline_members, "_WINDOWS", (window, 20_000))
+    monkeypatch.setattr(timeline_reads, "_WINDOWS", (window, 20_000))
     run = stage.start(rounds, id="run")
     seen: list[str] = []
     after = -1

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.core.location import escape
-from durable.inspection import history_counts, places, timeline, timeline_members
+from durable.inspection import history_counts, places, timeline, timeline_reads
 from durable.inspection.places import stands_for
 from durable.inspection.timeline import Row, Timeline, build_timeline
 from durable.models import Entry, EntryMetadata, Run
@@ -204,8 +204,8 @@ def test_each_member_is_on_a_page_with_its_failures(monkeypatch: pytest.MonkeyPa
             patch.setattr(history_counts, "_results", OrderedDict())
             patch.setattr(timeline, "MOST_MEMBERS", 3)
             patch.setattr(places, "EXACT", exact)
-            patch.setattr(timeline_members, "_MOST_INSIDE", inside)
-            patch.setattr(timeline_members, "_WINDOWS", windows)
+            patch.setattr(timeline_reads, "_MOST_INSIDE", inside)
+            patch.setattr(timeline_reads, "_WINDOWS", windows)
             try:
                 check(run, found, bad)
             except Exception as error:

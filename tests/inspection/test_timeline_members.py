@@ -10,7 +10,7 @@ import pytest
 
 from durable import Break, Context, Continue, workflow
 from durable.core.errors import ErrorInfo
-from durable.inspection import history_counts, places, timeline, timeline_members
+from durable.inspection import history_counts, places, timeline, timeline_reads
 from durable.inspection.timeline import Row, Timeline, build_timeline
 from durable.models import Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
@@ -59,7 +59,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param != "exact":
         monkeypatch.setattr(places, "EXACT", 0)
     if request.param == "counted, members closed":
-        monkeypatch.setattr(timeline_members, "_MOST_INSIDE", 0)
+        monkeypatch.setattr(timeline_reads, "_MOST_INSIDE", 0)
     return str(request.param)
 
 
@@ -92,7 +92,7 @@ ALL = {
 def test_every_member_is_on_one_page_in_order(
     stage: Stage, how: str, opened: str, windows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_members, "_WINDOWS", windows)
+    monkeypatch.setattr(timeline_reads, "_WINDOWS", windows)
     run = stage.start(batches, id="run")
     depth, expected = ALL[opened]
     pages = list(pages_of(run, stage, opened, depth))
@@ -190,7 +190,7 @@ def test_members_that_begin_beside_many_others_are_all_there(
     stage: Stage, how: str, windows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven turns go on at once; the others begin behind a window full of these."""
-    monkeypatch.setattr(timeline_members, "_WINDOWS", windows)
+    monkeypatch.setattr(timeline_reads, "_WINDOWS", windows)
     run = stage.start(flows.quick, id="run")
     turns = [*range(7)] * 6 + [*range(7, 14)]
     record(run, stage, [(f"rounds/~{turn}/step {number}", "step") for number, turn in enumerate(turns)])
@@ -201,7 +201,7 @@ def test_members_that_begin_beside_many_others_are_all_there(
 @pytest.mark.parametrize("name", ["lot #{}", "#{} of #", "lot {}\U0010ffff", "\U0010ffff{}", "lot \ud7ff{}"])
 def test_members_have_any_name(stage: Stage, how: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ "#" stands for numbers in the names of places; two characters have no next one."""
-    monkeypatch.setattr(timeline_members, "_WINDOWS", (4, 7))
+    monkeypatch.setattr(timeline_reads, "_WINDOWS", (4, 7))
     run = stage.start(flows.quick, id="run")
     expected = [name.format(number) for number in range(12)]
     record(run, stage, [(each, "step") for each in expected])
