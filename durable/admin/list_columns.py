@@ -10,7 +10,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext, gettext_lazy
 
 from durable.admin.filter_form import query_of
-from durable.inspection.runs import RunOrder
+from durable.inspection.pagination import RunOrder
 
 ORDERS: Final[Mapping[RunOrder, Any]] = {
     RunOrder.NEWEST: gettext_lazy("newest first"),

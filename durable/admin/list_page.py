@@ -21,16 +21,16 @@ from durable.core.records import Hold, RunState
 from durable.inspection.actions import list_views
 from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.counting import Count
-from durable.inspection.explain_states import Explanation, explain
+from durable.inspection.explain_states import explain
+from durable.inspection.explanation import Explanation
 from durable.inspection.forks import failed_places
 from durable.inspection.humanize import thousands
+from durable.inspection.pagination import RunOrder
 from durable.inspection.queues import paused_of
 from durable.inspection.run_facts import Tag, names_of_tags, tags_of
+from durable.inspection.run_lanes import WINDOW, RunPage
 from durable.inspection.runs import (
-    WINDOW,
     RunCriteria,
-    RunOrder,
-    RunPage,
     count_runs,
     failed_attempts,
     list_and_count,

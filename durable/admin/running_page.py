@@ -11,8 +11,8 @@ from django.utils.translation import gettext as _
 from durable.admin import access, pages, sight
 from durable.admin.base import AdminPages
 from durable.inspection.activities import ActivityPage, activities_of, list_activities, read_stack, saved_by
+from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.payloads import pretty
-from durable.inspection.runs import InvalidCursorError
 from durable.inspection.wording import command, display_location, told
 
 

@@ -21,7 +21,7 @@ from durable.core.ids import new_id
 from durable.core.location import unescape
 from durable.core.message_types import MessageTypes
 from durable.core.records import EntryKind
-from durable.inspection.explain_states import awaited_queues
+from durable.inspection.explanation import awaited_queues
 from durable.inspection.payloads import former_messages
 from durable.inspection.wording import command
 from durable.inspection.workflow_code import declared_messages

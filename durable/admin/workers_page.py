@@ -17,7 +17,8 @@ from durable.admin.base import AdminPages
 from durable.admin.url_keys import as_id
 from durable.conf import conf
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.explain_states import Explanation, explain
+from durable.inspection.explain_states import explain
+from durable.inspection.explanation import Explanation
 from durable.inspection.humanize import byte_size, span
 from durable.inspection.workers import WorkerState, deaths_of, find_worker, worker_overview
 from durable.models import Run

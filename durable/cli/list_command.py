@@ -23,7 +23,7 @@ from durable.cli.subcommand import Subcommand, found_run
 from durable.inspection.database import reading
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, span, thousands
-from durable.inspection.runs import InvalidCursorError
+from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.undone import state_word
 from durable.inspection.wording import display_place
 from durable.listings.causes import CAUSES

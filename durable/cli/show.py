@@ -22,7 +22,8 @@ from durable.core.places import Place
 from durable.core.records import EntryKind
 from durable.inspection.activities import activities_of_runs, saved_by
 from durable.inspection.database import reading
-from durable.inspection.explain_states import Explanation, awaited_queues, explain_fully
+from durable.inspection.explain_states import explain_fully
+from durable.inspection.explanation import Explanation, awaited_queues
 from durable.inspection.export import written
 from durable.inspection.family import count_children, list_parents
 from durable.inspection.humanize import plural, span, until

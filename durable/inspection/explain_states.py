@@ -26,7 +26,7 @@ from durable.core.summary import Summary, SummaryKind
 from durable.inspection import explanation
 from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.counting import Count
-from durable.inspection.explanation import LATE, Explanation, Facts, awaited_queues, capitalized, recovering_note
+from durable.inspection.explanation import LATE, Explanation, Facts, capitalized, recovering_note
 from durable.inspection.family import FamilyCounts, children_left_note, failed_note, pause_note
 from durable.inspection.forks import innermost_failures
 from durable.inspection.humanize import relative, shortened, span, thousands, until
@@ -38,8 +38,6 @@ from durable.inspection.workers import death_note
 from durable.models import Build, Entry, EntryMetadata, Failure, QueueMessage, Run, WorkerProcess
 from durable.models.run import RunQuerySet
 from durable.models.workers import DEAD_AFTER
-
-__all__ = ["LATE", "Explanation", "awaited_queues", "explain", "explain_fully", "open_entries"]
 
 _MOST = 200  # workers that are looked at
 _NAMED = 3  # builds that a sentence names

@@ -24,34 +24,15 @@ from durable.core.renames import names_of_queue, names_of_workflow
 from durable.inspection import run_lanes
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.family import has_children
-from durable.inspection.pagination import Cursor, InvalidCursorError, RunOrder
+from durable.inspection.pagination import Cursor, RunOrder
 from durable.inspection.payloads import contains
 from durable.inspection.run_facts import checked_tags, has_tag, split_tags, tag_with_value
-from durable.inspection.run_lanes import WINDOW, Lane, Plan, RunPage, matching_of, merged, merged_and_counted
+from durable.inspection.run_lanes import Lane, Plan, RunPage, matching_of, merged, merged_and_counted
 from durable.inspection.undone import UNDONE, UNDONE_STATES
 from durable.inspection.workers import queues_with_runs
 from durable.models import Attempt, Cause, Failure, Run
 from durable.models.renames import know_names, learn_names
 from durable.models.run import RunQuerySet
-
-__all__ = [
-    "FOUND",
-    "PAGE",
-    "WINDOW",
-    "InvalidCursorError",
-    "RunCriteria",
-    "RunOrder",
-    "RunPage",
-    "along_indexes",
-    "count_runs",
-    "failed_attempts",
-    "learn_names_of",
-    "list_and_count",
-    "list_runs",
-    "order_of",
-    "parse_search",
-    "settle_roots",
-]
 
 PAGE: Final = 50  # runs
 FOUND: Final = 10_000  # runs that are counted for a list

@@ -22,7 +22,6 @@ from durable.inspection.activities import activities_of_runs
 from durable.inspection.forks import FORKS, fatal_locations, read_fatal, read_outcomes
 from durable.inspection.places import PlaceNode, Record, build_place_tree, read_places
 from durable.inspection.timeline_reads import (
-    MOST_ATTEMPTS,
     AttemptSpan,
     FailedAttempts,
     Work,
@@ -32,8 +31,6 @@ from durable.inspection.timeline_reads import (
     read_iterations,
 )
 from durable.models import Run
-
-__all__ = ["MOST_ATTEMPTS", "MOST_ROWS", "Row", "Span", "Timeline", "build_timeline"]
 
 MOST_ROWS: Final = 120
 MOST_MEMBERS: Final = 25  # of a folded row, on one page

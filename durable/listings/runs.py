@@ -16,18 +16,20 @@ from durable.core.records import RunState
 from durable.core.time_limits import RunLimits
 from durable.inspection.actions import possible_verbs
 from durable.inspection.activities import activities_of_runs
-from durable.inspection.explain_states import Explanation as Explained
-from durable.inspection.explain_states import awaited_queues, explain, explain_fully
+from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.explanation import Explanation as Explained
+from durable.inspection.explanation import awaited_queues
 from durable.inspection.family import ChildCursor, count_children, family_data, list_children, list_parents
 from durable.inspection.forks import failed_places
-from durable.inspection.pagination import cursor_of
+from durable.inspection.pagination import RunOrder, cursor_of
 from durable.inspection.pagination import key_of as key_of_cursor
 from durable.inspection.payloads import payload, redacted
 from durable.inspection.progress import open_keys_of_long
 from durable.inspection.queues import paused_of
 from durable.inspection.run_facts import checked_tags, key_of, limits_of, rank_data, tags_data, tags_of
+from durable.inspection.run_lanes import WINDOW
 from durable.inspection.run_rules import existing_among
-from durable.inspection.runs import WINDOW, RunCriteria, RunOrder, hides_alerts, list_runs, parse_search, settle_roots
+from durable.inspection.runs import RunCriteria, hides_alerts, list_runs, parse_search, settle_roots
 from durable.inspection.schedules import tick_of
 from durable.inspection.undone import is_undone
 from durable.listings.listing import Filter, Listing, Page

@@ -9,7 +9,8 @@ from pytest_django import DjangoAssertNumQueries
 from durable import get_run, runtime
 from durable.conf import conf
 from durable.core.records import RunState
-from durable.inspection.explain_states import Explanation, explain, explain_fully
+from durable.inspection.explain_states import explain, explain_fully
+from durable.inspection.explanation import Explanation
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage

@@ -20,9 +20,10 @@ from durable.inspection.counting import Count
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.export import exported
 from durable.inspection.findings import Finding, collect_findings
+from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.payloads import jsonable, payload, pretty
 from durable.inspection.progress import progress_of
-from durable.inspection.runs import InvalidCursorError, RunCriteria, list_runs
+from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered
 from durable.inspection.tree import history_tree
 from durable.inspection.workers import worker_overview

@@ -14,7 +14,8 @@ from pytest_django import DjangoDbBlocker
 from durable.admin import audit_log, step_page
 from durable.inspection import history_counts, run_lanes, tree
 from durable.inspection.family import CAP, count_children
-from durable.inspection.runs import PAGE, WINDOW, RunCriteria, list_runs
+from durable.inspection.run_lanes import WINDOW
+from durable.inspection.runs import PAGE, RunCriteria, list_runs
 from durable.inspection.selection import EXAMINED
 from durable.models import Run
 from durable.operations.prune import prune

@@ -22,7 +22,8 @@ from durable.core.errors import ErrorInfo
 from durable.core.places import Place
 from durable.inspection.causes import failed_runs
 from durable.inspection.payloads import LOOKED_THROUGH, payload
-from durable.inspection.runs import RunCriteria, RunPage, list_runs, parse_search
+from durable.inspection.run_lanes import RunPage
+from durable.inspection.runs import RunCriteria, list_runs, parse_search
 from durable.inspection.selection import Filtered
 from durable.models import Run
 from durable.operations import bulk

@@ -17,7 +17,8 @@ from durable import get_run
 from durable.core.errors import ErrorInfo
 from durable.inspection import run_lanes
 from durable.inspection.explain_states import explain
-from durable.inspection.runs import InvalidCursorError, RunCriteria, RunOrder, count_runs, list_and_count, list_runs
+from durable.inspection.pagination import InvalidCursorError, RunOrder
+from durable.inspection.runs import RunCriteria, count_runs, list_and_count, list_runs
 from durable.inspection.selection import Filtered
 from durable.models import Run
 from tests.admin import flows

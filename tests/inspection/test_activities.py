@@ -22,8 +22,8 @@ from durable import Context, workflow
 from durable.inspection.activities import activities_of, activities_of_runs, hung_steps, list_activities
 from durable.inspection.explain_states import explain, explain_fully
 from durable.inspection.findings import collect_findings
+from durable.inspection.pagination import InvalidCursorError
 from durable.inspection.progress import progress_of
-from durable.inspection.runs import InvalidCursorError
 from durable.inspection.tree import TreeNode, history_tree
 from durable.inspection.workers import worker_overview
 from durable.metrics.rows import RowsCollector

@@ -29,7 +29,7 @@ from durable.inspection.comparison import compare_runs
 from durable.inspection.events import list_events
 from durable.inspection.pagination import cursor_of
 from durable.inspection.progress import progress_of
-from durable.inspection.runs import WINDOW
+from durable.inspection.run_lanes import WINDOW
 from durable.inspection.workflows import KINDS, NEWEST, find_names, last_day, last_hour_and_day
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
 from durable.models.run import RunQuerySet

@@ -15,7 +15,8 @@ from durable.admin import waterfall
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryStatus
 from durable.inspection import history_counts, places, timeline_reads
-from durable.inspection.timeline import MOST_ATTEMPTS, MOST_ROWS, Row, Timeline, build_timeline, time_axis
+from durable.inspection.timeline import MOST_ROWS, Row, Timeline, build_timeline, time_axis
+from durable.inspection.timeline_reads import MOST_ATTEMPTS
 from durable.models import Activity, Attempt, Entry, EntryMetadata, Run
 from tests.admin import flows
 from tests.admin.conftest import Stage, staged

@@ -18,7 +18,8 @@ from durable.core.records import HoldKind
 from durable.core.renames import AliasKind, names_of_queue, put_queues_in_force
 from durable.core.time_limits import NewRun
 from durable.inspection.explain_states import explain
-from durable.inspection.runs import RunCriteria, RunOrder, list_runs
+from durable.inspection.pagination import RunOrder
+from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.selection import Filtered
 from durable.inspection.workers import worker_overview
 from durable.migrations import RenameQueue

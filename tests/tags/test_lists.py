@@ -13,8 +13,9 @@ from django.test.utils import CaptureQueriesContext
 
 from durable.core.errors import ErrorInfo
 from durable.inspection.bulks import _conditions
+from durable.inspection.pagination import RunOrder
 from durable.inspection.run_facts import Tag, split_tags, tags_of
-from durable.inspection.runs import RunCriteria, RunOrder, count_runs, list_runs, parse_search, settle_roots
+from durable.inspection.runs import RunCriteria, count_runs, list_runs, parse_search, settle_roots
 from durable.inspection.selection import Filtered
 from durable.models import Run, RunTag
 from durable.tag_hashes import stored_tags
