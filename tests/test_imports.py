@@ -115,7 +115,7 @@ CIRCLES_FOR_TYPES: Final = [
 ADAPTERS_OF_RQ: Final = ("durable.worker.rq", "durable.notifier.")
 
 # Operators' surfaces: they read rows, and change them through operations only.
-CLOSED: Final = ("admin", "api", "cli", "management")
+CLOSED: Final = ("admin", "api", "cli", "listings", "management")
 WRITES: Final = frozenset(
     {
         *("save", "asave", "create", "acreate", "bulk_create", "abulk_create", "bulk_update", "abulk_update"),
