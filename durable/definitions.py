@@ -99,6 +99,7 @@ class Workflow(Generic[P, R_co]):
         schedule: RuleLike | None = None,
         limit: Limit | Sequence[Limit] | None = None,
         messages: Mapping[str, Any] | None = None,
+        quiet: bool = False,
     ) -> None:
         if not callable(function):
             raise TypeError(f"@workflow decorates a function, not {function!r}")
@@ -124,6 +125,10 @@ class Workflow(Generic[P, R_co]):
         self.limits = None if limit is None else WorkflowLimits(limit)
         #: The messages that its runs accept; None for any.
         self.messages = None if messages is None else MessageTypes(messages)
+        if not isinstance(quiet, bool):
+            raise TypeError(f"quiet is True or False, not {quiet!r}")
+        #: Whether lists of runs leave its runs out, unless they have failed or are asked for.
+        self.is_quiet = quiet
         #: When runs are started by themselves; None for never.
         self.schedule: Rules | None = None if schedule is None else _scheduled(self, name, read_rules(schedule))
         self.__name__ = function.__name__
@@ -404,6 +409,7 @@ def workflow(
     schedule: RuleLike | None = None,
     limit: Limit | Sequence[Limit] | None = None,
     messages: Mapping[str, Any] | None = None,
+    quiet: bool = False,
 ) -> WorkflowDecorator: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -415,6 +421,7 @@ def workflow(
     schedule: RuleLike | None = None,
     limit: Limit | Sequence[Limit] | None = None,
     messages: Mapping[str, Any] | None = None,
+    quiet: bool = False,
 ) -> Any:
     """Make a function a workflow: `@workflow` or `@workflow(name="shop.fulfil", queue="default")`.
 
@@ -433,11 +440,14 @@ def workflow(
     `{"approved": Approval, "cancel": None}`. A send of another name or of a body that does not fit is refused with
     MessageNotAcceptedError, wherever this code is known; `ctx.queue.next("approved")` gives a body of that type. A body
     of JSON is made one: see `Queue.next`. Without it, runs accept any message.
+
+    With `quiet`, lists of runs leave its runs out unless they have failed or are asked for: for one that runs each
+    minute and has nothing to tell.
     """
     chosen = check_mistakes(mistakes)
 
     def decorate(function: Callable[..., Any]) -> Workflow[Any, Any]:
-        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule, limit, messages)
+        definition: Workflow[Any, Any] = Workflow(function, name, queue, chosen, schedule, limit, messages, quiet)
         registry.register(definition, discovered=not apps.ready)
         return definition
 

@@ -119,7 +119,7 @@ class FilterForm(forms.Form):
     stuck = _Flag(required=False, label=gettext_lazy("compensation stuck"))
     diverged = _Flag(required=False, label=gettext_lazy("code does not fit"))
     children = _Flag(required=False, label=gettext_lazy("with children"))
-    alerts = _Flag(required=False, label=gettext_lazy("with alerts and bulks"))
+    alerts = _Flag(required=False, label=gettext_lazy("with alerts, bulks and quiet workflows"))
 
     def __init__(self, given: QueryDict) -> None:
         super().__init__(given, label_suffix="")

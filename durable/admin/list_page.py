@@ -241,10 +241,10 @@ def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder, wi
     is_counted = bool(conf.ALERTS) or order is not RunOrder.NEXT
     number = _number_left_out(wanted, wider, found, order, within) if is_counted else None
     if number is None:
-        return _("Alerts and bulks are not listed.")
+        return _("Alerts, bulks and runs of quiet workflows are not listed.")
     text = ngettext(
-        "%(number)s alert or bulk matches and is not listed.",
-        "%(number)s alerts and bulks match and are not listed.",
+        "%(number)s alert, bulk or run of a quiet workflow matches and is not listed.",
+        "%(number)s alerts, bulks and runs of quiet workflows match and are not listed.",
         number,
     )
     return text % {"number": thousands(number)} if number > 0 else ""

@@ -46,6 +46,10 @@ class WorkflowDefinition(Protocol):
         """The messages that its runs accept; None for any."""
 
     @property
+    def is_quiet(self) -> bool:
+        """True if lists of runs leave its runs out, unless they have failed or are asked for."""
+
+    @property
     def mistakes(self) -> tuple[type[Exception] | str, ...] | None:
         """The classes of errors that are mistakes in its code, or their dotted paths; None: those of the settings."""
 

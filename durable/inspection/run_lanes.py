@@ -17,9 +17,11 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.lookups import Exact, IsNull
 
 from durable.conf import conf
+from durable.core import registry
 from durable.core.location import ANY_QUEUE, escape
 from durable.core.own_runs import INTERNAL
 from durable.core.records import ENDED, RunState
+from durable.core.renames import names_of_workflow
 from durable.core.summary import SummaryKind
 from durable.inspection.counting import Count, Key, OfEach, moment_of, sample_rows
 from durable.inspection.explanation import LATE
@@ -50,6 +52,13 @@ STUCK: Final = Q(state=_FAILED) & (
 
 #: Runs that are not durable's own, as those of bulks and alerts are, and failed ones.
 NO_ALERT: Final = ~Q(workflow__startswith=INTERNAL) | Q(state=_FAILED)
+
+
+def no_alert() -> Q:
+    """Return the condition for runs that are neither durable's own nor of a quiet workflow, and for failed ones."""
+    quiet = [name for each in registry.all() if each.is_quiet for name in names_of_workflow(each.name)]
+    return NO_ALERT & ~Q(workflow__in=sorted(quiet)) | Q(state=_FAILED) if quiet else NO_ALERT
+
 
 #: No child: no run has started it, or a step of one has. A subquery for each run that has a parent: PostgreSQL might
 #: read the table of all children for an EXISTS beside an OR.

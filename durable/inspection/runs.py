@@ -59,9 +59,9 @@ class RunCriteria:
     runs that the workers' code does not fit, retried for a while or failed because of that. `needs_attention`: runs
     that do not go on well without a person. `only_roots`: no children, that is, runs that the code of another run has
     started as its own. A filter that looks for trouble, or names a run, finds children all the same (`hides_children`).
-    `hides_alerts`: no runs of durable's own, which send alerts and do bulks, unless they have failed. A filter that
-    looks for trouble, or names a run or a workflow, finds these all the same (`leaves_alerts_out`). `tags` are names
-    with values, all of which a run has.
+    `hides_alerts`: no runs of durable's own, which send alerts and do bulks, and none of quiet workflows, unless they
+    have failed. A filter that looks for trouble, or names a run or a workflow, finds these all the same
+    (`leaves_alerts_out`). `tags` are names with values, all of which a run has.
     Raises ValueError for a state that no run has, and for a name or a value that no tag has.
     """
 
@@ -104,7 +104,7 @@ class RunCriteria:
 
     @property
     def leaves_alerts_out(self) -> bool:
-        """Whether durable's own runs are left out, because `hides_alerts` is given.
+        """Whether durable's own runs, and those of quiet workflows, are left out, because `hides_alerts` is given.
 
         They are shown all the same if something else given has to lead to one of them, or to failed runs alone.
         """
@@ -235,7 +235,7 @@ def parse_search(text: str, base: RunCriteria | None = None, within: RunQuerySet
 
 
 def hides_alerts(*, unless: bool) -> bool:
-    """Return `hides_alerts` for each surface's list: True `unless` durable's own runs are wanted."""
+    """Return `hides_alerts` for each surface's list: True `unless` the runs that it hides are wanted."""
     return not unless
 
 
@@ -461,7 +461,7 @@ def _sieve(wanted: RunCriteria) -> Q:
     if wanted.only_roots:
         rest &= run_lanes.ROOT
     if wanted.hides_alerts:
-        rest &= run_lanes.NO_ALERT
+        rest &= run_lanes.no_alert()
     if wanted.error_text:
         # With a redaction hook the lane searches the shown text, see `Lane.read`.
         rest &= Q(error__isnull=False) if conf.REDACT else contains(wanted.error_text)

@@ -374,8 +374,8 @@ _LISTED: Final = (
     Filter(
         name="alerts",
         kind=bool,
-        does="The runs that send alerts and do bulks too. Without it a list by state, queue, time, error or waiting "
-        "queue leaves them out, unless it is of failed runs alone. One by workflow, id, cause, "
+        does="The runs that send alerts and do bulks, and those of quiet workflows too. Without it a list by state, "
+        "queue, time, error or waiting queue leaves them out, unless it is of failed runs alone. One by workflow, id, cause, "
         "place or worker, and one of runs that need attention, has them in any case.",
     ),
     Filter(

@@ -15,7 +15,7 @@ from django.conf import settings as project
 from django.core.management import call_command
 from django.test import Client
 
-from durable import get_run
+from durable import Workflow, get_run, workflow
 from durable.alerts.alert_run import send_alert
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
@@ -55,7 +55,7 @@ def ids_of(response: Any) -> set[str]:
 def test_the_list_leaves_them_out_and_says_how_many(alerts: Stage, operator: Client, query: str) -> None:
     page = operator.get(url("changelist") + query)
     assert ids_of(page) - {"alert-3"} == {"alone"}
-    assert "2 alerts and bulks match and are not listed." in text_of(page)
+    assert "2 alerts, bulks and runs of quiet workflows match and are not listed." in text_of(page)
     everyone = operator.get(url("changelist") + page.context["with_alerts_query"])
     assert ids_of(everyone) >= {"alone", "alert-1", "alert-2"}
     assert "not listed" not in text_of(everyone)
@@ -135,6 +135,45 @@ def test_a_project_without_alerts_leaves_its_bulks_out_too(
     assert listed(operator) == {"alone", "alert-3"}
     assert listed(operator, alerts="true") == {*EVERYONE, bulk_id}
     assert listed(operator, workflow="durable.bulk") == {bulk_id}
+
+
+@pytest.fixture
+def heartbeat(monkeypatch: pytest.MonkeyPatch) -> Workflow[..., Any]:
+    """A quiet workflow; for this test alone, because lists of runs are read in another way where there is one."""
+    monkeypatch.setattr(flows.broken_branch, "is_quiet", Workflow(flows.broken_branch.function, quiet=True).is_quiet)
+    monkeypatch.setattr(flows.quick, "is_quiet", Workflow(flows.quick.function, quiet=True).is_quiet)
+    return flows.quick
+
+
+@SURFACES
+def test_runs_of_a_quiet_workflow_are_left_out_as_alerts_are(
+    stage: Stage, operator: Client, heartbeat: Workflow[..., Any], listed: Callable[..., set[str]]
+) -> None:
+    stage.start(flows.nap, id="alone")
+    stage.start(heartbeat, id="beat-1")
+    stage.start(flows.broken_branch, id="beat-2")
+    assert get_run("beat-2").state == "failed"
+    assert listed(operator) == {"alone", "beat-2"}
+    assert listed(operator, state="completed") == set()
+    assert listed(operator, alerts="true") == {"alone", "beat-1", "beat-2"}
+    assert listed(operator, workflow="tests.quick") == {"beat-1"}
+
+
+def test_the_list_says_how_many_runs_of_quiet_workflows_it_leaves_out(
+    stage: Stage, operator: Client, heartbeat: Workflow[..., Any]
+) -> None:
+    stage.start(flows.nap, id="alone")
+    for number in range(2):
+        stage.start(heartbeat, id=f"beat-{number}")
+    page = operator.get(url("changelist"))
+    assert "2 alerts, bulks and runs of quiet workflows match and are not listed." in text_of(page)
+    assert ids_of(operator.get(url("changelist") + page.context["with_alerts_query"])) == {"alone", "beat-0", "beat-1"}
+
+
+@pytest.mark.parametrize("quiet", [1, "yes", None])
+def test_quiet_is_true_or_false(quiet: Any) -> None:
+    with pytest.raises(TypeError, match="quiet is True or False, not"):
+        workflow(quiet=quiet)(flows.quick.function)
 
 
 @pytest.mark.parametrize("listed", [over_rest, in_the_shell])

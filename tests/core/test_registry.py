@@ -46,6 +46,7 @@ def test_a_name_is_asked_for_only_when_it_is_needed() -> None:
         mistakes: tuple[type[Exception] | str, ...] | None = None
         limits: WorkflowLimits | None = None
         messages: MessageTypes | None = None
+        is_quiet: bool = False
         label: str | None = None
 
         @property

@@ -25,3 +25,4 @@ class Definition:
     mistakes: tuple[type[Exception] | str, ...] | None = None
     limits: WorkflowLimits | None = None
     messages: MessageTypes | None = None
+    is_quiet: bool = False
