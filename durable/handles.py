@@ -2,8 +2,8 @@
 
 A handle holds no copy of the run: each property is one query; `info()` reads all of them in one. Of a run that has
 ended a summary takes one more, for the children that are left to be cancelled. Every blocking method and property has a
-twin for async code, a method with an `a` before its name: `await handle.astate()`. So `awake()` is the twin of `wake()`,
-and `awaiting_for()` that of `waiting_for`.
+twin for async code, a method with an `a` before its name: `await handle.astate()`. So `awake()` is the twin of
+`wake()`, and `awaiting_for()` that of `waiting_for`.
 """
 
 from __future__ import annotations

@@ -276,13 +276,22 @@ def by_rest(user: User, verb: Verb, name: str, shell: Shell, **more: str) -> Ans
     return Answer(outcomes[answer.status_code], answer.json().get("detail", ""))
 
 
-def by_shell(user: User, verb: Verb, name: str, shell: Shell) -> Answer:
+def by_shell(user: User, verb: Verb, name: str, shell: Shell, *more: str) -> Answer:
     who = ("--reason", REASON, "--as", user.username)
-    done = shell(verb.command, name, *CASES[verb.action].words, *who)
+    done = shell(verb.command, name, *CASES[verb.action].words, *who, *more)
     return Answer({0: "done", 1: "refused"}[done.status], done.err)
 
 
-SURFACES: Final = {"admin": by_admin, "api": by_rest, "cli": by_shell}
+#: Where REST shows what a verb is about, with its revision.
+SEEN: Final = {
+    QUEUE: "/queues",
+    WORKFLOW: "/workflows/{name}/stats",
+    LIMIT: "/limits/{name}",
+    RATE: "/rates/{name}",
+    SCHEDULE: "/schedules/{name}",
+    RUN: "/runs/{name}",
+}
+SURFACES: Final[Mapping[str, Callable[..., Answer]]] = {"admin": by_admin, "api": by_rest, "cli": by_shell}
 ALL: Final = (*VERBS, *RUN_VERBS.values())
 WITHOUT: Final = {("cli", "take_stack")}  # `durable stack` waits for the answer
 
@@ -301,10 +310,6 @@ def can_be_done(_surface: str, verb: Verb) -> bool:
     return CASES[verb.action].is_done is not None
 
 
-def has_revision(surface: str, verb: Verb) -> bool:
-    return can_be_done(surface, verb) and (surface == "admin" or verb.on in (SCHEDULE, RUN))
-
-
 each_verb = pytest.mark.parametrize("verb", ALL, ids=lambda each: each.action)
 each_that_is_done = pytest.mark.parametrize(
     "verb", [each for each in ALL if can_be_done("", each)], ids=lambda each: each.action
@@ -316,8 +321,8 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(monkeypatch)
 
 
-def a_user(*, without: str = "") -> User:
-    user = User.objects.create_user("ada", is_staff=True)
+def a_user(*, without: str = "", name: str = "ada") -> User:
+    user = User.objects.create_user(name, is_staff=True)
     user.user_permissions.set(Permission.objects.filter(content_type__app_label="durable").exclude(codename=without))
     return user
 
@@ -412,13 +417,27 @@ def test_a_refusal_is_told_and_logged(surface: str, verb: Verb, shell: Shell) ->
     assert [row[3] for row in logged()] == ["refused"]
 
 
-@given("admin", "api", that=has_revision)
+@given(*SURFACES, that=can_be_done)
 def test_what_has_changed_since_the_page_is_left_alone(surface: str, verb: Verb, shell: Shell) -> None:
     case, seen = CASES[verb.action], "what the operator saw"
     case.ready()
     if surface == "admin":
         answer = by_admin(a_user(), verb, case.name, shell, expected=seen)
-    else:
+    elif surface == "api":
         answer = by_rest(a_user(), verb, case.name, shell, revision=seen)
+    else:
+        answer = by_shell(a_user(), verb, case.name, shell, "--revision", seen)
     assert (answer.outcome, "changed since" in answer.text) == ("refused", True), answer
     assert "done" not in {row[3] for row in logged()}
+
+
+@each_that_is_done
+def test_what_is_as_it_was_seen_is_changed(verb: Verb, shell: Shell) -> None:
+    case, api = CASES[verb.action], Api(a_user())
+    case.ready()
+    seen = api.get(SEEN[verb.on].format(name=case.name)).json()
+    if verb.on is QUEUE:
+        [seen] = [each for each in seen["results"] if each["name"] == case.name]
+    if verb.action in ("close_limit", "open_limit"):
+        seen = next((each for each in seen["keys"] if each["key"] == case.body["key"]), {"revision": "open"})
+    assert by_rest(a_user(name="bob"), verb, case.name, shell, revision=seen["revision"]).outcome == "done"

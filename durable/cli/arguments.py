@@ -112,6 +112,15 @@ def add_acting(parser: ArgumentParser) -> None:
     )
 
 
+def add_revision(parser: ArgumentParser) -> None:
+    """Add the revision of what the verb is about."""
+    parser.add_argument(
+        "--revision",
+        metavar="TEXT",
+        help="the `revision` that its JSON had when it was seen; what has changed since is left alone",
+    )
+
+
 def add_confirming(parser: ArgumentParser) -> None:
     """Add the option that confirms a large change."""
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")

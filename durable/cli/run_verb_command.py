@@ -24,6 +24,7 @@ from durable.cli.arguments import (
     add_format,
     add_ids,
     add_option,
+    add_revision,
     confirmed,
     given_ids,
     is_at_terminal,
@@ -61,6 +62,7 @@ def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
     for each in verb.options:
         add_option(parser, each, is_named=True)
     add_acting(parser)
+    add_revision(parser)
     parser.add_argument(
         "--expect", type=int, metavar="N", help="do nothing unless N of the runs are in a state that allows it"
     )
@@ -72,6 +74,9 @@ def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
 
 def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
     ids = _chosen(options)
+    is_bulk = verb.action in BULK_ACTIONS and is_slow(options)
+    if options.revision is not None and (len(options.ids) != 1 or "-" in options.ids or is_bulk):
+        raise CommandError("--revision is that of one run: give its id alone", returncode=Exit.USAGE)
     if options.dry_run:
         return _preview(verb, ids, output)
     if options.expect is not None:
@@ -93,10 +98,10 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
         if is_many and not confirmed(output, _question(verb, len(ids), starts)):
             output.say("Nothing was done.")
             return Exit.REFUSED
-    if verb.action in BULK_ACTIONS and is_slow(options):
+    if is_bulk:
         return start_bulk(verb.action, _selection(options, ids), options, output)
     done = refused = 0
-    with acting_as(shell_actor(options.user), reason=options.reason), ExitStack() as stack:
+    with acting_as(shell_actor(options.user), reason=options.reason, expected=options.revision), ExitStack() as stack:
         is_streamed = "-" in options.ids
         rest = iter(ids)
         first = [] if is_streamed else list(islice(rest, 2))  # the lines of standard input are done as they arrive

@@ -15,6 +15,7 @@ from durable.cli.arguments import (
     add_acting,
     add_confirming,
     add_option,
+    add_revision,
     confirmed,
     duration,
     is_at_terminal,
@@ -37,7 +38,7 @@ from durable.schedules import CATCH_UPS, OVERLAPS
 
 def _acting(act: Callable[[Namespace, Output], int], options: Namespace, output: Output) -> int:
     try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
+        with acting_as(shell_actor(options.user), reason=options.reason, expected=options.revision):
             return act(options, output)
     except (*REFUSALS, UnknownWorkflowError) as error:
         output.complain(error)
@@ -54,6 +55,7 @@ def _subcommand(
         parser.add_argument("name", metavar="NAME", help="the name of the schedule")
         configure(parser)
         add_acting(parser)
+        add_revision(parser)
 
     return Subcommand(name=name, help=help, configure=configure_all, run=partial(_acting, act))
 

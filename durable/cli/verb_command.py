@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_option, confirmed, is_at_terminal
+from durable.cli.arguments import add_acting, add_option, add_revision, confirmed, is_at_terminal
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.schedule_verbs import BACKFILL, EDIT, told_of_tick
@@ -50,6 +50,7 @@ def _configure(verb: Verb, parser: ArgumentParser) -> None:
     if verb.asks:
         parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     add_acting(parser)
+    add_revision(parser)
 
 
 def _run(verb: Verb, options: Namespace, output: Output) -> int:
@@ -61,7 +62,7 @@ def _run(verb: Verb, options: Namespace, output: Output) -> int:
             raise CommandError("nothing was done", returncode=Exit.REFUSED)
     try:
         given = {each.name: _value(each, getattr(options, each.name), now) for each in verb.options}
-        with acting_as(shell_actor(options.user), reason=options.reason):
+        with acting_as(shell_actor(options.user), reason=options.reason, expected=options.revision):
             result = verb.call(options.name, **given)
     except (*REFUSALS, UnknownWorkflowError) as error:
         output.complain(error)

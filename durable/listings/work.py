@@ -14,6 +14,9 @@ from durable.inspection.workers import worker_overview
 from durable.listings.listing import Listing, Page
 from durable.listings.shapes import Seen, Shape, field
 from durable.models import Run
+from durable.operations import holds, limits, rates
+
+OF_VERB: Final = "For the `revision` of a verb."
 
 
 class Count(Shape):
@@ -75,6 +78,7 @@ class Queue(Shape):
     served_by: list[str] = field(
         lambda queue, _seen: [each.name for each in queue.serving], help="The names of the workers that serve it."
     )
+    revision: str = field(lambda queue, _seen: holds.revision_of(queue.hold), help=OF_VERB)
 
 
 class QueueList(Shape):
@@ -254,6 +258,7 @@ class Limit(Shape):
     code_says: int = field(help="The number of the code or the settings.")
     is_overridden: bool = field(help="Whether an operator has set the number.")
     keys: list[LimitKey] = field(help="The keys with the longest lines first; at most 100.")
+    revision: str = field(lambda limit, _seen: limits.revision_of(limit.at_once), help=OF_VERB)
 
 
 class LimitList(Shape):
@@ -280,6 +285,9 @@ class RateKey(Shape):
         "last_refused.at", default=None, help="When it has refused the last one; null for never."
     )
     refused_workflow: str = field("last_refused.workflow", default="", help="What that one would have started.")
+    revision: str = field(
+        lambda key, _seen: rates.closing_revision_of(key.closing), help="For the `revision` of close and open."
+    )
 
 
 class Rate(Shape):
@@ -291,6 +299,9 @@ class Rate(Shape):
     code_says: str = field(help="The rate of the code or the settings.")
     is_overridden: bool = field(help="Whether an operator has set the rate.")
     keys: list[RateKey] = field(help="Those for which most attempts wait come first; at most 100.")
+    revision: str = field(
+        lambda rate, _seen: rates.rate_revision_of(rate.rate), help="For the `revision` of set-rate and take-back-rate."
+    )
 
 
 class RateList(Shape):

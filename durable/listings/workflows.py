@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from durable.listings.shapes import Shape, field
-from durable.listings.work import Count, Hold
+from durable.listings.work import OF_VERB, Count, Hold
+from durable.operations import holds
 
 
 class Parameter(Shape):
@@ -88,5 +89,6 @@ class WorkflowStats(Shape):
     )
     is_windowed: bool = field("stats.is_windowed", help="Whether it has as many runs as that, or more.")
     hold: Hold | None = field(help="Since when its new starts are held, by whom and why; null if they are not.")
+    revision: str = field(lambda workflow, _seen: holds.revision_of(workflow.hold), help=OF_VERB)
     held_starts: Count = field(help="The runs that wait, paused, because it is or was held.")
     builds: list[BuildInFlight] = field(help="The commonest first; [] where workers name none.")

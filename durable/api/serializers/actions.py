@@ -65,12 +65,6 @@ def _is_time(text: str) -> bool:
 class ActionForm(VerbForm):
     """The reason, and the expected revision of the run."""
 
-    revision = Text(
-        required=False,
-        max_length=200,
-        help_text="Of the run as it was seen; the verb is refused if the run has changed.",
-    )
-
 
 class StepForm(ActionForm):
     """The step that the action is about."""

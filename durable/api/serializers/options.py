@@ -22,16 +22,19 @@ from durable.api.serializers.fields import (
     Text,
     Words,
 )
-from durable.core.ids import MAX_REASON
+from durable.core.ids import MAX_ID, MAX_REASON
 from durable.listings.listing import Filter, Listing
 from durable.operations import verb
 from durable.operations.verb import Option
 
 
 class VerbForm(Form):
-    """The reason."""
+    """The reason, and the revision that the user saw."""
 
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    revision = Text(
+        required=False, max_length=MAX_ID, help_text="As it was seen; what has changed since is left alone."
+    )
 
 
 def checked(check: Any, text: str) -> str:

@@ -18,8 +18,6 @@ from durable.schedules.rules import MAX_NAME
 class ScheduleForm(VerbForm):
     """The reason, and the schedule that the user saw."""
 
-    revision = Text(required=False, max_length=MAX_ID, help_text="Refuse if the schedule has changed since.")
-
 
 class BackfillForm(ScheduleForm):
     """A period in the past."""
