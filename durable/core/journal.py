@@ -188,13 +188,15 @@ class _Pending:
     def split(self, location: str) -> _Pending:
         """Take out the entry at `location`, the end of its slots and of what it has saved."""
         taken = _Pending({location: self.entries.pop(location)})
-        forgotten = self.changes.get(SavesForgotten, [])
-        for own, rest, ours in (
-            (taken.released_slots, self.released_slots, location),
-            (taken.changes.setdefault(SavesForgotten, []), forgotten, SavesForgotten(location)),
-        ):
-            own += [each for each in rest if each == ours]
-            rest[:] = [each for each in rest if each != ours]
+        kept: list[str] = []
+        for each in self.released_slots:
+            (taken.released_slots if each == location else kept).append(each)
+        self.released_slots = kept
+        forgotten = SavesForgotten(location)
+        if forgotten in self.changes.get(SavesForgotten, ()):
+            taken.changes[SavesForgotten] = [forgotten]
+            others = [each for each in self.changes.pop(SavesForgotten) if each != forgotten]
+            self.changes |= {SavesForgotten: others} if others else {}
         return taken
 
     def has_more_than_entries(self) -> bool:
@@ -626,6 +628,7 @@ class Journal:
             }
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
+            self._crashes |= batch.run is not None  # it was to end a series of crashes, and patched nothing else
 
     def saved_at(self, location: str) -> SavedDetails | None:
         """Return what earlier attempts of the step at this location have saved, None for nothing."""

@@ -509,10 +509,10 @@ _NOTHING_ASKED: Final = Committed()
 #: Among the queues to notify: a run whose row was locked has a slot now, and a note says so.
 _NOTED: Final = ""
 _TOLD_AT_ONCE: Final = 100  # notes
-#: What a commit is refused with, by the constraint that a function names in its error.
 #: Changes that a statement of their own writes, in the transaction of the commit.
 _BESIDE: Final = frozenset({GroupChange, SavedDetails, SavesForgotten, TagChange})
 
+#: What a commit is refused with, by the constraint that a function names in its error.
 _REFUSALS: Final[dict[str, Callable[[str], BaseException]]] = {
     "durable_child_id_is_free": ChildIdTaken,
     "durable_child_key_is_free": ChildKeyTaken,
