@@ -12,6 +12,7 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
 from tests.cli.conftest import Shell, shell  # noqa: F401  # a fixture
+from tests.support.databases import only_with_a_server
 from tests.support.worker_rows import a_worker
 
 UNREADABLE = (
@@ -75,7 +76,6 @@ PATHS = [
 COMMANDS = [["list"], ["show", "odd"], ["why", "odd"], ["schedules"], ["workers"], ["limits"], ["running"], ["doctor"]]
 
 
-@pytest.mark.postgres
 @pytest.mark.parametrize("time", ["infinity", "-infinity"])
 def test_no_time_that_sql_has_written_keeps_a_surface_from_answering(
     stage: Stage,
@@ -84,6 +84,7 @@ def test_no_time_that_sql_has_written_keeps_a_surface_from_answering(
     shell: Shell,  # noqa: F811
     time: str,
 ) -> None:
+    only_with_a_server()
     api = make_api(*ALL)
     stage.start(flows.nap, id="odd")
     stage.start(flows.nap, id="held", settle=False)
