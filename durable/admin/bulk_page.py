@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -37,12 +38,41 @@ from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
 from durable.operations.bulk_starts import starts_of_bulk
+from durable.operations.eligibility import Selection
 from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names
 _SELECTING = ("verb", "all", "filter", "bulk", "children_of", "group", "id")  # what says which runs
 _CAREFUL = ("first", "stop_after", "within", "rate")  # fields of the form that a link may fill in
+
+
+class _NothingChosen(Exception):
+    """The page cannot be shown: the operator is sent back to the list, and told why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """The runs that the operator has chosen.
+
+    They are those with these ids, all that the filter `wanted` finds, those of a bulk that have failed `again`, or
+    the failed `children` of a run.
+    """
+
+    ids: list[str]
+    wanted: RunCriteria | None = None
+    again: FailedAgain | None = None
+    children: FailedChildren | None = None
+
+    @property
+    def named(self) -> Selection | None:
+        """The selection; None where it is the ids."""
+        return self.again or self.children or (None if self.wanted is None else Filtered(self.wanted))
+
+    @property
+    def selection(self) -> Selection:
+        """The selection."""
+        return self.named or Chosen(tuple(self.ids))
 
 
 def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
@@ -54,72 +84,94 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     if request.method != "POST" and "verb" not in given:
         return HttpResponseRedirect(admin.url("changelist"))
-    name = given.get("verb", "")
-    ids = given.getlist("id")[:_MOST_IDS]
-    is_confirmed = request.method == "POST" and "confirmed" in given
+    name, ids = given.get("verb", ""), given.getlist("id")[:_MOST_IDS]
     _deny(request, name if name in BULK_ACTIONS else BULK_ACTIONS[0], ids)
-    if name not in BULK_ACTIONS:
-        return _again(admin, request, _("Choose what to do with the runs first."))
-    if sight.is_limited() and any(each in given for each in ("all", "bulk", "children_of")):
-        why = _("Nothing was done: users of this project see some runs only, so choose the runs themselves.")
-        return _again(admin, request, why)
-    seen = sight.existing(request, ids)
-    ids = [each for each in ids if each in seen]
-    again = _failed_again(given.get("bulk", ""))
-    children = _failed_children(given)
-    wanted = _wanted(given) if "all" in given else None
-    if "all" in given and wanted is None:
-        return _again(admin, request, _("Nothing was done: the filter has a mistake. Correct it, and choose again."))
-    verb = RUN_VERBS[name]
-    if verb.is_grave and wanted is not None and wanted.is_empty:
-        why = _(
-            "Nothing was done: %(verb)s cannot be taken back, and the list has no filter: choose a workflow or a state "
-            "first."
-        )
-        return _again(admin, request, why % {"verb": verb.title})
-    chosen = again or children or (Filtered(wanted) if wanted is not None else None)
-    if chosen is None and not ids:
-        return _again(admin, request, _("Choose at least one run, or all that the filter finds."))
+    try:
+        choice = _choice(request, given, name, ids)
+    except _NothingChosen as error:
+        messages.error(request, str(error))
+        return HttpResponseRedirect(_list_url(admin, request))
+    verb, is_confirmed = RUN_VERBS[name], request.method == "POST" and "confirmed" in given
     with reading():
-        eligibility = bulk.eligible(name, chosen or Chosen(tuple(ids)))
-        causes = causes_among(chosen or Chosen(tuple(ids)), bulk.allowed_states(name))
-        starts = starts_of_bulk(name, chosen or Chosen(tuple(ids)), eligibility)
-        # what repeats a child is no child of the parent, which waits for the child itself
-        repeated = (
-            count_repeated(chosen or Chosen(tuple(ids)), bulk.allowed_states(name), sight.within(request))
-            if children is None
-            else None
-        )
+        eligibility = bulk.eligible(name, choice.selection)
     shown = _whole_number(given.get("count", "")) if is_confirmed else eligibility.count
     is_typed = verb.is_grave and max(eligibility.count, shown) > bulk.AT_ONCE
     careful = {each: given[each] for each in _CAREFUL if each in given}
     initial = {"token": new_id(), **careful}
     form = with_fields(BulkForm, verb)(request.POST if is_confirmed else None, initial=initial, is_typed=is_typed)
-    ticked = verb.ticked(given)
-    problem, status = "", 200
-    if is_confirmed:
-        status = 422
-        if form.is_valid():
-            try:
-                if is_typed and not _is_started(form.cleaned_data["token"]):
-                    _check_grown(eligibility, shown)
-                options = ticked | {each: form.cleaned_data[each] for each in form.asked}
-                return _do(admin, request, name, chosen or ids, form, options)
-            except action_page.Refusal as refusal:
-                problem, status = refusal.why, refusal.status
-    found = sight.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
-    places = failed_places(found.values())
-    within = sight.within(request)
-    now = pages.now()
+    problem, status = "", 422 if is_confirmed else 200
+    if is_confirmed and form.is_valid():
+        try:
+            if is_typed and not _is_started(form.cleaned_data["token"]):
+                _check_grown(eligibility, shown)
+            options = verb.ticked(given) | {each: form.cleaned_data[each] for each in form.asked}
+            return _do(admin, request, name, choice.named or choice.ids, form, options)
+        except action_page.Refusal as refusal:
+            problem, status = refusal.why, refusal.status
     context = {
-        "now": now,
-        "title": _title(verb, wanted, causes),
-        "verb": verb,
+        **_preview(request, verb, choice, eligibility),
         "form": form,
         "problem": problem,
-        "ticked": ticked,
-        "options": verb.flags,
+        "ticked": verb.ticked(given),
         "is_typed": is_typed,
+        "is_all": "all" in given,
+        "first": _first(form, careful),
+        "all_url": _all_url(admin, given),
+        "is_careful": bool(careful) or any(form[each].errors for each in _CAREFUL),
+        "filter": given.get("filter", ""),
+        "list_url": _list_url(admin, request),
+        "at_once": bulk.AT_ONCE,
+    }
+    return admin.page(request, "bulk", context, status=status)
+
+
+def _choice(request: HttpRequest, given: QueryDict, name: str, ids: list[str]) -> _Choice:
+    """Return the runs that are chosen for a verb. Raises _NothingChosen."""
+    if name not in BULK_ACTIONS:
+        raise _NothingChosen(_("Choose what to do with the runs first."))
+    if sight.is_limited() and any(each in given for each in ("all", "bulk", "children_of")):
+        raise _NothingChosen(
+            _("Nothing was done: users of this project see some runs only, so choose the runs themselves.")
+        )
+    seen, wanted = sight.existing(request, ids), None
+    if "all" in given:
+        wanted = _wanted(given)
+        if wanted is None:
+            raise _NothingChosen(_("Nothing was done: the filter has a mistake. Correct it, and choose again."))
+        if RUN_VERBS[name].is_grave and wanted.is_empty:
+            why = _(
+                "Nothing was done: %(verb)s cannot be taken back, and the list has no filter: choose a workflow or a "
+                "state first."
+            )
+            raise _NothingChosen(why % {"verb": RUN_VERBS[name].title})
+    choice = _Choice(
+        ids=[each for each in ids if each in seen],
+        wanted=wanted,
+        again=_failed_again(given.get("bulk", "")),
+        children=_failed_children(given),
+    )
+    if choice.named is None and not choice.ids:
+        raise _NothingChosen(_("Choose at least one run, or all that the filter finds."))
+    return choice
+
+
+def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: bulk.Eligibility) -> dict[str, Any]:
+    """Return what the page shows of the runs: how many, which, why they failed, and what the verb starts with them."""
+    within, children, now = sight.within(request), choice.children, pages.now()
+    with reading():
+        causes = causes_among(choice.selection, bulk.allowed_states(verb.action))
+        starts = starts_of_bulk(verb.action, choice.selection, eligibility)
+        # what repeats a child is no child of the parent, which waits for the child itself
+        repeated = (
+            count_repeated(choice.selection, bulk.allowed_states(verb.action), within) if children is None else None
+        )
+    found = sight.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
+    places = failed_places(found.values())
+    return {
+        "now": now,
+        "title": _title(verb, choice.wanted, causes),
+        "verb": verb,
+        "options": verb.flags,
         "eligibility": eligibility,
         "eligible": number_of(eligibility),
         "workflows": _largest(eligibility),
@@ -132,22 +184,14 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
             for each in eligibility.shown
             if each in found
         ],
-        "ids": ids,
-        "is_all": "all" in given,
-        "again": given.get("bulk", "") if again else "",
+        "ids": choice.ids,
+        "again": "" if choice.again is None else choice.again.bulk_id,
         "children": children,
         "parent_state": None if children is None else _state_of(children.parent),
         "command": ""
-        if children is None or name != "recover"
+        if children is None or verb.action != "recover"
         else command("recover", children_of=children.parent, group=children.group or ""),
-        "first": _first(form, careful),
-        "all_url": _all_url(admin, given),
-        "is_careful": bool(careful) or any(form[each].errors for each in _CAREFUL),
-        "filter": given.get("filter", ""),
-        "list_url": _list_url(admin, request),
-        "at_once": bulk.AT_ONCE,
     }
-    return admin.page(request, "bulk", context, status=status)
 
 
 def _all_url(admin: AdminPages, given: QueryDict) -> str:
@@ -289,11 +333,6 @@ def _wanted(posted: QueryDict) -> RunCriteria | None:
         return None
     with reading():
         return settle_roots(parse_search(form.search, form.wanted()))
-
-
-def _again(admin: AdminPages, request: HttpRequest, why: str) -> HttpResponse:
-    messages.error(request, why)
-    return HttpResponseRedirect(_list_url(admin, request))
 
 
 def _list_url(admin: AdminPages, request: HttpRequest) -> str:
