@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+import _pytest
 import pytest
 
 from project.servers import EmbeddedPostgres, EmbeddedRedis
@@ -83,8 +84,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Decide the environment. Runs before pytest-django's hook of the same name, which loads the settings."""
     if tests_run_elsewhere(early_config):
         if _writes_no_bytecode:
-            for package in ("durable", "project", "tests/benchmarks", "tests/chaos"):  # what only children import
-                compileall.compile_dir(ROOT / package, quiet=2)
+            ours = [ROOT / each for each in ("durable", "project", "tests/benchmarks", "tests/chaos")]
+            # what only children import, and what is imported before this module
+            for package in (*ours, *(Path(str(each.__file__)).parent for each in (pytest, _pytest))):
+                compileall.compile_dir(package, quiet=2)
         if early_config.known_args_namespace.numprocesses is None:
             early_config.option.numprocesses = PROCESSES
         return

@@ -19,6 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, workflow
+from durable.admin import pages
 from durable.inspection.activities import activities_of, activities_of_runs, hung_steps, list_activities
 from durable.inspection.explain_states import explain, explain_fully
 from durable.inspection.findings import collect_findings
@@ -413,7 +414,11 @@ def test_the_interface_lists_what_runs(get: Callable[..., Any]) -> None:
     assert listed["explanation"]["headline"].startswith('Running step "charge" for 1 m')
 
 
-def test_the_page_lists_what_runs_and_the_overview_leads_to_it(get: Callable[..., Any]) -> None:
+def test_the_page_lists_what_runs_and_the_overview_leads_to_it(
+    get: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = timezone.now()
+    monkeypatch.setattr(pages, "now", lambda: moment)  # another minute is another page
     runs(held("order-1"), LONG_NAME)
     runs(held("order<2>"), "a\u202eb", seconds=3, kind="rollback", attempt=2)
     answer = get(reverse("admin:durable_run_running"))
