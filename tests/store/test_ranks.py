@@ -102,6 +102,14 @@ def test_a_run_of_a_share_has_its_turn_in_the_queue_that_it_is_moved_to(store: S
     assert one_by_one(store, at(1)) == ["a1", "b1", "a2", "b2", "a0", "b3"]
 
 
+def test_runs_of_shares_have_their_turns_in_a_queue_that_had_no_run_of_the_shares(store: Store) -> None:
+    start(store, "a1", "a2", "a3", ranking=share("a"), queue="dead")
+    start(store, "b1", "b2", "b3", ranking=share("b"), queue="dead")
+    for each in ("a1", "a2", "a3", "b1", "b2", "b3"):
+        move(store, each, "q")
+    assert one_by_one(store, at(1)) == ["a1", "b1", "a2", "b2", "a3", "b3"]
+
+
 def test_a_run_that_is_moved_is_found_by_a_claim_that_begins_where_the_one_before_ended(store: Store) -> None:
     start(store, "due", queue="dead", wake_at=at(-3600))
     start(store, "asleep", queue="dead", wake_at=at(90))

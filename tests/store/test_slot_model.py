@@ -5,6 +5,7 @@ a run that is not paused, and whose queue is not, waits for nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -36,6 +37,7 @@ ACTS = [
     "resume",
     "pause queue",
     "resume queue",
+    "move",
     "crash",
     "sweep",
 ]
@@ -58,6 +60,7 @@ class Model:
         self.waiting: set[str] = set()  # parked in a line
         self.wants: dict[str, list[SlotWant]] = {}  # of runs that wait or hold
         self.queues = {each: f"q{number}-{place % 2}" for place, each in enumerate(self.ids)}
+        self.both = set(self.queues.values())
         self.paused: set[str] = set()
         store.create([a_run(each, queue=self.queues[each]) for each in self.ids])
 
@@ -127,6 +130,13 @@ class Model:
         queue = self.queues[run_id]
         assert self.store.lift(HoldKind.QUEUE, queue) == (queue in self.paused)
         self.paused.discard(queue)
+
+    def move(self, run_id: str) -> None:
+        run = the(self.store, run_id)
+        if run.state not in ENDED:
+            self.queues[run_id] = next(each for each in sorted(self.both) if each != run.queue)
+            moved = partial(transitions.requeued, queue=self.queues[run_id], now=NOW)
+            self.store.change(run_id, lambda found, _entries: RunChange(run=moved(found)))
 
     def crash(self, run_id: str) -> None:
         if run_id in self.held:

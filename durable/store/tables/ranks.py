@@ -90,15 +90,22 @@ def requeue(alias: str, run_id: str, queue: str) -> None:
     """Let a run that has come to this queue have its rank there: a claim gives it another start tag."""
     runs = Run.objects.using(alias).filter(id=run_id).order_by()
     open_lanes(alias, queue, runs)
-    runs.filter(start_tag__isnull=False).update(start_tag=UNTAGGED)
+    if runs.filter(start_tag__isnull=False).update(start_tag=UNTAGGED):
+        _open_share(alias, queue, RunRank.objects.using(alias).get(run_id=run_id).share)
+
+
+def _open_share(alias: str, queue: str, share: str) -> Share:
+    """Add a share to the queue, for claims, which add none on PostgreSQL. Return the position of the queue itself."""
+    rows = Share.objects.using(alias)
+    of_queue, _ = rows.get_or_create(queue=queue, share="")
+    rows.get_or_create(queue=queue, share=share)
+    return of_queue
 
 
 def _moved(alias: str, queue: str, ranking: Ranking, number: int, now: datetime) -> datetime:
     """Move a share by this many runs; return the tag of the first."""
     rows = Share.objects.using(alias)
-    of_queue, _ = rows.get_or_create(queue=queue, share="")
-    rows.get_or_create(queue=queue, share=ranking.share)
-    before = of_queue.record
+    before = _open_share(alias, queue, ranking.share).record
     if not number:
         return now
     if before.tag is None:
