@@ -17,7 +17,7 @@ from durable.core.workflow_limits import Limit, WorkflowLimits
 
 
 def defined(want: SlotWant) -> SlotWant:
-    """Return the want with the number of slots that the setting LIMITS, or else a workflow, gives the limit."""
+    """Return the request with the number of slots that the setting LIMITS, or else a workflow, gives the limit."""
     if want.at_once is not None:
         return want
     at_once = conf.LIMITS.get(want.limit, {}).get("at_once")
@@ -27,7 +27,7 @@ def defined(want: SlotWant) -> SlotWant:
 
 
 def with_rate(want: RateWant) -> RateWant:
-    """Return the want with the rate that the setting LIMITS, or else a workflow, gives the limit."""
+    """Return the request with the rate that the setting LIMITS, or else a workflow, gives the limit."""
     if want.rate is not None:
         return want
     given = conf.LIMITS.get(want.limit, {})
@@ -38,7 +38,7 @@ def with_rate(want: RateWant) -> RateWant:
 
 
 def undefined(limits: WorkflowLimits | None) -> list[str]:
-    """Return the limits of a workflow that have no rate, and get no number of slots from the settings or a workflow."""
+    """Return the limits of a workflow that have no rate, and whose number of slots nothing says."""
     if limits is None:
         return []
     own = [each for each in limits.limits if each.at_once is None and each.rate is None]

@@ -95,8 +95,8 @@ def lines_of(limit: str, keys: Sequence[str], *, most_held: int, most_waiting: i
 _PLACES = 1_000  # of a line that are counted
 _SHOWN = 20  # slots of a key that are shown
 _HELD = 10_000  # slots of a key that are counted
-_KEYS = 100  # of a limit that are told
-_LIMITS = 100  # that are told
+_KEYS = 100  # of a limit that are listed
+_LIMITS = 100  # that are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ def _summary(limit: Limit, keys: Sequence[str]) -> LimitSummary:
 
 
 def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
-    """Return the keys of a limit that are told: those for which a run has waited longest, then others by name."""
+    """Return the keys of a limit that are listed: those for which a run has waited longest, then others by name."""
     rows = Slot.objects.using(conf.DATABASE).filter(limit=limit)
     if within is not None:
         mine = first_visible(rows.order_by("limit", "key"), within).values_list("key", flat=True)
@@ -213,14 +213,14 @@ def _shown_keys(limit: str, within: RunQuerySet | None) -> list[str]:
     return list(keys)[:_KEYS]
 
 
-#: A slot is told of that a paused or diverged run has held for so long.
+#: For how long a paused or diverged run holds a slot before the slot is reported.
 KEPT: Final = timedelta(days=1)
-#: A line is told of whose first run has waited for so long, while no slot of its key was taken.
+#: For how long the first run of a line waits, while no slot of its key is taken, before the line is reported.
 STILL: Final = timedelta(hours=1)
-#: A line of a full limit is told of in which so many runs wait, the first of them for so long.
+#: How many runs wait for a full limit, and for how long the first of them, before the line is reported.
 LONG: Final = 20
 WAITED: Final = timedelta(minutes=1)
-#: A slot is told of that a run has held for so long, and that it should have only while a worker executes it.
+#: For how long a run that no worker executes holds a slot of a running run before the slot is reported.
 IDLE: Final = timedelta(minutes=1)
 _MOST_TROUBLED: Final = 100
 _ROWS: Final = 500  # slots of a limit that are looked at
@@ -288,8 +288,8 @@ class _Slot:
     since: datetime
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What is told of it."""
+    def reported(self) -> dict[str, Any]:
+        """Its part of a report."""
         label = limit_label(self.limit, self.key)
         return {
             "limit": self.limit,
@@ -333,14 +333,14 @@ def slot_troubles(now: datetime, within: RunQuerySet | None = None) -> SlotTroub
     return SlotTroubles(
         still=still,
         long=long,
-        kept=[KeptSlot(**slot.told) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
-        idle=[IdleSlot(**slot.told) for slot in idle if slot.standing == _ASLEEP],
+        kept=[KeptSlot(**slot.reported) for slot in kept if slot.standing in (_PAUSED, _DIVERGED)],
+        idle=[IdleSlot(**slot.reported) for slot in idle if slot.standing == _ASLEEP],
     )
 
 
 def _old_slots(now: datetime, within: RunQuerySet | None) -> list[QuerySet[Slot]]:
     """Return the slots that runs have waited for, those that they have held, and those of them that are not held
-    between passes, for as long as is told of.
+    between passes, for longer than `KEPT` or `IDLE`.
     """
     slots = _slots(within)
     held = slots.filter(is_held=True)
@@ -365,7 +365,7 @@ def _lines(now: datetime, slots: Iterable[_Slot], limits: Mapping[str, int]) -> 
     for (limit, key), line in told.items():
         first = line[0]
         number, newest = held.get((limit, key), (0, first.since))
-        facts = {**first.told, "held": number, "at_once": limits[limit]}
+        facts = {**first.reported, "held": number, "at_once": limits[limit]}
         if first.since < now - STILL and newest < now - STILL:
             still.append(StillLine(**facts))
         elif len(line) >= LONG and number >= limits[limit]:
@@ -460,7 +460,7 @@ def _slot(limit: Any, key: Any, run_id: Any, of_run: str, since: Any) -> _Slot:
 
 
 def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, datetime]]:
-    """Return for each key of which slots are held how many, and when the newest of them was taken; one statement."""
+    """Return how many slots of each key are held, and when the newest of them was taken; none for unused keys."""
     by_limit: dict[str, list[str]] = {}
     for limit, key in keys:
         by_limit.setdefault(limit, []).append(key)
@@ -472,7 +472,7 @@ def _newest_held(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple
     return {(each["limit"], each["key"]): (each["held"], each["newest"]) for each in counted}
 
 
-_MOST_RATES = 100  # that are told
+_MOST_RATES = 100  # that are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -662,7 +662,7 @@ def _rate_summary(limit: RateLimit, keys: list[RateKeySummary], now: datetime) -
 
 
 def _keys_of(limit: str, now: datetime, within: RunQuerySet | None) -> list[RateKeySummary]:
-    """Return the keys of a limit that are told: how many attempts wait for each, and when the next one begins."""
+    """Return the keys of a limit that are listed: how many attempts wait for each, and when the next one begins."""
     waiting = Reservation.objects.using(conf.DATABASE)
     waiting = waiting.filter(limit=OuterRef("limit"), key=OuterRef("key"), at__gt=now).order_by("limit", "key", "at")
     rows = RateKey.objects.using(conf.DATABASE).filter(limit=limit, key__in=_shown_rate_keys(limit, within))
@@ -671,7 +671,7 @@ def _keys_of(limit: str, now: datetime, within: RunQuerySet | None) -> list[Rate
 
 
 def _shown_rate_keys(limit: str, within: RunQuerySet | None) -> set[str]:
-    """Return the keys of a limit that are told: those that are awaited, then those that are closed, then by name."""
+    """Return the names of these keys: those that are awaited, then those that are closed, then by name."""
     waiting = Reservation.objects.using(conf.DATABASE).filter(limit=limit)
     if within is not None:
         mine = first_visible(waiting.order_by("limit", "key", "at"), within).values_list("key", flat=True)

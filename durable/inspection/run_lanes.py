@@ -153,7 +153,7 @@ class Plan:
     is_short: bool = False
     #: whether the index is one of open failures
     is_of_failures: bool = False
-    #: the rows of the index alone, as far as they are known: where a window ends is told without a look at its runs
+    #: the rows of the index alone, as far as they are known: they say where a window ends, without a look at its runs
     failures: QuerySet[Failure] | None = None
     #: the key of the cause whose open failures they are, None for others
     cause: int | None = None

@@ -111,7 +111,7 @@ _Cause = tuple[str, ...]
 
 @dataclass(slots=True)
 class Group:
-    """Runs of one workflow of which one thing is to be told. `first` is the verdict on the first of them."""
+    """Runs of one workflow with one finding in common. `first` is the verdict on the first of them."""
 
     first: Verdict
     runs: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is told of a history without reading all of it: surveys for the plan of a replay, and outlines without values.
+"""What is known of a history without reading all of it: surveys for the plan of a replay, and outlines without values.
 
 Owns the shapes. `durable.store.tables.surveys` asks a database; `survey_of` and `bare_entry` take from a history that
 is at hand.
