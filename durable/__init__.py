@@ -84,10 +84,8 @@ if TYPE_CHECKING:
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.models import Schedule
     from durable.operations.audit import Actor, OperationDeniedError, acting_as
-    from durable.operations.comparison import HistoryDifference
-    from durable.operations.history import HistoryEntry
+    from durable.operations.queries import HistoryDifference, HistoryEntry, RunInfo
     from durable.operations.replay_plan import ReplayPlan
-    from durable.operations.run_info import RunInfo
     from durable.schedules import cron, every
 
 __version__ = "0.1.0"
@@ -166,10 +164,8 @@ _MODULES = {
     "durable.core.workflow_limits": ("Limit",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),
-    "durable.operations.comparison": ("HistoryDifference",),
-    "durable.operations.history": ("HistoryEntry",),
+    "durable.operations.queries": ("HistoryDifference", "HistoryEntry", "RunInfo"),
     "durable.operations.replay_plan": ("ReplayPlan",),
-    "durable.operations.run_info": ("RunInfo",),
     "durable.definitions": ("Input", "Workflow", "step", "workflow"),
     "durable.schedules": ("cron", "every"),
     "durable.models": ("Schedule",),

@@ -44,11 +44,9 @@ from durable.core.tags import TagValue
 from durable.core.workflow_limits import Limit, WorkflowLimits
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
-from durable.operations.async_calls import in_async
-from durable.operations.keys import IfOpen, Keep
+from durable.operations.common import in_async
 from durable.operations.start import check_arguments, request_of
-from durable.operations.start_options import StartOptions
-from durable.operations.start_rates import WhenFull
+from durable.operations.start_options import IfOpen, Keep, StartOptions, WhenFull
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:

@@ -17,14 +17,11 @@ from durable import operations
 from durable.core.duration import Duration
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.core.results import frozen
-from durable.operations.async_calls import in_async, run_sync
 from durable.operations.bulk import BulkReport
-from durable.operations.comparison import HistoryDifference, differences
+from durable.operations.common import in_async, is_of_workflow, run_sync
 from durable.operations.families import recover_children
-from durable.operations.history import HistoryEntry
-from durable.operations.names import is_of_workflow
+from durable.operations.queries import HistoryDifference, HistoryEntry, RunInfo, differences
 from durable.operations.replay_plan import ReplayPlan
-from durable.operations.run_info import RunInfo
 
 if TYPE_CHECKING:  # at run time a type variable of Python 3.11 has no default
     from typing_extensions import TypeVar as TypeVarWithDefault

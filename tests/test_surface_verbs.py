@@ -22,12 +22,10 @@ from durable.admin.url_keys import as_key
 from durable.inspection.wording import told
 from durable.models import Activity, Hold, Limit, OperatorAction, RateKey, RateLimit, Run, Schedule
 from durable.operations import holds, limits, rates
-from durable.operations.audit import needed_by
-from durable.operations.audited import REFUSALS
+from durable.operations.audit import REFUSALS, needed_by
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, VERBS, WORKFLOW
-from durable.operations.run_verbs import RUN, RUN_VERBS
 from durable.operations.schedules import verbs as schedules
-from durable.operations.verb import Verb
+from durable.operations.verbs import RUN, RUN_VERBS, Verb
 from tests.api.conftest import Api
 from tests.api.workflows import add
 from tests.cli.conftest import Shell

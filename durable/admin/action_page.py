@@ -38,11 +38,9 @@ from durable.inspection.family import verb_note
 from durable.inspection.progress import open_keys_of_long
 from durable.inspection.wording import command, told
 from durable.models import Run
-from durable.operations.audit import OperationDeniedError, acting_as, needed_by, revision
-from durable.operations.audited import UnseenRunError, audited
-from durable.operations.bulk_starts import starts_of_run
-from durable.operations.run_verbs import RUN_VERBS, RunVerb
-from durable.operations.verb import Flag
+from durable.operations.audit import OperationDeniedError, UnseenRunError, acting_as, audited, needed_by, revision
+from durable.operations.eligibility import starts_of_run
+from durable.operations.verbs import RUN_VERBS, Flag, RunVerb
 
 
 class Refusal(Exception):  # not an error: the page shows this text instead of "done"

@@ -37,9 +37,8 @@ from durable.inspection.wording import cause_in_words, command, state_in_words
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import acting_as
-from durable.operations.bulk_starts import starts_of_bulk
-from durable.operations.eligibility import Selection
-from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
+from durable.operations.eligibility import Selection, starts_of_bulk
+from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 _MOST_IDS = 500  # ids that one page can select
 _MOST_WORKFLOWS = 5  # that the page names

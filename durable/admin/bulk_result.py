@@ -21,7 +21,7 @@ from durable.inspection.forks import failed_places
 from durable.inspection.wording import command, verb_title
 from durable.models.run import RunQuerySet
 from durable.operations.audit import PERMISSIONS
-from durable.operations.run_verbs import RUN_VERBS
+from durable.operations.verbs import RUN_VERBS
 
 _SHOWN: Final = 20  # runs that have failed again
 _DECISIONS: Final = ("go_on", "stop_here")

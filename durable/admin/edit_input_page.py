@@ -20,7 +20,7 @@ from durable.inspection.database import reading
 from durable.inspection.payloads import EditableInput, recorded_input, shown_arguments
 from durable.models import Run
 from durable.operations.audit import acting_as
-from durable.operations.edited_input import arguments_of
+from durable.operations.start import arguments_of
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:

@@ -23,8 +23,7 @@ from durable.inspection.wording import told
 from durable.models.run import RunQuerySet
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
-from durable.operations.run_verbs import RunVerb
-from durable.operations.verb import Choice, Flag, Number, Option, Text, Until, Verb
+from durable.operations.verbs import Choice, Flag, Number, Option, RunVerb, Text, Until, Verb
 
 F = TypeVar("F", bound="ActForm")
 

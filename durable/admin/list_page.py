@@ -43,7 +43,7 @@ from durable.models import Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
 from durable.operations.eligibility import allowed_states
-from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
+from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 _SUGGESTED = 200  # names that are in the page; with JavaScript all names are found
 

@@ -24,8 +24,7 @@ from durable.inspection.humanize import thousands
 from durable.inspection.wording import command, display_location, told
 from durable.models import Entry, Run
 from durable.operations.audit import acting_as
-from durable.operations.replay_plan import ReplayPlan
-from durable.operations.replay_starts import StartsAgain
+from durable.operations.replay_plan import ReplayPlan, StartsAgain
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:

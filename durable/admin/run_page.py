@@ -48,7 +48,7 @@ from durable.inspection.wording import command, display_location
 from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
 from durable.operations.audit import PERMISSIONS
-from durable.operations.run_verbs import RUN_VERBS
+from durable.operations.verbs import RUN_VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from durable.inspection.wording import command
 from durable.operations import catalogue, holds, limits, rates
 from durable.operations.catalogue import LIMIT, QUEUE, RATE, SCHEDULE, WORKFLOW
 from durable.operations.schedules import verbs as schedules
-from durable.operations.verb import Subject, Verb
+from durable.operations.verbs import Subject, Verb
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise

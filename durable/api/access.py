@@ -20,8 +20,7 @@ from durable.core.errors import RunNotFoundError
 from durable.inspection.run_rules import RunRule, existing_among, find_among
 from durable.models import Run
 from durable.models.run import RunQuerySet
-from durable.operations.audit import Actor, OperationDeniedError, acting_as
-from durable.operations.audited import audited
+from durable.operations.audit import Actor, OperationDeniedError, acting_as, audited
 
 _RULE: Final = RunRule("API_RUNS")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from durable.api.problems import ProblemError
 from durable.operations import Started
-from durable.operations.audited import UnseenRunError
+from durable.operations.audit import UnseenRunError
 
 
 def made(wanted: str | None, make: Callable[[], Started]) -> Started:

@@ -36,9 +36,8 @@ from durable.listings.work import LIMITS, RATES, Hold, Release
 from durable.operations import catalogue
 from durable.operations.audit import acting_as
 from durable.operations.catalogue import LIMIT, RATE, SCHEDULE
-from durable.operations.run_verbs import RUN_VERBS, RunVerb
 from durable.operations.schedules import verbs as schedules
-from durable.operations.verb import Subject, Verb
+from durable.operations.verbs import RUN_VERBS, RunVerb, Subject, Verb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

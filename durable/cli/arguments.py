@@ -21,7 +21,7 @@ from durable.core.duration import parse_duration
 from durable.inspection.run_facts import read_tag
 from durable.listings.listing import MOST_LISTED, Filter
 from durable.operations.bulk import Selection
-from durable.operations.verb import Flag, Number, Option, Until
+from durable.operations.verbs import Flag, Number, Option, Until
 
 _LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
 JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"

@@ -20,8 +20,7 @@ from durable.inspection.wording import command
 from durable.listings.operators import bulk_data
 from durable.listings.shapes import Seen
 from durable.operations import bulk
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
+from durable.operations.audit import REFUSALS, acting_as
 from durable.runtime import current
 
 _SHOWN = 20  # runs of a group

@@ -10,8 +10,7 @@ from durable.cli.arguments import add_acting
 from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
+from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.imports import Imported, import_run
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.conf import conf
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
+from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.prune import preview_pruning, prune
 from durable.retention import STATES, Policy, Pruned, RetentionError
 

@@ -21,13 +21,10 @@ from durable.core.errors import MessageRefusedError, RunCancelledError, RunFaile
 from durable.core.places import Place
 from durable.inspection.payloads import jsonable, payload, redacted, redacted_error
 from durable.inspection.run_facts import checked_tags
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
-from durable.operations.keys import IfOpen, Keep
-from durable.operations.names import workflow_named
+from durable.operations.audit import REFUSALS, acting_as
+from durable.operations.common import workflow_named
 from durable.operations.start import request_of
-from durable.operations.start_options import START_OPTIONS, StartOptions
-from durable.operations.start_rates import WhenFull
+from durable.operations.start_options import START_OPTIONS, IfOpen, Keep, StartOptions, WhenFull
 
 
 def _refused(output: Output, error: Exception) -> int:

@@ -24,8 +24,7 @@ from durable.cli.exit_codes import Exit
 from durable.cli.output import Output
 from durable.cli.subcommand import Subcommand
 from durable.inspection.database import reading
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
+from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.replay_plan import ReplayPlan
 
 SHOWN: Final = 20  # locations of each kind

@@ -44,12 +44,11 @@ from durable.inspection.undone import Undone, undone_steps
 from durable.listings.runs import CAUSE_FILTERS, criteria_of
 from durable.models import Run
 from durable.operations import bulk
-from durable.operations.audit import acting_as, bulk_id
-from durable.operations.audited import REFUSALS, outcome_of
-from durable.operations.bulk_starts import BulkStarts, StartsCounter
+from durable.operations.audit import REFUSALS, acting_as, bulk_id, outcome_of
+from durable.operations.eligibility import BulkStarts, StartsCounter
 from durable.operations.replay import replay_failed
-from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 from durable.operations.start import restart
+from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
 PAGE = 100  # runs whose states are read at a time
 _PLANNED = 200  # runs with children whose replays are planned beforehand

@@ -29,8 +29,7 @@ from durable.cli.subcommand import Subcommand
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.humanize import plural
 from durable.models import Tick
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
+from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.catalogue import BY_ACTION, RULE
 from durable.operations.schedules import verbs
 from durable.schedules import CATCH_UPS, OVERLAPS

@@ -24,10 +24,9 @@ from durable.core.duration import later, parse_duration
 from durable.core.registry import UnknownWorkflowError
 from durable.inspection.humanize import moment, plural
 from durable.operations import catalogue
-from durable.operations.audit import acting_as
-from durable.operations.audited import REFUSALS
+from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.catalogue import LIMIT, RATE
-from durable.operations.verb import Option, Subject, Until, Verb
+from durable.operations.verbs import Option, Subject, Until, Verb
 
 _BY_HAND: Final = {"edit_schedule": EDIT, "backfill_schedule": BACKFILL}
 

@@ -7,9 +7,8 @@ handles call these functions. Nothing here runs workflow code.
 
 from __future__ import annotations
 
-from durable.operations.keys import Debounce, KeyOptions, key_options, open_run
 from durable.operations.lifecycle import ALLOWED, abandon, cancel, move, pause, recover, resume, take_stack, wake
-from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send
+from durable.operations.messages import Sent, aask, ask, delete_message, move_message, send, start_or_send
 from durable.operations.queries import (
     aresult,
     child_counts,
@@ -26,10 +25,9 @@ from durable.operations.queries import (
     tags,
     waiting_for,
 )
-from durable.operations.replay import give_output, replay
-from durable.operations.replay_preview import plan_replay
+from durable.operations.replay import give_output, plan_replay, replay
 from durable.operations.start import Started, StartRequest, restart, start
-from durable.operations.start_or_send import start_or_send
+from durable.operations.start_options import Debounce, KeyOptions, key_options, open_run
 
 __all__ = [
     "ALLOWED",

@@ -1,9 +1,11 @@
-"""The actor: who calls the verbs in this context, and what that actor may do.
+"""The actor, what that actor may do, and the attribution of a verb to it.
 
 A surface names its user with `acting_as`. Inside that block every verb of `durable.operations` first checks the actor's
 permission, and then writes to the audit log, refusals included. Outside such a block the application's own code calls
 the verb: steering, restarting and replaying are logged with the source "code"; starting and sending are not logged.
-Nothing here reads or writes a run.
+
+The row of a successful action is written in the transaction of its change. A denied or refused action changes nothing;
+its row is written once that is certain.
 """
 
 from __future__ import annotations
@@ -19,17 +21,32 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from django.core.exceptions import PermissionDenied
-from django.db import connections, router
+from django.db import Error, connections, router
 from django.db.models import Model
 
 from durable import runtime
 from durable.conf import conf
 from durable.core.current import running_run
-from durable.core.errors import OperationError
+from durable.core.errors import (
+    DurableError,
+    EntryNotFoundError,
+    MessageConflictError,
+    MessageNotAcceptedError,
+    MessageNotPendingError,
+    OperationError,
+    PayloadError,
+    RunConflictError,
+    RunNotFoundError,
+    ScheduleNotFoundError,
+    StalePlanError,
+    StaleRunError,
+    StaleScheduleError,
+)
 from durable.core.ids import check_reason
-from durable.core.records import ActionRecord
+from durable.core.records import ActionRecord, RunChange, RunRecord
 from durable.core.words import Sentence, gettext_noop
 from durable.models import OperatorAction
+from durable.runtime import Runtime
 
 logger = logging.getLogger("durable.audit")
 
@@ -374,3 +391,159 @@ def revision(run: _Seen) -> str:
     that left the run as it was.
     """
     return f"{run.change_seq}-{run.state}-{run.pending_request}-{run.state_after_rollback}"
+
+
+_DETAIL = 2_000  # characters of an error that the log keeps
+
+#: The errors that a verb raises when it did nothing and will do nothing.
+REFUSALS = (DurableError, ValueError, TypeError)
+
+_OUTCOMES: tuple[tuple[tuple[type[Exception], ...], Outcome], ...] = (
+    ((OperationDeniedError,), Outcome.DENIED),
+    ((StaleRunError, StalePlanError, StaleScheduleError), Outcome.STALE),
+    ((RunNotFoundError, EntryNotFoundError, MessageNotPendingError, ScheduleNotFoundError), Outcome.MISSING),
+    ((RunConflictError, MessageConflictError), Outcome.CONFLICT),
+    ((PayloadError, MessageNotAcceptedError, ValueError, TypeError), Outcome.INVALID),
+    ((DurableError,), Outcome.REFUSED),
+)
+
+
+class UnseenRunError(RunNotFoundError):
+    """The actor may not see the run that a verb created, or that has the id or the key already; nothing was done.
+
+    `key` is the key of an open run, whose id the text does not tell; "" if it is about an id.
+    """
+
+    def __init__(self, run_id: str, *, key: str = "") -> None:
+        super().__init__(run_id)
+        self.key = key
+        if key:
+            text = gettext_noop('an open run that the user may not see has the key "{key}"; start one with another key')
+            OperationError.__init__(self, Sentence(text, key=key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """One call of a verb, with its actor; `acting` is None for the application's own code.
+
+    `subject` is the kind and the name of what a verb that is not about a run is about.
+    """
+
+    at: Runtime
+    action: str
+    run_id: str
+    acting: ActorScope | None
+    reason: str
+    subject: tuple[str, str] = ("", "")
+
+    def check_seen(self, run: RunRecord) -> None:
+        """Compare the locked run with what the actor saw. Raises StaleRunError if it has changed."""
+        expected = None if self.acting is None else self.acting.expected
+        if expected is not None and expected != revision(run):
+            raise StaleRunError(run.id, run.state, self.action)
+
+    def sees(self, run_id: str) -> bool:
+        """Return whether the actor may see the run."""
+        return self.acting is None or self.acting.sees is None or self.acting.sees(run_id)
+
+    def check_sees(self, run_id: str, *, key: str = "") -> None:
+        """Raise UnseenRunError if the actor may not see the run, which was found by its `key` if that is given.
+
+        Call this in the transaction that may have created it.
+        """
+        if not self.sees(run_id):
+            raise UnseenRunError(run_id, key=key)
+
+    def lock(self) -> RunRecord:
+        """Lock the run until the transaction ends, and return it. Raises RunNotFoundError, StaleRunError."""
+
+        def decide(run: RunRecord, _entries: object) -> RunChange:
+            self.check_seen(run)
+            return RunChange(run={"change_seq": run.change_seq})
+
+        return self.at.store.change(self.run_id, decide)
+
+    def done(
+        self, *, before: str, after: str, detail: str = "", run_id: str | None = None, number: int = 0
+    ) -> ActionRecord:
+        """Return the audit row for a completed change, to be written in the transaction of that change."""
+        return self._row(Outcome.DONE, before, after, detail, run_id, number)
+
+    def _row(
+        self, outcome: Outcome, before: str, after: str, detail: str, run_id: str | None = None, number: int = 0
+    ) -> ActionRecord:
+        kind, name = self.subject
+        actor = code_actor() if self.acting is None else self.acting.actor
+        return ActionRecord(
+            action=self.action,
+            run_id=self.run_id if run_id is None else run_id,
+            source=actor.source,
+            outcome=str(outcome),
+            created_at=self.at.now(),
+            actor_id=actor.user_key,
+            actor_label=actor.name,
+            reason=self.reason,
+            before=str(before),
+            after=str(after),
+            detail=detail[:_DETAIL],
+            bulk_id=bulk_id(),
+            subject_kind=str(kind),
+            subject=_known(name),
+            number=number,
+        )
+
+    def _state(self) -> str:
+        """The run's current state, or what can be said of it after a refusal."""
+        try:
+            run = self.at.store.get(self.run_id) if self.run_id else None
+        except Error:  # the caller's transaction is broken
+            return ""
+        return "" if run is None else str(run.state)
+
+    def refused(self, error: Exception) -> None:
+        """Log that the verb changed nothing, and why."""
+        if self.acting is not None:
+            state = self._state()
+            log_refused(self.acting, self._row(outcome_of(error), state, state, str(error)))
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """Return the outcome of an action that raised this error."""
+    return next(outcome for kinds, outcome in _OUTCOMES if isinstance(error, kinds))
+
+
+@contextmanager
+def audited(
+    at: Runtime, action: str, run_id: str, *, reason: str = "", subject: tuple[str, str] = ("", "")
+) -> Iterator[Attribution]:
+    """Attribute one call of a verb on a run ("" if it has no id yet). Raises OperationDeniedError before any change.
+
+    `reason` is the verb's own argument. Without it the actor's reason is used. `subject` is the kind and the name of
+    what a verb that is not about a run is about.
+    """
+    scope = acting()
+    attribution = Attribution(
+        at=at,
+        action=action,
+        run_id=_known(run_id),
+        acting=scope,
+        reason=reason or (scope.reason if scope else ""),
+        subject=subject,
+    )
+    if scope is None:
+        yield attribution
+        return
+    try:
+        scope.check(action)
+        yield attribution
+    except REFUSALS as error:
+        attribution.refused(error)
+        raise
+
+
+def _known(run_id: object) -> str:
+    """Return the id if it has the form of one, else "".
+
+    The verb refuses anything else, and the log has room for ids only.
+    """
+    return run_id if isinstance(run_id, str) and len(run_id) <= 200 else ""

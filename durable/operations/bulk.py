@@ -24,10 +24,9 @@ from durable.core.current import running_run
 from durable.core.ids import check_id, new_id
 from durable.core.own_runs import BULK, replays_prefix
 from durable.operations import audit
-from durable.operations.async_calls import run_sync
-from durable.operations.audit import Actor, Outcome, acting_as
-from durable.operations.audited import REFUSALS, audited, outcome_of
+from durable.operations.audit import REFUSALS, Actor, Outcome, acting_as, audited, outcome_of
 from durable.operations.canary import Canary
+from durable.operations.common import run_sync
 from durable.operations.eligibility import (
     GRAVE,
     MAX_COUNTED,
@@ -40,9 +39,8 @@ from durable.operations.eligibility import (
     count,
 )
 from durable.operations.replay import replay_failed
-from durable.operations.run_verbs import BULK_ACTIONS, RUN_VERBS
 from durable.operations.start import StartRequest, announce_started, put
-from durable.operations.verb import Option, Text
+from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, Option, Text
 
 __all__ = [
     "AT_ONCE",

@@ -13,9 +13,8 @@ from durable.core.ids import new_id
 from durable.core.own_runs import BULK, CANARY, DECISION, is_stopped
 from durable.core.places import Place, of_message
 from durable.core.records import OutgoingMessage, RunRecord
-from durable.operations.async_calls import run_sync
-from durable.operations.audited import audited
-from durable.operations.common import require_step
+from durable.operations.audit import audited
+from durable.operations.common import require_step, run_sync
 from durable.runtime import Runtime
 
 

@@ -15,7 +15,7 @@ from durable.core.errors import ScheduleNotFoundError, UnknownLimitError
 from durable.core.rates import MOST_UNITS, Rate
 from durable.operations import holds, limits, rates
 from durable.operations.schedules import verbs as schedules
-from durable.operations.verb import Flag, Number, Subject, Text, Until, Verb
+from durable.operations.verbs import Flag, Number, Subject, Text, Until, Verb
 from durable.schedules import read_rules
 from durable.schedules.rules import check_zone
 

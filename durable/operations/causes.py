@@ -10,7 +10,7 @@ from typing import Any, Final
 from durable import runtime
 from durable.conf import conf
 from durable.models import Cause
-from durable.operations.audited import audited
+from durable.operations.audit import audited
 
 MAX_NOTE: Final = 1_000  # characters
 

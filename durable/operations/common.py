@@ -1,26 +1,159 @@
-"""Helpers that the verbs share: notify workers of a change, check a state, wait for a result."""
+"""What the verbs share: names, states in words, calls from an event loop, notices of changes, waits for a result."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TypeAlias, TypeVar
+from functools import update_wrapper
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from django.db import connections
+from asgiref.sync import sync_to_async
+from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durable import runtime, signals
 from durable.conf import conf
+from durable.core import registry
 from durable.core.current import is_in_step, running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
+from durable.core.ids import check_queue
 from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunRecord, RunState
+from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
+from durable.core.renames import is_same_workflow, names_of_queue
+from durable.core.summary import Summary, SummaryKind
 from durable.instrumentation import observers
-from durable.operations.async_calls import run_sync
+from durable.notifier import redis_clients
 from durable.runtime import Runtime
+
+
+def workflow_named(name: str) -> WorkflowDefinition:
+    """Return the definition of the workflow that has this name, or had it. Raises UnknownWorkflowError."""
+    try:
+        return registry.get(name)
+    except UnknownWorkflowError:
+        runtime.current().store.learn_names()
+        return registry.get(name)
+
+
+def is_of_workflow(found: str, workflow: str) -> bool:
+    """Return True if both are names of one workflow."""
+    if found == workflow:
+        return True
+    runtime.current().store.learn_names()
+    return is_same_workflow(found, workflow)
+
+
+def check_served(queue: str) -> str:
+    """Return the queue if workers can serve it. Raises TypeError, and ValueError for one that the settings lack."""
+    known = redis_clients.queue_names()
+    if check_queue(queue) not in known:
+        runtime.current().store.learn_queues()
+        if not any(each in known for each in names_of_queue(queue)):
+            raise ValueError(f'no worker can serve a queue "{queue[:64]}"; there are {", ".join(known) or "none"}')
+    return queue
+
+
+def describe_state(run: RunRecord, now: datetime) -> str:
+    """Return the run's state, what it waits for, and what to do about it if something must be done."""
+    return f"{_where(run, now)}. `manage.py durable why {run.id}` says more"
+
+
+def _where(run: RunRecord, now: datetime) -> str:
+    if run.state == RunState.PAUSED:
+        return "it is paused until resume()"
+    if run.lease_expires_at is not None and run.lease_expires_at > now:
+        return f"it is {run.state}: worker {run.worker} has it"
+    if Summary.load(run.summary).kind is SummaryKind.UNKNOWN_WORKFLOW:
+        return (
+            f'no worker knows its workflow "{run.workflow}": move the function into the workflows.py of an installed app, and '
+            "restart the workers with that code"
+        )
+    if run.wake_at is not None and run.wake_at <= now:
+        late = (now - run.wake_at).total_seconds()
+        return (
+            f"it is {run.state}, due for {late:.0f} s and not yet taken by a worker: see that one serves its queue "
+            f"(manage.py durable_worker {run.queue})"
+            if not conf.REDIS or any(name in redis_clients.queue_names() for name in names_of_queue(run.queue))
+            else f"it is {run.state}, due for {late:.0f} s and not yet taken by a worker: RQ_QUEUES lacks its queue "
+            f'"{run.queue}", so no worker can serve it'
+        )
+    doing = f": {run.summary}" if run.summary else ""
+    wakes = f", until {run.wake_at:%Y-%m-%d %H:%M:%S} UTC" if run.wake_at is not None and not run.summary else ""
+    return f"it is {run.state}{doing}{wakes}"
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def run_sync(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a synchronous function from an event loop, and return what it returns.
+
+    The call runs in the thread in which Django runs all synchronous code of the request or the loop, so it belongs to
+    the transaction that is open there, and must not block for long. No other code maintains that thread's connections:
+    outside a request no Django signal closes them, and a connection that PostgreSQL has cut fails for ever. So a
+    connection that the call opens is closed at its end, whatever CONN_MAX_AGE says, and one that the server has cut is
+    replaced before the call uses it. Connections inside a transaction, for example a test's, are left alone.
+    """
+
+    def call() -> R:
+        with _connections_as_found():
+            return function(*args, **kwargs)
+
+    return await sync_to_async(call)()
+
+
+def in_async(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return the twin of a blocking method or function, to be awaited: it has the same parameters and outcome."""
+
+    async def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await run_sync(method, *args, **kwargs)
+
+    update_wrapper(called, method, assigned=("__module__", "__annotations__"))
+    twin = f"a{method.__name__}"
+    called.__name__, called.__qualname__ = twin, method.__qualname__.removesuffix(method.__name__) + twin
+    called.__doc__ = f"`{method.__name__}`, from async code."
+    return called
+
+
+@contextmanager
+def _connections_as_found() -> Iterator[None]:
+    found_open = set()
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None:
+            found_open.add(connection.alias)
+            if not connection.in_atomic_block and _may_be_cut(connection) and not connection.is_usable():
+                connection.close()
+    try:
+        yield
+    finally:
+        for connection in connections.all(initialized_only=True):
+            if connection.alias not in found_open and not connection.in_atomic_block:
+                connection.close()
+
+
+def _may_be_cut(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the server may have closed the session, without a round trip: an idle socket has no data."""
+    if connection.errors_occurred:
+        return True
+    try:
+        with connection.wrap_database_errors:
+            descriptor = connection.connection.fileno()
+    except AttributeError:
+        return False  # a database without a socket, SQLite
+    except Error:  # the driver knows that the connection is closed
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
 
 T = TypeVar("T")
 #: A wait in progress: yields the seconds to pause before the next look, and returns the result.

@@ -20,7 +20,7 @@ from durable.core.renames import names_of_queue, names_of_workflow
 from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
 from durable.notifier import redis_clients
-from durable.operations.audited import audited
+from durable.operations.audit import audited
 from durable.operations.common import announce, check_not_an_order, send_run_changed
 from durable.runtime import Runtime
 

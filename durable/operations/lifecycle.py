@@ -18,14 +18,8 @@ from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
-from durable.operations.audited import audited
-from durable.operations.common import (
-    announce,
-    announce_parent,
-    check_state,
-    send_run_changed,
-)
-from durable.operations.names import check_served
+from durable.operations.audit import audited
+from durable.operations.common import announce, announce_parent, check_served, check_state, send_run_changed
 from durable.runtime import Runtime
 from durable.store.families import Decide, recover_family
 

@@ -18,7 +18,7 @@ from durable.core.errors import StaleLimitError, UnknownLimitError
 from durable.core.rates import Rate, rate_of
 from durable.core.workflow_limits import check_at_once
 from durable.models import RateLimit
-from durable.operations.audited import audited
+from durable.operations.audit import audited
 
 
 def set_limit(name: str, at_once: int) -> None:

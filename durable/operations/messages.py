@@ -1,4 +1,4 @@
-"""Messages to runs, and their responses."""
+"""Messages to runs and their responses, and sends that start a run if none is open under their key."""
 
 from __future__ import annotations
 
@@ -12,27 +12,39 @@ from durable.core.errors import (
     MessageNotPendingError,
     MessageRefusedError,
     RunNotFoundError,
+    StartRefusedError,
 )
 from durable.core.ids import MAX_ID, new_id
 from durable.core.location import escape
-from durable.core.places import of_message
-from durable.core.records import ENDED, Message, MessageState, OutgoingMessage, RunChange, RunRecord, RunState
+from durable.core.places import of_message, of_start
+from durable.core.records import (
+    ENDED,
+    KeyedSend,
+    Message,
+    MessageState,
+    OutgoingMessage,
+    Request,
+    RunChange,
+    RunRecord,
+    RunState,
+)
 from durable.core.words import Sentence, gettext_noop
 from durable.operations import audit
-from durable.operations.audit import ActorScope
-from durable.operations.audited import Attribution, audited
+from durable.operations.audit import ActorScope, Attribution, audited
 from durable.operations.common import (
     UNENDED,
     Waiting,
     await_for,
     check_not_an_order,
     check_state,
+    describe_state,
     require_step,
     wait_for,
     waiting,
 )
 from durable.operations.queries import check_not_lost, record
-from durable.operations.state_text import describe_state
+from durable.operations.start import Call, Started, StartRequest, start
+from durable.operations.start_options import note_refused
 from durable.runtime import Runtime
 
 #: The states of a message to which its run has given an answer.
@@ -269,3 +281,56 @@ def _answered(at: Runtime, run_id: str, message_id: str) -> Message | None:
     if run.state == RunState.COMPLETED:
         raise TimeoutError(f'run "{run_id}" has completed without answering the message')
     return None
+
+
+_RECEIVING = tuple(each for each in UNENDED if each != RunState.ROLLING_BACK)
+
+
+def start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> Started:
+    """Start a run with the request's key unless one is open, and send it the message: both or nothing.
+
+    Raises what `start` and `send` raise, and InvalidTransitionError for an open run that is being cancelled or
+    compensated: it has the key until it has ended, and would not receive the message.
+    """
+    assert request.key is not None
+    try:
+        return _start_or_send(request, call, queue, body)
+    except StartRefusedError as refusal:  # what `start` has noted was rolled back
+        note_refused(runtime.current(), refusal)
+        raise
+
+
+def _start_or_send(request: StartRequest, call: Call, queue: str, body: Any) -> Started:
+    at = runtime.current()
+    assert request.key is not None
+    with at.store.transaction():
+        while True:
+            started = start(request, [call])[0]
+            if started.is_new or started.id == call[0]:
+                break
+            holder = at.store.key_holder(request.workflow, request.key.key, lock=True)
+            if holder is not None and holder.id == started.id:  # otherwise the run has ended meanwhile
+                _check_receives(holder)
+                break
+        sent = send(started.id, queue, body)
+        at.store.note_keyed_sends([_noted(at, request, call, started, sent.id)])
+    return started
+
+
+def _noted(at: Runtime, request: StartRequest, call: Call, started: Started, message_id: str) -> KeyedSend:
+    """Return the message, with the input of the run that it would have started."""
+    if started.is_new:
+        return KeyedSend(message_id=message_id, run_id=started.id, was_first=True)
+    _, args, kwargs = call
+    given = {"args": list(args), "kwargs": kwargs}
+    place = of_start(started.id, message_id)
+    text = at.encode(given, f"the input of {request.workflow}", place)
+    return KeyedSend(message_id=message_id, run_id=started.id, input=text)
+
+
+def _check_receives(run: RunRecord) -> None:
+    if run.state == RunState.ROLLING_BACK or run.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK):
+        text = gettext_noop(
+            'cannot send to run "{run}": it is being cancelled or compensated, and has the key until it has ended; try again then'
+        )
+        raise InvalidTransitionError(run.state, _RECEIVING, "send to", run.id, problem=Sentence(text, run=run.id))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from durable import runtime
 from durable.conf import conf
-from durable.operations.audited import audited
+from durable.operations.audit import audited
 from durable.retention import Policy, Pruned, Pruner
 
 

@@ -1,21 +1,198 @@
-"""Reading runs: their record, their history, and waiting for their result."""
+"""Reading runs: a snapshot, the history, two histories side by side, and the result, waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from durable import runtime
 from durable.core.duration import Duration
-from durable.core.errors import RunCancelledError, RunFailedError, RunNotFoundError
+from durable.core.errors import ErrorInfo, RunCancelledError, RunFailedError, RunNotFoundError
 from durable.core.location import awaited_queues
 from durable.core.mistakes import has_stopped
-from durable.core.places import Place
-from durable.core.records import ENDED, RunRecord, RunState
-from durable.operations.common import Waiting, await_for, wait_for, waiting
-from durable.operations.history import HistoryEntry, decode_entry
-from durable.operations.run_info import RunInfo
-from durable.operations.state_text import describe_state
+from durable.core.places import Place, with_values
+from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, RunRecord, RunState
+from durable.operations.common import Waiting, await_for, describe_state, wait_for, waiting
+
+if TYPE_CHECKING:
+    from durable.models import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """A run as it was when it was read. The object does not change; read the run again for newer values.
+
+    - `state`: pending, running, sleeping, paused, rolling_back, completed, failed or cancelled. `has_ended`: one of the
+      last three.
+    - `summary`: what the run does or waits for, in one line; "" if there is nothing to say. Of a run that has ended it
+      says how many of its children the workers have still to cancel.
+    - `error`: why the run failed, or is being rolled back; None otherwise. `is_mistake`: a mistake in the workflow's
+      code has stopped the run, so nothing was undone, and recover() continues the run after the code is fixed.
+    - `wake_at`: when the run continues by itself; None if it does not, and while a worker has it.
+    - `waiting_for`: the message queues that the run waits for, [] for any; None if it waits for no message.
+    - `created_at`, `started_at`, `finished_at`: aware times; the last two are None until they happen.
+    - `parent_id`: the run whose step started it. `replay_of_id`: the run that it repeats. None if there is none.
+    """
+
+    id: str
+    workflow: str
+    queue: str
+    state: str
+    summary: str
+    error: ErrorInfo | None
+    wake_at: datetime | None
+    waiting_for: list[str] | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    parent_id: str | None
+    replay_of_id: str | None
+    is_mistake: bool = False
+    _output: str | None = field(repr=False)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run is in a final state."""
+        return self.state in ENDED
+
+    @property
+    def output(self) -> Any:
+        """The value that the workflow returned; None before. Decoded at each access. Raises PayloadError."""
+        return runtime.current().decode(self._output, Place(self.id, "output"))
+
+    @classmethod
+    def of(cls, row: Run | RunRecord, *, summary: str | None = None) -> Self:
+        """Return the view of a row that was already read, a `durable.models.Run`; no query.
+
+        `summary` is the text to show, None for that of the row, which does not have the number of children that are
+        left.
+        """
+        return cls(
+            id=row.id,
+            workflow=row.workflow,
+            queue=row.queue,
+            state=str(row.state),
+            summary=str(row.summary) if summary is None else summary,
+            error=row.error,
+            wake_at=None if row.lease_expires_at is not None else row.wake_at,
+            waiting_for=awaited_queues(row.state, row.waiting_for),
+            created_at=row.created_at,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            parent_id=row.parent_id,
+            replay_of_id=row.replay_of_id,
+            is_mistake=has_stopped(row.summary),
+            _output=row.output,
+        )
+
+
+Decode = Callable[[str | None, Place], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """The record of one operation, decoded for reading.
+
+    `data` depends on the kind: a step has "output" and "args"; a loop "iteration", "state" and "output"; a sleep
+    "state" and "deadline"; a message "names", "deadline" and "received", of which a refused message has "refused", the
+    reason; a join and a race "branches", a race also "winner"; a send "queue", "to" and "body"; a version check
+    "resolved" and "latest"; a removed entry "original". `error` is the error of the last failed attempt. Times are
+    aware.
+    """
+
+    location: str
+    kind: str
+    status: str
+    attempts: int
+    data: dict[str, Any]
+    error: ErrorInfo | None
+    created_at: datetime
+    last_attempt_at: datetime | None
+    next_attempt_at: datetime | None
+    completed_at: datetime | None
+    rollback_completed_at: datetime | None
+    rollback_error: ErrorInfo | None
+
+
+def decode_entry(run_id: str, entry: EntryRecord, decode: Decode) -> HistoryEntry:
+    """Return the entry of this run with its payloads decoded."""
+    arguments, output, data = with_values(run_id, entry, decode)
+    if entry.kind == EntryKind.STEP:
+        data["args"] = arguments
+    if entry.kind == EntryKind.SEND:
+        data["body"] = arguments
+    if entry.kind in _WITH_OUTPUT:
+        data["output"] = output
+    if entry.kind in (EntryKind.JOIN, EntryKind.RACE):
+        data["branches"] = {name: _with_error(each) for name, each in data.get("branches", {}).items()}
+    return HistoryEntry(
+        location=entry.location,
+        kind=str(entry.kind),
+        status=str(entry.status),
+        attempts=entry.attempts,
+        data=data,
+        error=entry.error,
+        created_at=entry.created_at,
+        last_attempt_at=entry.last_attempt_at,
+        next_attempt_at=entry.next_attempt_at,
+        completed_at=entry.completed_at,
+        rollback_completed_at=entry.rollback_completed_at,
+        rollback_error=entry.rollback_error,
+    )
+
+
+_WITH_OUTPUT: Final = frozenset({EntryKind.STEP, EntryKind.LOOP, EntryKind.CHILD, EntryKind.MAP})
+
+
+def _with_error(branch: dict[str, Any]) -> dict[str, Any]:
+    return {**branch, "error": ErrorInfo(*branch["error"])} if "error" in branch else branch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryDifference:
+    """A place at which two runs differ. A side is None if its run has nothing there.
+
+    `differs` names what is not the same: "place" if only one run has it, else "status", "attempts", "error" (its type
+    or message), "output" and "given by hand" (the output of one of them).
+    """
+
+    location: str
+    left: HistoryEntry | None
+    right: HistoryEntry | None
+    differs: tuple[str, ...]
+
+
+def differences(left: Iterable[HistoryEntry], right: Iterable[HistoryEntry]) -> list[HistoryDifference]:
+    """Return the places at which two histories differ: those of the left one in its order, then the right one's own."""
+    sides = [{each.location: each for each in side} for side in (left, right)]
+    found = []
+    for location in dict.fromkeys([*sides[0], *sides[1]]):
+        one, other = (side.get(location) for side in sides)
+        differs = _differs(one, other)
+        if differs:
+            found.append(HistoryDifference(location=location, left=one, right=other, differs=differs))
+    return found
+
+
+def _differs(left: HistoryEntry | None, right: HistoryEntry | None) -> tuple[str, ...]:
+    if left is None or right is None:
+        return ("place",)
+    one, other = _compared(left), _compared(right)
+    return tuple(name for name in one if one[name] != other[name])
+
+
+def _compared(entry: HistoryEntry) -> dict[str, Any]:
+    error = entry.error if entry.status != EntryStatus.COMPLETED else None
+    return {
+        "status": entry.status,
+        "attempts": entry.attempts,
+        "error": None if error is None else (error.type, error.message),
+        "output": entry.data.get("output"),
+        "given by hand": "given" in entry.data,
+    }
+
 
 _MOST_LEFT: Final = 1_000  # children that are counted
 

@@ -7,8 +7,7 @@ from typing import Final
 from durable import runtime
 from durable.conf import conf
 from durable.models import SavedView
-from durable.operations.audit import Actor, acting_as
-from durable.operations.audited import audited
+from durable.operations.audit import Actor, acting_as, audited
 
 MOST: Final = 50  # views of a user
 _MAX_NAME: Final = 80  # characters

@@ -1,14 +1,18 @@
-"""Starting runs: new ones, and restarts of earlier ones."""
+"""Starting runs: new ones, and restarts of earlier ones, with arguments that a person has edited.
+
+An argument is replaced by its name. The others stay as they were recorded, with their types, so that a value which a
+person may not see, or which JSON cannot express, is kept.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, ProgrammingError
@@ -25,15 +29,96 @@ from durable.core.registry import WorkflowDefinition
 from durable.core.time_limits import NewRun, RunLimits
 from durable.core.transitions import started
 from durable.declared_limits import check_defined
-from durable.operations import audit, keys
-from durable.operations.audited import Attribution, audited
-from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
-from durable.operations.edited_input import edited
-from durable.operations.keys import KeyOptions
-from durable.operations.names import is_of_workflow
-from durable.operations.start_options import OF_CHILDREN, READ, StartOptions
-from durable.operations.start_rates import StartRate, note_refused, start_rate, take_units
+from durable.operations import audit, start_options
+from durable.operations.audit import Attribution, audited
+from durable.operations.common import (
+    announce,
+    check_not_an_order,
+    is_of_workflow,
+    require_step,
+    send_run_changed,
+    workflow_named,
+)
+from durable.operations.start_options import (
+    OF_CHILDREN,
+    READ,
+    KeyOptions,
+    StartOptions,
+    StartRate,
+    note_refused,
+    start_rate,
+    take_units,
+)
 from durable.runtime import Runtime
+
+#: Annotations that are compared with the type of a JSON value; any other annotation is not checked.
+_CHECKED: Final[Mapping[Any, tuple[type, ...]]] = {
+    str: (str,),
+    bool: (bool,),
+    int: (int,),
+    float: (int, float),
+    list: (list,),
+    dict: (dict,),
+}
+
+
+def arguments_of(workflow: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded arguments by the names of the workflow's parameters.
+
+    Raises UnknownWorkflowError, and ValueError if the arguments do not fit the workflow's code any more.
+    """
+    bound = _bound(workflow_named(workflow).function, given)
+    return dict(list(bound.arguments.items())[1:])  # without the context
+
+
+def edited(workflow: str, given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the input with these arguments replaced. Raises as `arguments_of` does, and ValueError for a change that
+    does not fit the signature.
+    """
+    function = workflow_named(workflow).function
+    bound = _bound(function, given)
+    parameters = dict(list(bound.signature.parameters.items())[1:])
+    hints = _hints(function)
+    for name, value in changes.items():
+        parameter = parameters.get(name)
+        if parameter is None:
+            known = ", ".join(parameters) or "none"
+            raise ValueError(f"{workflow} has no argument {name[:100]!r}; its arguments are {known}")
+        bound.arguments[name] = _fitting(name, value, parameter, hints.get(name))
+    return {**given, "args": list(bound.args[1:]), "kwargs": dict(bound.kwargs)}
+
+
+def _bound(function: Callable[..., Any], given: Mapping[str, Any]) -> inspect.BoundArguments:
+    try:
+        return inspect.signature(function).bind(None, *given["args"], **given["kwargs"])
+    except TypeError as error:
+        raise ValueError(f"the recorded input does not fit the workflow's code any more: {error}") from None
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except Exception:  # noqa: BLE001  # a name that exists for type checkers only
+        return {}
+
+
+def _fitting(name: str, value: Any, parameter: inspect.Parameter, hint: Any) -> Any:
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        if not isinstance(value, list):
+            raise ValueError(f"the arguments *{name} are a list, not {type(value).__name__}")
+        return tuple(value)
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        if not isinstance(value, dict):
+            raise ValueError(f"the arguments **{name} are an object, not {type(value).__name__}")
+        return value
+    allowed = _CHECKED.get(hint)
+    is_wrong = allowed is not None and (
+        not isinstance(value, allowed) or (isinstance(value, bool) and hint is not bool)
+    )
+    if is_wrong:
+        raise ValueError(f"the argument {name} is {hint.__name__}, not {type(value).__name__}")
+    return value
+
 
 #: The fence of a new run whose first pass has something to load.
 _LOADED: Final = 1
@@ -166,7 +251,9 @@ def _created(
     try:
         if key is not None:
             check_sees = None if attribution is None else partial(attribution.check_sees, key=key.key)
-            return [keys.put(at, run, key, check_sees=check_sees) for run in runs]  # one: start_many takes no key
+            return [
+                start_options.put(at, run, key, check_sees=check_sees) for run in runs
+            ]  # one: start_many takes no key
         return list(at.store.create(runs))
     except (ProgrammingError, OperationalError) as error:
         if "durable_" in str(error):  # one of durable's tables or functions

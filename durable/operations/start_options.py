@@ -1,27 +1,234 @@
-"""The options of a start: what `Workflow.using` takes, in the units of the engine."""
+"""The options of a start: its key, its rate, and all else that `Workflow.using` takes, in the units of the engine.
+
+Under a key there is at most one open run of a workflow.
+
+With `when_full="drop"` a start that makes a run takes a unit of the rate, in the transaction that creates the run. If
+the rate has no room now, the start is refused and nothing is created. What is rolled back gives its unit back. A start
+that finds a run, by its id or by its key, takes nothing and is never refused. A workflow's own rate limits the starts
+of passes too: there the start reserves the moment of the first pass, which begins with that unit. So one run costs one
+unit.
+"""
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from django.conf import settings
 
+from durable import runtime
 from durable.conf import conf
-from durable.core.duration import Duration, check_moment, parse_duration, parse_remaining
+from durable.core.duration import Duration, check_moment, later, parse_duration, parse_remaining
+from durable.core.errors import KeyConflictError, StartRefusedError
 from durable.core.ids import check_key
+from durable.core.places import Place
 from durable.core.ranks import Ranking, check_share, check_weight, head_start, ranking_of
-from durable.core.rates import rate_wanted
-from durable.core.records import WhenParentEnds
+from durable.core.rates import RateWant, RefusedStart, rate_wanted
+from durable.core.records import RunRecord, WhenParentEnds
 from durable.core.tags import check_tags
-from durable.operations.keys import IfOpen, Keep, KeyOptions, key_options
-from durable.operations.start_rates import WhenFull
+from durable.core.workflow_limits import WorkflowLimits
+from durable.declared_limits import with_rate
+from durable.instrumentation import observers
+from durable.operations import lifecycle
+from durable.operations.common import announce
+from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags
+
+IfOpen = Literal["return", "error", "replace"]
+Keep = Literal["last", "first"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debounce:
+    """A start waits `delay` seconds, and each further one as long again, until `at_most` seconds after the first.
+
+    `keep`: whose input the run has, that of the last start or of the first.
+    """
+
+    delay: float
+    at_most: float
+    keep: Keep = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """A key, and what a start does if a run that has it is open.
+
+    `if_open` is None where nothing was said: the open run is returned; with a debounce, one that has begun is left
+    alone, and another begins.
+    """
+
+    key: str
+    if_open: IfOpen | None = None
+    debounce: Debounce | None = None
+
+    @property
+    def returns_open(self) -> bool:
+        """Whether an open run stays as it is, whatever it does."""
+        return self.debounce is None and self.if_open != "replace"
+
+
+def key_options(
+    key: str | None, *, if_open: IfOpen | None, debounce: float | None, at_most: float | None, keep: Keep | None
+) -> KeyOptions | None:
+    """Return what these arguments of `Workflow.using` ask for, None without a key.
+
+    Raises TypeError for one that needs another, ValueError for an `at_most` below the debounce.
+    """
+    if debounce is None:
+        _check_unused("debounce", at_most=at_most, keep=keep)
+    if key is None:
+        _check_unused("key", if_open=if_open, debounce=debounce)
+        return None
+    if debounce is None:
+        return KeyOptions(key=key, if_open=if_open)
+    if at_most is None:
+        raise TypeError(
+            'using(debounce=...) needs at_most="5 min", say: starts that do not stop would put the run off for ever'
+        )
+    if at_most < debounce:
+        raise ValueError(f"at_most ({at_most:g} s) must not be less than the debounce ({debounce:g} s)")
+    return KeyOptions(key=key, if_open=if_open, debounce=Debounce(delay=debounce, at_most=at_most, keep=keep or "last"))
+
+
+def _check_unused(needed: str, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise TypeError(f"using({name}=...) needs {needed}=... too")
+
+
+def put(
+    at: Runtime, wanted: RunRecord, options: KeyOptions, *, check_sees: Callable[[str], None] | None = None
+) -> tuple[RunRecord, bool]:
+    """Create the run, or return the run that has its id, or else the open one that has the key, and False.
+
+    `check_sees` is called with the id of an open run that is about to be replaced, moved or left alone; it raises for
+    one that the actor may not see. Raises KeyConflictError for an open run and `if_open="error"`, and what `cancel`
+    raises where it is to be replaced.
+    """
+    found, is_new = at.store.start_keyed(wanted, options.key)
+    if is_new or found.id == wanted.id:
+        return found, is_new
+    if options.returns_open:
+        return _returned(found, options), False
+    with at.store.transaction():
+        while True:
+            holder = at.store.key_holder(wanted.workflow, options.key, lock=True)
+            if holder is not None and check_sees is not None:
+                check_sees(holder.id)
+            left = None if holder is None else _left(at, holder, wanted, options)
+            if left is not None:
+                return left, False
+            found, is_new = at.store.start_keyed(wanted, options.key)
+            if is_new or found.id == wanted.id:
+                return found, is_new
+
+
+def open_run(workflow: str, key: str) -> RunRecord | None:
+    """Return the open run of the workflow that has the key, None if there is none."""
+    return runtime.current().store.key_holder(workflow, check_key(key))
+
+
+def _left(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord | None:
+    """Do what the options say about the locked run that has the key; return it, or None if another one is to begin."""
+    if options.debounce is not None and holder.started_at is None:
+        return _moved(at, holder, wanted, options)
+    if options.if_open == "replace":
+        lifecycle.cancel(holder.id, reason=f'replaced by run "{wanted.id}", which was started with its key')
+        at.store.free_key(holder.id, for_good=False)
+        return None
+    if options.if_open is not None:
+        return _returned(holder, options)
+    at.store.free_key(holder.id, for_good=True)
+    return None
+
+
+def _returned(holder: RunRecord, options: KeyOptions) -> RunRecord:
+    if options.if_open == "error":
+        raise KeyConflictError(holder.id, options.key)
+    return holder
+
+
+def _moved(at: Runtime, holder: RunRecord, wanted: RunRecord, options: KeyOptions) -> RunRecord:
+    """Merge the start into a run that has not begun: it begins later, and has the newer input if that is kept."""
+    debounce = options.debounce
+    assert debounce is not None
+    now = at.now()
+    first = at.store.keys([holder.id])[holder.id].taken_at
+    latest = later(first, timedelta(seconds=debounce.at_most), "at_most")
+    wake_at = min(later(now, timedelta(seconds=debounce.delay), "a debounce"), max(latest, now))
+    newer = None
+    if debounce.keep == "last":
+        newer = at.copied(wanted.input, Place(wanted.id, "input"), Place(holder.id, "input"))
+    moved = at.store.move(holder, now=now, wake_at=wake_at, input=newer)
+    announce(at, moved.queue, moved.wake_at)
+    return moved
+
+
+WhenFull = Literal["drop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRate:
+    """The rate of which a start takes a unit: the one that the start names, or else that of its workflow's limit."""
+
+    named: RateWant | None
+    limits: WorkflowLimits | None
+
+    def wanted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[RateWant, bool]:
+        """Return the unit that a start with these arguments takes, and whether its first pass takes the same one."""
+        own = [] if self.limits is None else self.limits.rates(args, kwargs)
+        if self.named is None:
+            return own[0], True
+        is_own = any((each.limit, each.key) == (self.named.limit, self.named.key) for each in own)
+        return self.named, is_own
+
+
+def start_rate(rate: str | None, when_full: WhenFull | None, limits: WorkflowLimits | None) -> StartRate | None:
+    """Return what these arguments of `Workflow.using` ask for, None for a start that no rate refuses.
+
+    Raises TypeError for one that needs another, and ValueError for what is none.
+    """
+    if when_full not in (None, "drop"):
+        raise ValueError(f'when_full is "drop", not {when_full!r}: leave it out to let runs wait')
+    if when_full is None:
+        if rate is not None:
+            raise TypeError(
+                'using(rate=...) needs when_full="drop" too: runs that shall wait are those of a workflow with '
+                "limit=Limit(..., rate=...)"
+            )
+        return None
+    if rate is None and (limits is None or all(each.rate is None for each in limits.limits)):
+        raise TypeError(
+            'using(when_full="drop") needs rate="...", the name of a limit with a rate, or a workflow with '
+            "limit=Limit(..., rate=...)"
+        )
+    return StartRate(named=None if rate is None else rate_wanted(rate), limits=limits)
+
+
+def take_units(at: Runtime, runs: Sequence[tuple[RunRecord, RateWant, bool]]) -> None:
+    """Take a unit for each of these new runs, in the transaction that has created them, all of them or none.
+
+    Raises StartRefusedError, and UnknownLimitError for a limit without a rate.
+    """
+    now = at.now()
+    for run, want, is_own in sorted(runs, key=lambda each: (each[1].limit, each[1].key)):  # keys are locked in order
+        answer = at.store.reserve(run.id, run.fence, "", with_rate(want), now, may_begin=not is_own)
+        if not answer.begins:
+            raise StartRefusedError(run.workflow, run.id, want.limit, want.key, retry_at=answer.at)
+
+
+def note_refused(at: Runtime, refusal: StartRefusedError) -> None:
+    """Record a refused start, after the transaction that would have created its run."""
+    start = RefusedStart(at=at.now(), workflow=refusal.workflow, run_id=refusal.run_id)
+    at.store.note_refused(refusal.limit, refusal.key, start)
+    observers.start_refused(refusal.limit)
+
 
 logger = logging.getLogger("durable.operations")
 

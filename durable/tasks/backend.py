@@ -33,7 +33,7 @@ from durable.core import errors
 from durable.core.errors import ErrorInfo, RunNotFoundError
 from durable.core.places import Place
 from durable.core.records import ENDED, EntryRecord, RunRecord, RunState
-from durable.operations.async_calls import run_sync
+from durable.operations.common import run_sync
 from durable.tasks.workflow import NAME, STEP, TaskCall, call_task, task_of
 
 if TYPE_CHECKING:

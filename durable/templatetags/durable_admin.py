@@ -133,7 +133,7 @@ def form_token() -> str:
 @register.simple_tag
 def verb_words(name: str) -> str:
     """What a verb does, in sentences."""
-    from durable.operations.run_verbs import RUN_VERBS
+    from durable.operations.verbs import RUN_VERBS
 
     return str(RUN_VERBS[name].does)
 

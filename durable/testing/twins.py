@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
 
-from durable.operations.async_calls import run_sync
+from durable.operations.common import run_sync
 
 if TYPE_CHECKING:
     from durable.handles import Handle

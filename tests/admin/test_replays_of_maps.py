@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import translation
 
 from durable.models import OperatorAction, Run
-from durable.operations import bulk_starts
+from durable.operations import eligibility
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url
@@ -65,7 +65,7 @@ def test_the_confirmation_and_the_result_say_how_many(failures: Stage, operator:
 def test_beyond_its_bound_it_says_for_how_many_runs(
     failures: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_starts, "LOOKED_AT", 1)
+    monkeypatch.setattr(eligibility, "LOOKED_AT", 1)
     text = text_of(operator.post(url("bulk"), ALL))
     assert "4 children of &quot;tests.bill&quot; are started again" in text
     assert "This was counted for 1 of 2 runs: the others may start more." in text

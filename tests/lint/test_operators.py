@@ -13,8 +13,7 @@ from durable.core.records import WhenParentEnds
 from durable.core.results import QueueMessage
 from durable.lint import operations
 from durable.lint.rules.starts import CHOICES
-from durable.operations.keys import IfOpen, Keep
-from durable.operations.start_rates import WhenFull
+from durable.operations.start_options import IfOpen, Keep, WhenFull
 
 
 def public(of: type) -> set[str]:

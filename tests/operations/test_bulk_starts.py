@@ -18,8 +18,8 @@ from durable.core.records import RunState
 from durable.inspection.bulks import find_bulk
 from durable.inspection.selection import Chosen
 from durable.models import OperatorAction, Run
-from durable.operations import bulk, bulk_starts
-from durable.operations.bulk_starts import StartsCounter, starts_of_bulk, starts_of_run
+from durable.operations import bulk, eligibility
+from durable.operations.eligibility import StartsCounter, starts_of_bulk, starts_of_run
 from durable.operations.replay import replay_failed
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
@@ -171,7 +171,7 @@ def test_beyond_its_bound_it_says_for_how_many_runs_it_was_counted(
 
 def test_a_long_history_counts_for_many_and_is_exact(store: None, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = family()
-    monkeypatch.setattr(bulk_starts, "_SHORT", 1)
+    monkeypatch.setattr(eligibility, "_SHORT", 1)
     assert StartsCounter(40).add(runs) == NUMBERS
     assert StartsCounter(20).add(runs) == {"stopped": 3, "longer": 5}
 
@@ -217,12 +217,12 @@ class TestBulks:
 
     def test_a_selection_is_counted_page_by_page(self, monkeypatch: pytest.MonkeyPatch) -> None:
         runs = family()
-        monkeypatch.setattr(bulk_starts, "_PAGE", 2)
+        monkeypatch.setattr(eligibility, "_ENTRIES_PAGE", 2)
         for chosen in (Chosen(tuple(runs)), bulk.Ids(tuple(runs))):
             found = starts_of_bulk("replay", chosen, bulk.eligible("replay", chosen))
             assert found is not None
             assert (found.looked_at, found.children, found.is_partial) == (5, 14, False)
-        monkeypatch.setattr(bulk_starts, "LOOKED_AT", 3)
+        monkeypatch.setattr(eligibility, "LOOKED_AT", 3)
         for chosen in (Chosen(tuple(runs)), bulk.Ids(tuple(runs))):
             found = starts_of_bulk("replay", chosen, bulk.eligible("replay", chosen))
             assert found is not None

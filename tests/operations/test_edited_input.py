@@ -13,7 +13,7 @@ from django.test import override_settings
 from durable import Actor, Context, OperationDeniedError, RunConflictError, acting_as, workflow
 from durable.inspection.payloads import recorded_input, shown_arguments
 from durable.models import OperatorAction, Run
-from durable.operations.edited_input import arguments_of
+from durable.operations.start import arguments_of
 from durable.runtime import Runtime
 from tests.support.stores import in_force, passed
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from importlib import import_module
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from durable import Context, Handle, StalePlanError, workflow
 from durable.core.errors import EntryNotFoundError
 from durable.core.records import Batch, EntryKind, EntryRecord, EntryStatus, RunRecord
-from durable.operations import replay_preview
+from durable.operations import plan_replay
 from durable.operations.queries import record
 from durable.operations.replay_plan import ReplayPlan, build_plan
 from durable.runtime import Runtime
@@ -26,6 +27,8 @@ from tests.operations.histories import BEGAN, made_history
 from tests.support.stores import in_force, passed
 
 pytestmark = pytest.mark.slow
+
+REPLAY = import_module("durable.operations.replay")  # the package has a function of that name
 
 
 @contextmanager
@@ -52,20 +55,20 @@ def at(db: None) -> Iterator[Runtime]:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """No history is short enough to be read whole."""
-    monkeypatch.setattr(replay_preview, "_SHORT", -1)
+    monkeypatch.setattr(REPLAY, "_SHORT", -1)
 
 
 def whole(at: Runtime, run_id: str, target: str, *, is_given: bool) -> ReplayPlan | str:
     """The plan from all of the history, or what is said of a place that is not in it."""
     try:
-        return build_plan(replay_preview._whole(at, record(run_id), target, is_given=is_given), at.now())
+        return build_plan(REPLAY._whole(at, record(run_id), target, is_given=is_given), at.now())
     except EntryNotFoundError as error:
         return str(error)
 
 
 def previewed(run_id: str, target: str, *, is_given: bool) -> ReplayPlan | str:
     try:
-        return replay_preview.plan_replay(run_id, target, with_output=is_given)
+        return plan_replay(run_id, target, with_output=is_given)
     except EntryNotFoundError as error:
         return str(error)
 
@@ -121,8 +124,8 @@ def test_what_would_take_too_many_conditions_is_read_whole(
     expected = previewed("run", "e3", is_given=False)
     assert isinstance(expected, ReplayPlan)
     assert expected.boundary == "e0"
-    monkeypatch.setattr(replay_preview, limit, 1)
-    assert replay_preview._surveyed(at, record("run"), "e3", is_given=False) is None
+    monkeypatch.setattr(REPLAY, limit, 1)
+    assert REPLAY._surveyed(at, record("run"), "e3", is_given=False) is None
     assert previewed("run", "e3", is_given=False) == expected
 
 

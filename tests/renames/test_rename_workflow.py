@@ -23,8 +23,8 @@ from durable.inspection.selection import Filtered
 from durable.migrations import RenameStep, RenameWorkflow
 from durable.models import Child, Failure, HeldStart, Hold, RenamedName, Rollup, RollupProgress, Run, RunKey, SavedView
 from durable.operations.bulk import BulkOrder, perform_page
+from durable.operations.common import workflow_named
 from durable.operations.holds import hold_starts, release_starts
-from durable.operations.names import workflow_named
 from durable.operations.schedules.sync import differences, synchronise
 from durable.operations.schedules.tick import tick_due
 from durable.renames.rewriting import RenameRefused

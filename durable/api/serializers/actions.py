@@ -14,7 +14,7 @@ from durable.api.serializers.options import VerbForm, option_field
 from durable.core.duration import seconds
 from durable.core.ids import MAX_REASON
 from durable.operations.causes import MAX_NOTE
-from durable.operations.run_verbs import LOCATION
+from durable.operations.verbs import LOCATION
 
 _LONGEST_TEXT = 200  # characters of a delay as text
 _LONGEST_DELAY = 100 * 365 * 86_400  # seconds; a longer delay comes near the limit of Python's dates

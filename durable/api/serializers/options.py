@@ -24,8 +24,8 @@ from durable.api.serializers.fields import (
 )
 from durable.core.ids import MAX_ID, MAX_REASON
 from durable.listings.listing import Filter, Listing
-from durable.operations import verb
-from durable.operations.verb import Option
+from durable.operations import verbs
+from durable.operations.verbs import Option
 
 
 class VerbForm(Form):
@@ -52,13 +52,13 @@ def option_field(option: Option, *, is_required: bool | None = None) -> serializ
     if not (option.is_required if is_required is None else is_required):
         has_default = not option.is_required and option.default is not None
         said |= {"required": False, **({"default": option.default} if has_default else {})}
-    if isinstance(option, verb.Number):
+    if isinstance(option, verbs.Number):
         return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
-    if isinstance(option, verb.Until):
+    if isinstance(option, verbs.Until):
         return Moment(**said)
-    if isinstance(option, verb.Flag):
+    if isinstance(option, verbs.Flag):
         return Flag(**said)
-    assert isinstance(option, verb.Text)
+    assert isinstance(option, verbs.Text)
     if option.check is not None:
         said["validators"] = [partial(checked, option.check)]
     return Text(max_length=option.longest, **said, **({"allow_blank": True} if option.default == "" else {}))

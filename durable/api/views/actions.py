@@ -37,7 +37,7 @@ from durable.listings.shapes import data_of
 from durable.listings.work import Stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
-from durable.operations.run_verbs import RUN_VERBS
+from durable.operations.verbs import RUN_VERBS
 
 
 class ActionView(View):

@@ -29,7 +29,7 @@ from durable.listings.runs import criteria_of
 from durable.listings.shapes import data_of
 from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS, acting_as
-from durable.operations.bulk_starts import starts_of_bulk
+from durable.operations.eligibility import starts_of_bulk
 
 
 class BulksView(View):

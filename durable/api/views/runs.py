@@ -31,7 +31,7 @@ from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
 from durable.operations.audit import acting_as
-from durable.operations.names import workflow_named
+from durable.operations.common import workflow_named
 from durable.operations.start_options import START_OPTIONS
 
 #: The prefix of durable's own workflows: outsiders may not write their input.

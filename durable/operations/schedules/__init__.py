@@ -1,7 +1,7 @@
 """Schedules: their rows, their ticks, and the verbs on them.
 
 - `rows` fills in a row before it is saved, and locks rows.
-- `starting` decides what becomes of one moment; `tick` does so for what is due.
+- `tick` decides what becomes of each moment that is due.
 - `sync` makes the rows of schedules that the code declares.
 - `verbs` is what operators call.
 

@@ -19,10 +19,10 @@ from durable.core.duration import Duration, check_moment
 from durable.core.errors import ScheduleError, StaleScheduleError
 from durable.models import Schedule, Tick
 from durable.notifier import redis_clients
-from durable.operations.audited import Attribution, audited
+from durable.operations.audit import Attribution, audited
 from durable.operations.common import check_not_an_order, require_step
 from durable.operations.schedules.rows import arguments_of, atomic, lock, next_moment
-from durable.operations.schedules.starting import KEPT, TickBatch, check_arguments, definition_of
+from durable.operations.schedules.tick import KEPT, TickBatch, check_arguments, definition_of
 from durable.runtime import Runtime
 from durable.schedules import CatchUp, Overlap, RuleLike, read_rules, run_id_of
 from durable.schedules.rules import check_zone, upcoming
