@@ -455,6 +455,14 @@ class Journal:
                 assert entry is not None, "a start and its entry are marked together"
                 self.mark(entry, data={name: value for name, value in entry.data.items() if name != "child"})
                 del self._started[start.run.id]
+            gone: set[str] = set()  # groups that are not made either
+            for change in self._pending.changes.pop(GroupChange, ()):
+                if change.starts and not change.renewed:
+                    gone |= set() if change.new is None else {change.id}
+                    if (entry := self.entry_at(change.starts[0].child.location)) is not None:  # it was not pruned
+                        self.mark(entry, data={**entry.data, "created": change.created - len(change.starts)})
+                elif change.id not in gone:  # nothing is started, or in place of children that have ended
+                    self.add(change)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Let the next commit set these tags of the run."""

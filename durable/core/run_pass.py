@@ -236,6 +236,7 @@ def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Op
     """
     info, now = ErrorInfo.of(error), journal.environment.now()
     journal.note_end(error, ())
+    journal.withdraw_starts()
     summary = Summary(SummaryKind.STOPPED_BY_MISTAKE, error=described(error))
     yield Save(transitions.stopped(journal.run, now=now, error=info, origins=sorted(origins), summary=summary))
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)

@@ -160,6 +160,32 @@ def ending_inside(ctx: Context) -> None:
     leave_nested()
 
 
+@workflow(name="faults.left_open_before_children")
+def before_children(ctx: Context) -> list[str]:
+    do()
+    return ctx.map("children", child, [(1,), (2,)]).outputs
+
+
+@workflow(name="faults.left_open_child")
+def child(ctx: Context, number: int) -> str:
+    return f"child {number}"
+
+
+@production
+def test_no_child_of_a_map_is_started_by_a_run_that_fails_as_it_starts_them(
+    leave: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = before_children.start()
+    assert pass_once(handle).state == "failed"
+    assert handle.children() == []
+    monkeypatch.setitem(_what, "leave", lambda: None)
+    handle.recover()
+    while pass_once(handle).state == "sleeping":
+        for each in handle.children(state="pending"):
+            pass_once(each)
+    assert handle.output == ["child 1", "child 2"]
+
+
 @workflow(name="faults.open_before_atomic")
 def open_before_atomic(ctx: Context) -> str:
     do()
