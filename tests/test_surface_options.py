@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 import pytest
 
 from durable import Workflow
-from durable.admin.start_form import StartForm
+from durable.admin.start_page import StartForm
 from durable.api.serializers.actions import StartForm as RestStartForm
 from durable.api.serializers.bulks import BulkForm
 from durable.cli.subcommands import SUBCOMMANDS

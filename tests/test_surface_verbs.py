@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import get_run
-from durable.admin.url_keys import as_key
+from durable.admin.text import as_key
 from durable.inspection.wording import told
 from durable.models import Activity, Hold, Limit, OperatorAction, RateKey, RateLimit, Run, Schedule
 from durable.operations import holds, limits, rates

@@ -1,11 +1,24 @@
-"""The requesting user and that user's permissions: the actor behind a request."""
+"""Access: the actor behind a request, that user's permissions, and the runs that a request may see.
+
+Closed by default: where `ADMIN_RUNS` limits the runs, an address that `LIMITED` does not name is refused. Every module
+of the admin takes runs from here. `tests/admin/test_sight.py` refuses a module that reads runs in another way.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
+from durable.conf import conf
+from durable.inspection import bulks
+from durable.inspection.bulks import BulkSummary
+from durable.inspection.run_rules import RunRule, existing_among, find_among
+from durable.models import Run
+from durable.models.run import RunQuerySet
 from durable.operations.audit import Actor
 
 
@@ -26,3 +39,86 @@ def demand(request: HttpRequest, permission: str) -> None:
             _("You may not see this: it needs the permission %(permission)s. Ask an administrator to grant it.")
             % {"permission": f"durable.{permission}"}
         )
+
+
+_RULE: Final = RunRule("ADMIN_RUNS")
+_KEPT: Final = "_durable_runs"  # attribute of a request
+
+#: The addresses whose pages show nothing of a run that the rule hides; others are refused where there is a rule.
+LIMITED: Final = frozenset(
+    {
+        *("changelist", "save_view", "delete_view", "running", "bulk", "bulk_result", "bulk_live", "causes", "cause"),
+        *("workflow", "workflow_start"),
+        *("change", "lead", "live", "step", "running_step", "export", "payload", "raw", "compare"),
+        *("act", "send", "message_act", "replay", "give_output", "edit_input"),
+    }
+)
+
+
+def is_limited() -> bool:
+    """Return whether users may see some runs only."""
+    return _RULE.is_set
+
+
+def visible_runs(request: HttpRequest) -> RunQuerySet:
+    """Return the runs that the request may see. The project's function is called once for each request."""
+    kept: RunQuerySet | None = getattr(request, _KEPT, None)
+    if kept is None:
+        kept = _RULE.runs(request)
+        setattr(request, _KEPT, kept)
+    return kept.all()
+
+
+def within(request: HttpRequest) -> RunQuerySet | None:
+    """Return the runs that the request may see, for `within=` of the inspection; None for all."""
+    return visible_runs(request) if is_limited() else None
+
+
+def existing(request: HttpRequest, ids: Iterable[str | None]) -> frozenset[str]:
+    """Return the ids whose runs the request may see; no query where all are visible."""
+    return existing_among(within(request), ids)
+
+
+def seen_by(request: HttpRequest) -> Callable[[str], bool] | None:
+    """Return a function for `acting_as(sees=)`: whether the request may see a run id; None if all are visible."""
+    if not is_limited():
+        return None
+    return lambda run_id: visible_runs(request).filter(pk=run_id).exists()
+
+
+def find_run(request: HttpRequest, run_id: str) -> Run | None:
+    """Return the run with this id without its payloads, None for one out of sight.
+
+    The run that does a bulk is in sight of the user whose bulk it is: a rule about workflows cannot tell that.
+    """
+    run = find_among(visible_runs(request), run_id)
+    if run is None and is_limited() and find_bulk(request, run_id) is not None:
+        run = find_among(Run.objects.using(conf.DATABASE), run_id)
+    return run
+
+
+def find_bulk(request: HttpRequest, bulk_id: str) -> BulkSummary | None:
+    """Return a bulk; where the runs are limited, one of the user's own with runs in sight alone. None for any other."""
+    limit = within(request)
+    if limit is None:
+        return bulks.find_bulk(bulk_id)
+    return bulks.find_limited_bulk(bulk_id, limit, request.user.pk)
+
+
+def is_offered(name: str) -> bool:
+    """Return whether there is a page at the address of this name."""
+    return name in LIMITED or not is_limited()
+
+
+def demand_offered(name: str) -> None:
+    """Raise PermissionDenied for the name of an address whose page the rule leaves out."""
+    if not is_offered(name):
+        raise PermissionDenied(refusal())
+
+
+def refusal() -> str:
+    """Return why there is no such page."""
+    return _(
+        'This page is about the runs of all users. The setting DURABLE["ADMIN_RUNS"] limits the runs that a user sees, so '
+        "this project does not show it."
+    )

@@ -14,9 +14,9 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from durable import runtime
-from durable.admin import access, pages, sight
-from durable.admin.base import AdminPages
+from durable.admin import access, pages
 from durable.admin.forms import ActForm, with_fields
+from durable.admin.pages import AdminPages
 from durable.core.errors import (
     DurableError,
     HoldError,
@@ -157,7 +157,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str, name: str) -> HttpRe
                 if location:
                     return HttpResponseRedirect(f"{admin.url('running_step', shown)}?{urlencode({'at': location})}")
                 return HttpResponseRedirect(admin.url("change" if run.workflow != BULK else "bulk_result", shown))
-    within = sight.within(request)
+    within = access.within(request)
     context = {
         **asking_context(admin, request, run),
         "title": _("%(verb)s: run %(run)s") % {"verb": verb.title, "run": run.id},
@@ -202,7 +202,7 @@ def asking_context(admin: AdminPages, request: HttpRequest, run: Run) -> dict[st
         "run": run,
         "run_url": admin.url("change", run.id),
         "expected": revision(run),
-        "explanation": explain_fully(run, now, open_keys_of_long(run), within=sight.within(request)),
+        "explanation": explain_fully(run, now, open_keys_of_long(run), within=access.within(request)),
     }
 
 
@@ -211,7 +211,7 @@ def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], option
     expected = given["expected"] or None
     with (
         refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], expected=expected, sees=sight.seen_by(request)),
+        acting_as(access.actor_of(request), reason=given["reason"], expected=expected, sees=access.seen_by(request)),
     ):
         if verb.makes_run:
             return str(verb.call(run.id, as_id=given["token"], **options).id)

@@ -25,12 +25,10 @@ from django.utils.timezone import make_aware
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import pages, sight
+from durable.admin import access, pages
 from durable.admin.access import may
-from durable.admin.moments import moment
-from durable.admin.url_keys import as_key
-from durable.admin.visible_text import with_visible_text
-from durable.admin.zone import viewers_zone
+from durable.admin.moments import moment, viewers_zone
+from durable.admin.text import as_key, with_visible_text
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.inspection.actions import WINDOW_OF_VISIBLE, ActionCriteria, detail_without_runs, search_actions
@@ -199,7 +197,7 @@ class OperatorActionAdmin(_ModelAdmin):
         if given.get("q", "").strip():
             return _seen(request, super().get_queryset(request).using(conf.DATABASE))
         found = search_actions(_criteria(given), window=_window()).order_by(*self.ordering)
-        return _seen(request, _newest(found)) if sight.is_limited() else found
+        return _seen(request, _newest(found)) if access.is_limited() else found
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> OperatorAction | None:
         """Return the action, a row of a bulk as well: the list alone leaves such rows out."""
@@ -273,7 +271,7 @@ class OperatorActionAdmin(_ModelAdmin):
 
     def _about(self, request: HttpRequest, action: OperatorAction) -> dict[str, Any]:
         verb, is_bulk = verb_title(action.action), action.run_id and not action.bulk_id
-        if sight.is_limited():
+        if access.is_limited():
             action.detail = detail_without_runs(action)
         return {
             **self.admin_site.each_context(request),
@@ -288,7 +286,7 @@ class OperatorActionAdmin(_ModelAdmin):
             "bulk_url": reverse(
                 "admin:durable_run_bulk_result", args=[as_key(action.bulk_id)], current_app=self.admin_site.name
             )
-            if action.bulk_id and (not sight.is_limited() or action.actor_id == request.user.pk)
+            if action.bulk_id and (not access.is_limited() or action.actor_id == request.user.pk)
             else "",
         }
 
@@ -408,7 +406,7 @@ def _criteria(given: QueryDict) -> ActionCriteria:
         reason=given.get("reason", "").strip(),
         since=_day(given.get("since", "")),
         until=_day(given.get("until", ""), days_later=1),
-        is_grouped=not bulk and not given.get("outcome") and not sight.is_limited(),
+        is_grouped=not bulk and not given.get("outcome") and not access.is_limited(),
     )
 
 
@@ -425,7 +423,7 @@ def _day(text: str, *, days_later: int = 0) -> datetime | None:
 
 def _seen(request: HttpRequest, actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
     """Limit the actions to those on runs that the request may see; all actions where that is all runs."""
-    within = sight.within(request)
+    within = access.within(request)
     return actions if within is None else on_visible(actions, within)
 
 
@@ -436,4 +434,4 @@ def _newest(actions: QuerySet[OperatorAction]) -> QuerySet[OperatorAction]:
 
 
 def _window() -> int:
-    return WINDOW_OF_VISIBLE if sight.is_limited() else _WINDOW
+    return WINDOW_OF_VISIBLE if access.is_limited() else _WINDOW

@@ -1,4 +1,4 @@
-"""One verb on many runs: a page that shows their number and the first ten, and asks for a reason.
+"""One verb on many runs: a page that shows the first of them and asks for a reason, and a page of what it has done.
 
 A verb that cannot be taken back also asks for the number of runs, typed, if they are many. A large selection is
 processed in the background.
@@ -9,22 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import reverse
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durable.admin import access, action_page, pages, sight
-from durable.admin.base import AdminPages
+from durable.admin import access, action_page, pages
 from durable.admin.filter_form import FilterForm
 from durable.admin.forms import BulkForm, with_fields
+from durable.admin.pages import AdminPages
+from durable.admin.text import as_id
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.own_runs import BULK as BULK_RUN
-from durable.inspection.bulks import FailedAgain, find_bulk
+from durable.core.records import ENDED
+from durable.inspection.actions import possible_verbs
+from durable.inspection.bulks import BulkSummary, FailedAgain, failed_again, find_bulk, order_words, refusals
 from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
 from durable.inspection.database import reading
 from durable.inspection.explain_states import explain
@@ -33,10 +39,11 @@ from durable.inspection.forks import failed_places
 from durable.inspection.humanize import thousands
 from durable.inspection.runs import RunCriteria, parse_search, settle_roots
 from durable.inspection.selection import Chosen, Filtered
-from durable.inspection.wording import cause_in_words, command, state_in_words
+from durable.inspection.wording import cause_in_words, command, state_in_words, verb_title
 from durable.models import Run
+from durable.models.run import RunQuerySet
 from durable.operations import bulk
-from durable.operations.audit import acting_as
+from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.eligibility import Selection, starts_of_bulk
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
@@ -128,11 +135,11 @@ def _choice(request: HttpRequest, given: QueryDict, name: str, ids: list[str]) -
     """Return the runs that are chosen for a verb. Raises _NothingChosen."""
     if name not in BULK_ACTIONS:
         raise _NothingChosen(_("Choose what to do with the runs first."))
-    if sight.is_limited() and any(each in given for each in ("all", "bulk", "children_of")):
+    if access.is_limited() and any(each in given for each in ("all", "bulk", "children_of")):
         raise _NothingChosen(
             _("Nothing was done: users of this project see some runs only, so choose the runs themselves.")
         )
-    seen, wanted = sight.existing(request, ids), None
+    seen, wanted = access.existing(request, ids), None
     if "all" in given:
         wanted = _wanted(given)
         if wanted is None:
@@ -156,7 +163,7 @@ def _choice(request: HttpRequest, given: QueryDict, name: str, ids: list[str]) -
 
 def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: bulk.Eligibility) -> dict[str, Any]:
     """Return what the page shows of the runs: how many, which, why they failed, and what the verb starts with them."""
-    within, children, now = sight.within(request), choice.children, pages.now()
+    within, children, now = access.within(request), choice.children, pages.now()
     with reading():
         causes = causes_among(choice.selection, bulk.allowed_states(verb.action))
         starts = starts_of_bulk(verb.action, choice.selection, eligibility)
@@ -164,7 +171,7 @@ def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: 
         repeated = (
             count_repeated(choice.selection, bulk.allowed_states(verb.action), within) if children is None else None
         )
-    found = sight.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
+    found = access.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
     places = failed_places(found.values())
     return {
         "now": now,
@@ -210,7 +217,7 @@ def _do(
     admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, options: dict[str, Any]
 ) -> HttpResponse:
     verb, given = RUN_VERBS[name], form.cleaned_data
-    sees = sight.seen_by(request)
+    sees = access.seen_by(request)
     with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"], sees=sees):
         report = bulk.apply(
             name,
@@ -230,7 +237,7 @@ def _do(
 
 def _own_id(request: HttpRequest, token: str) -> str:
     """Return the id of the bulk: another one than the token where a run or a bulk out of sight has that id."""
-    if not sight.is_limited() or sight.find_bulk(request, token) is not None:
+    if not access.is_limited() or access.find_bulk(request, token) is not None:
         return token
     is_taken = Run.objects.using(conf.DATABASE).filter(pk=token).exists() or find_bulk(token) is not None
     return new_id() if is_taken else token
@@ -336,7 +343,103 @@ def _wanted(posted: QueryDict) -> RunCriteria | None:
 
 def _list_url(admin: AdminPages, request: HttpRequest) -> str:
     given = request.POST if request.method == "POST" else request.GET
-    if not sight.is_limited() and (children := _failed_children(given)) is not None:
+    if not access.is_limited() and (children := _failed_children(given)) is not None:
         return f"{admin.url('change', children.parent)}?part=children"
     query = given.get("filter", "")
     return admin.url("changelist") + (query if query.startswith("?") else "")
+
+
+_SHOWN: Final = 20  # runs that have failed again
+_DECISIONS: Final = ("go_on", "stop_here")
+
+
+def show_result(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show the whole page."""
+    return admin.page(request, "bulk_result", _context(admin, request, _found(request, key)))
+
+
+def live_result(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Return the part of the page that changes, or 304 if nothing has changed."""
+    found = _found(request, key)
+    etag = _etag(found)
+    if pages.is_known(request, etag):
+        return pages.unchanged(etag)
+    return pages.tagged(admin.page(request, "_bulk_result", _context(admin, request, found)), etag)
+
+
+def _found(request: HttpRequest, key: str) -> BulkSummary:
+    """Return the bulk of a URL. Raises Http404."""
+    bulk_id = as_id(key)
+    found = access.find_bulk(request, bulk_id)
+    if found is None:
+        raise Http404(_('There is no bulk "%(bulk)s". The audit log may have been pruned since.') % {"bulk": bulk_id})
+    return found
+
+
+def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dict[str, Any]:
+    now = pages.now()
+    title = str(RUN_VERBS[found.verb].title) if found.verb in RUN_VERBS else verb_title(found.verb)
+    within = access.within(request)
+    again = failed_again(found.id, found.verb, within).defer("input", "output").order_by("pk")
+    runs = list(again[:_SHOWN]) if found.again else []
+    places = failed_places(runs)
+    recover = {"verb": "recover", "bulk": found.id}
+    has_order = found.order is not None and access.may(request, "view_payload")
+    return {
+        "title": _("%(verb)s: what came of it") % {"verb": title},
+        "now": now,
+        "bulk": found,
+        "verb_title": title,
+        "trouble": _trouble(found, now, within),
+        "words": order_words(found.order, found.began_at) if has_order else "",
+        "refusals": refusals(found.id),
+        "failed": [(run, explain(run, now, within=within, place=places.get(run.id, "")).headline) for run in runs],
+        "recover_url": "" if access.is_limited() else f"{admin.url('bulk')}?{urlencode(recover)}",
+        "decisions": _decisions(admin, request, found),
+        "run_url": "" if found.run is None else admin.url("change", found.run.id),
+        "verb_urls": _verbs(admin, request, found),
+        "log_url": _log_url(admin, request, found.id),
+        "live_url": admin.url("bulk_live", found.id),
+        "etag": _etag(found),
+        "command": command("bulk", found.id),
+    }
+
+
+def _trouble(found: BulkSummary, now: datetime, within: RunQuerySet | None) -> str:
+    """Return what keeps the bulk's own run from going on, where that needs a person; "" else."""
+    if found.run is None or found.run.state in ENDED or found.stopped is not None:
+        return ""
+    told = explain(found.run, now, within=within)
+    return told.headline if told.needs_attention else ""
+
+
+def _decisions(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str]]:
+    """Return the titles and the addresses of what can be done with a bulk that its canary has stopped."""
+    if found.run is None or found.stopped is None or not access.may(request, PERMISSIONS["go_on"]):
+        return []
+    return [(str(RUN_VERBS[name].title), admin.url("act", found.run.id, name)) for name in _DECISIONS]
+
+
+def _verbs(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> list[tuple[str, str, bool]]:
+    """Return the other verbs that the bulk's run allows: title, address, and whether it is grave."""
+    if found.run is None:
+        return []
+    names = [
+        name
+        for name in possible_verbs(found.run)
+        if name in ("pause", "resume", "cancel") and access.may(request, PERMISSIONS[name])
+    ]
+    return [
+        (str(RUN_VERBS[name].title), admin.url("act", found.run.id, name), RUN_VERBS[name].is_grave) for name in names
+    ]
+
+
+def _log_url(admin: AdminPages, request: HttpRequest, bulk_id: str) -> str:
+    address = reverse("admin:durable_operatoraction_changelist", current_app=admin.admin_site.name)
+    return f"{address}?{urlencode({'bulk': bulk_id})}" if access.may(request, "view_run") else ""
+
+
+def _etag(found: BulkSummary) -> str:
+    run = found.run
+    state = "" if run is None else f"{run.state} {run.waiting_for} {run.wake_at}"
+    return pages.etag_of(pages.now(), found.id, found.numbers, found.phase, state, found.was_stopped)

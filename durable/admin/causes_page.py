@@ -11,9 +11,9 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext, gettext_lazy
 
-from durable.admin import access, action_page, attention, pages, sight
-from durable.admin.base import AdminPages
+from durable.admin import access, action_page, overview, pages
 from durable.admin.forms import MuteForm, NoteForm
+from durable.admin.pages import AdminPages
 from durable.core.renames import names_of_workflow
 from durable.inspection.causes import BARS, SPANS, find_cause, list_causes, spread_of
 from durable.inspection.database import reading
@@ -49,16 +49,16 @@ def show_all(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     """Show the causes of failed runs, muted ones apart."""
     now = pages.now()
     site = admin.admin_site.name
-    within = sight.within(request)
+    within = access.within(request)
     is_limited = within is not None
     may = partial(access.may, request)
-    rows = attention.rows_of_causes(list_causes(now, muted=False, within=within), site, is_limited=is_limited)
+    rows = overview.rows_of_causes(list_causes(now, muted=False, within=within), site, is_limited=is_limited)
     muted = list_causes(now, muted=True, within=within)
     context = {
-        "title": attention.headline(rows) if rows else gettext("Causes of failed runs"),
+        "title": overview.headline(rows) if rows else gettext("Causes of failed runs"),
         "now": now,
-        "rows": attention.permitted(rows, may),
-        "muted": attention.permitted(attention.rows_of_causes(muted, site, is_limited=is_limited), may),
+        "rows": overview.permitted(rows, may),
+        "muted": overview.permitted(overview.rows_of_causes(muted, site, is_limited=is_limited), may),
     }
     return admin.page(request, "causes", context)
 
@@ -103,7 +103,7 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     now = pages.now()
-    within = sight.within(request)
+    within = access.within(request)
     is_limited = within is not None
     span = request.GET.get("span", "")
     span = span if span in SPANS else "day"
@@ -117,10 +117,10 @@ def _page(
     runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES, within=within).runs
     attempts, places = failed_attempts(runs), failed_places(runs)
     spread, with_children = spread_of(fingerprint, within), has_children()
-    query, is_many = attention.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
-    row = attention.rows_of_causes([cause], site, is_limited=is_limited)[0]
+    query, is_many = overview.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
+    row = overview.rows_of_causes([cause], site, is_limited=is_limited)[0]
     context: dict[str, Any] = {
-        "title": attention.title_of(cause),
+        "title": overview.title_of(cause),
         "now": now,
         "form": form if isinstance(form, MuteForm) else MuteForm(),
         "note_form": form if isinstance(form, NoteForm) else NoteForm(initial={"note": cause.note}),
@@ -133,17 +133,17 @@ def _page(
         "chart": _SPANS[span],
         "spread": spread,
         "workers": [(name.rpartition(":")[0] or name, name, number) for name, number in spread.workers[:MOST_NAMES]],
-        "replay_url": "" if is_limited else attention.bulk_url("replay", query, site, CANARY if is_many else {}),
+        "replay_url": "" if is_limited else overview.bulk_url("replay", query, site, CANARY if is_many else {}),
         "canary": CANARY["first"],
-        "canary_url": attention.bulk_url("recover", query, site, CANARY)
+        "canary_url": overview.bulk_url("recover", query, site, CANARY)
         if is_many and row.verbs and not is_limited
         else "",
         "pauses": [
-            attention.Verb(
+            overview.Verb(
                 title=gettext("Pause the open runs of %(workflow)s") % {"workflow": workflow},
-                url=attention.bulk_url(
+                url=overview.bulk_url(
                     "pause",
-                    attention.query_of(RunCriteria(workflow=workflow), with_children=with_children),
+                    overview.query_of(RunCriteria(workflow=workflow), with_children=with_children),
                     site,
                 ),
             )
@@ -161,7 +161,7 @@ def _page(
     return admin.page(request, "cause", context, status=status)
 
 
-def _holds(admin: AdminPages, workflows: Iterable[str]) -> list[attention.Verb]:
+def _holds(admin: AdminPages, workflows: Iterable[str]) -> list[overview.Verb]:
     """Return a verb for each workflow: to hold its new starts, or to release them where they are held."""
     held = held_workflows()
     verbs = []
@@ -169,5 +169,5 @@ def _holds(admin: AdminPages, workflows: Iterable[str]) -> list[attention.Verb]:
         is_held = any(name in held for name in names_of_workflow(workflow))
         title = gettext("Release new starts of %(workflow)s") if is_held else gettext("Hold new starts of %(workflow)s")
         url = admin.url("workflow_hold", workflow, "release" if is_held else "hold")
-        verbs.append(attention.Verb(title=title % {"workflow": workflow}, url=url, needs="hold_workflow"))
+        verbs.append(overview.Verb(title=title % {"workflow": workflow}, url=url, needs="hold_workflow"))
     return verbs

@@ -14,8 +14,8 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from durable.admin import sight
-from durable.admin.zone import is_of_viewer
+from durable.admin import access
+from durable.admin.moments import is_of_viewer
 from durable.conf import conf
 from durable.core.clock import to_utc
 from durable.core.location import MAX_NAME
@@ -124,7 +124,7 @@ class FilterForm(forms.Form):
     def __init__(self, given: QueryDict) -> None:
         super().__init__(given, label_suffix="")
         self._given = given
-        if sight.is_limited():  # an address of suggestions is refused then
+        if access.is_limited():  # an address of suggestions is refused then
             for field in self.fields.values():
                 for name in ("list", "data-durable-names"):
                     field.widget.attrs.pop(name, None)
@@ -214,7 +214,7 @@ class FilterForm(forms.Form):
             return f"{_local(value):%Y-%m-%d %H:%M:%S %Z}"
         if name == "since":
             return str(dict(self.fields["since"].choices)[value])  # type: ignore[attr-defined]  # a ChoiceField
-        if name == "cause" and not sight.is_limited():
+        if name == "cause" and not access.is_limited():
             found = Cause.objects.using(conf.DATABASE).filter(fingerprint=value).first()
             return str(value) if found is None else cause_in_words(found.place, found.error_type)
         return str(value)

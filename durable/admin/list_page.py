@@ -1,26 +1,28 @@
-"""The list of runs: a filter shown as chips, one search box, columns, orders, saved views, pages by key."""
+"""The list of runs: a filter shown as chips, a search box, suggestions, columns, orders, saved views, pages by key."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse, QueryDict
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext, gettext_lazy, ngettext
 
-from durable.admin import access, list_columns, pages, sight
-from durable.admin.base import AdminPages
+from durable.admin import access, action_page, pages
 from durable.admin.filter_form import FilterForm, query_of, with_offsets
+from durable.admin.pages import AdminPages
 from durable.conf import conf
 from durable.core import registry
 from durable.core.records import Hold, RunState
 from durable.inspection.actions import list_views
 from durable.inspection.activities import RunningStep, activities_of_runs
 from durable.inspection.counting import Count
+from durable.inspection.database import reading
 from durable.inspection.explain_states import explain
 from durable.inspection.explanation import Explanation
 from durable.inspection.forks import failed_places
@@ -39,11 +41,110 @@ from durable.inspection.runs import (
     settle_roots,
 )
 from durable.inspection.wording import told
+from durable.inspection.workflows import KINDS, find_names
 from durable.models import Run, SavedView
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
 from durable.operations.eligibility import allowed_states
+from durable.operations.saved_views import delete_view, save_view
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
+
+ORDERS: Final[Mapping[RunOrder, Any]] = {
+    RunOrder.NEWEST: gettext_lazy("newest first"),
+    RunOrder.OLDEST: gettext_lazy("oldest first"),
+    RunOrder.LAST_FINISHED: gettext_lazy("last ended first"),
+    RunOrder.FIRST_FINISHED: gettext_lazy("first ended first"),
+    RunOrder.NEXT: gettext_lazy("next to go on first"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its name in the address, its title, and the orders that a click on its head leads to in turn."""
+
+    name: str
+    title: Any
+    orders: Sequence[RunOrder] = ()
+    is_default: bool = True
+    is_number: bool = False
+
+
+COLUMNS: Final = (
+    Column(name="state", title=gettext_lazy("State")),
+    Column(name="workflow", title=gettext_lazy("Workflow")),
+    Column(name="queue", title=gettext_lazy("Queue"), is_default=False),
+    Column(name="what", title=gettext_lazy("What it does")),
+    Column(name="failed", title=gettext_lazy("Failed attempts"), is_number=True),
+    Column(
+        name="created",
+        title=gettext_lazy("Created"),
+        orders=(RunOrder.NEWEST, RunOrder.OLDEST),
+        is_number=True,
+    ),
+    Column(
+        name="finished",
+        title=gettext_lazy("Ended"),
+        orders=(RunOrder.LAST_FINISHED, RunOrder.FIRST_FINISHED),
+        is_default=False,
+        is_number=True,
+    ),
+    Column(name="wakes", title=gettext_lazy("Goes on"), orders=(RunOrder.NEXT,), is_default=False, is_number=True),
+    Column(name="took", title=gettext_lazy("Took"), is_number=True),
+    Column(name="worker", title=gettext_lazy("Worker"), is_default=False),
+    Column(name="tags", title=gettext_lazy("Tags"), is_default=False),
+    Column(name="parent", title=gettext_lazy("Started by"), is_default=False),
+)
+_DEFAULTS: Final = [each.name for each in COLUMNS if each.is_default]
+#: The column that an order is about, and that a list in this order therefore has.
+_SORTED: Final = {order: each.name for each in COLUMNS for order in each.orders}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A column of one list. `query` is the address in the other order, "" if no index has one."""
+
+    column: Column
+    query: str
+    aria_sort: str
+
+
+def order_of(given: QueryDict) -> RunOrder:
+    """Return the order that the address names. Raises ValueError for one that no index serves."""
+    name = given.get("sort", "")
+    if not name:
+        return RunOrder.NEWEST
+    order = next((each for each in ORDERS if each.value == name), None)
+    if order is None:
+        orders = ", ".join(each.value for each in ORDERS)
+        raise ValueError(
+            gettext("The list cannot be sorted by “%(name)s”. The orders that an index serves are %(orders)s.")
+            % {"name": name[:40], "orders": orders}
+        )
+    return order
+
+
+def order_choices(order: RunOrder) -> list[tuple[str, Any, bool]]:
+    """Return every order as a value, a title, and whether it is the list's."""
+    return [(each.value, title, each is order) for each, title in ORDERS.items()]
+
+
+def columns_of(given: QueryDict, order: RunOrder) -> list[Head]:
+    """Return the columns that the address names, in their own order; unknown names are ignored."""
+    names = {*(given.getlist("columns") or _DEFAULTS), *([_SORTED[order]] if given.get("sort") else [])}
+    chosen = [each for each in COLUMNS if each.name in names]
+    return [_head(given, each, order) for each in chosen]
+
+
+def _head(given: QueryDict, column: Column, order: RunOrder) -> Head:
+    is_sorted = order in column.orders
+    others = [each for each in column.orders if each is not order] if is_sorted else list(column.orders[:1])
+    direction = "descending" if order.is_descending else "ascending"
+    return Head(
+        column=column,
+        query=query_of(given, sort=others[0].value) if others else "",
+        aria_sort=direction if is_sorted else "",
+    )
+
 
 _SUGGESTED = 200  # names that are in the page; with JavaScript all names are found
 
@@ -78,7 +179,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(exact)
     form = FilterForm(given)
     form.is_valid()  # an invalid field shows its own error, and is ignored
-    within = sight.within(request)
+    within = access.within(request)
     wanted = parse_search(form.search, form.wanted(), within)
     # Whether there are children at all would tell of those that are out of sight.
     wanted = settle_roots(wanted) if within is None else replace(wanted, only_roots=wanted.hides_children)
@@ -90,14 +191,14 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     etag = pages.etag_of(now, *marks, [step.key for steps in running.values() for step in steps], *paused)
     if is_live and pages.is_known(request, etag):
         return pages.unchanged(etag)
-    heads = list_columns.columns_of(given, order)
+    heads = columns_of(given, order)
     columns = {each.column.name for each in heads}
     attempts = failed_attempts(page.runs) if "failed" in columns else {}
     tags = tags_of(page.runs) if "tags" in columns else {}
     places = failed_places(page.runs)
-    existing = sight.existing(request, [each.parent_id for each in page.runs])
+    existing = access.existing(request, [each.parent_id for each in page.runs])
     context = {
-        "title": _("Runs"),
+        "title": gettext("Runs"),
         "now": now,
         "form": form,
         "problem": problem,
@@ -108,8 +209,8 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         ],
         "page": page,
         "window": WINDOW,
-        "order_title": list_columns.ORDERS[order],
-        "orders": list_columns.order_choices(order),
+        "order_title": ORDERS[order],
+        "orders": order_choices(order),
         "is_newest_first": order is RunOrder.NEWEST and not wanted.id_prefix,
         "next_query": query_of(given, after=page.next_cursor) if page.next_cursor else "",
         "first_query": query_of(given) if "after" in given else "",
@@ -135,7 +236,7 @@ def _read(
 ) -> tuple[RunPage, Count | None, RunOrder, str]:
     order, cursor = RunOrder.NEWEST, given.get("after")
     try:
-        order = list_columns.order_of(given)
+        order = order_of(given)
         if is_counted:
             return *list_and_count(wanted, order=order, cursor=cursor, within=within), order, ""
         return list_runs(wanted, order=order, cursor=cursor, within=within), None, order, ""
@@ -171,11 +272,11 @@ def _around(
     admin: AdminPages, request: HttpRequest, wanted: RunCriteria, found: Count | None, form: FilterForm, order: RunOrder
 ) -> dict[str, Any]:
     """Return what stands around the table, and is not refreshed with it."""
-    given, within = request.GET, sight.within(request)
-    columns = {each.column.name for each in list_columns.columns_of(given, RunOrder.NEWEST)}
-    shown = [(each.name, each.title, each.name in columns) for each in list_columns.COLUMNS]
+    given, within = request.GET, access.within(request)
+    columns = {each.column.name for each in columns_of(given, RunOrder.NEWEST)}
+    shown = [(each.name, each.title, each.name in columns) for each in COLUMNS]
     return {
-        "title": _("Runs") if found is None else _title(found),
+        "title": gettext("Runs") if found is None else _title(found),
         "hidden": _hidden(wanted, found, order, within),
         "with_children_query": query_of(given, children="true"),
         "hidden_alerts": _hidden_alerts(wanted, found, order, within),
@@ -190,13 +291,13 @@ def _around(
         "known_names": _suggested(),
         "bulk_url": admin.url("bulk"),
         "views": _views(admin, request),
-        "may_share": access.may(request, "share_savedview") and not sight.is_limited(),
+        "may_share": access.may(request, "share_savedview") and not access.is_limited(),
     }
 
 
 def _verbs(request: HttpRequest, wanted: RunCriteria) -> list[RunVerb]:
     """Return the verbs that the user may apply, and that a state of the filter allows."""
-    if not sight.is_offered("bulk"):
+    if not access.is_offered("bulk"):
         return []
     states = {RunState.FAILED.value} if wanted.cause or wanted.place else wanted.states
     fitting = [name for name in BULK_ACTIONS if not states or allowed_states(name) & states]
@@ -215,7 +316,7 @@ def _views(admin: AdminPages, request: HttpRequest) -> list[ShownView]:
             else "",
             is_current=bool(here) and QueryDict(view.query) == here,
         )
-        for view in list_views(key, with_shared=not sight.is_limited())
+        for view in list_views(key, with_shared=not access.is_limited())
     ]
 
 
@@ -225,7 +326,7 @@ def _hidden(wanted: RunCriteria, found: Count | None, order: RunOrder, within: R
         return ""
     number = _number_left_out(wanted, replace(wanted, only_roots=False), found, order, within)
     if number is None:
-        return _("Children are not listed.")
+        return gettext("Children are not listed.")
     text = ngettext(
         "%(number)s child matches and is not listed.", "%(number)s children match and are not listed.", number
     )
@@ -241,7 +342,7 @@ def _hidden_alerts(wanted: RunCriteria, found: Count | None, order: RunOrder, wi
     is_counted = bool(conf.ALERTS) or order is not RunOrder.NEXT
     number = _number_left_out(wanted, wider, found, order, within) if is_counted else None
     if number is None:
-        return _("Alerts, bulks and runs of quiet workflows are not listed.")
+        return gettext("Alerts, bulks and runs of quiet workflows are not listed.")
     text = ngettext(
         "%(number)s alert, bulk or run of a quiet workflow matches and is not listed.",
         "%(number)s alerts, bulks and runs of quiet workflows match and are not listed.",
@@ -265,7 +366,7 @@ def _title(found: Count) -> str:
 
 def _suggested() -> dict[str, list[str]]:
     """Return the names that the page suggests, by what they name; none where those of hidden runs are not told."""
-    if sight.is_limited():
+    if access.is_limited():
         return {}
     return {"workflow": _workflows(), "queue": redis_clients.queue_names()[:_SUGGESTED], "worker": []}
 
@@ -278,3 +379,81 @@ def _kept(given: QueryDict, *, without: set[str]) -> list[tuple[str, str]]:
     """Return the parameters of the address that a form must keep."""
     dropped = {*without, "after", "live"}
     return [(name, each) for name, values in given.lists() if name not in dropped for each in values if each]
+
+
+class _ViewForm(forms.Form):
+    name = forms.CharField(max_length=80)
+    query = forms.CharField(required=False, max_length=4_001)
+    shared = forms.BooleanField(required=False)
+
+
+def add_view(admin: AdminPages, request: HttpRequest) -> HttpResponse:
+    """Save the posted address under the posted name, and show it."""
+    access.demand(request, "view_run")
+    if request.method != "POST":
+        return HttpResponseRedirect(admin.url("changelist"))
+    form = _ViewForm(request.POST)
+    query = request.POST.get("query", "").removeprefix("?")
+    address = f"{admin.url('changelist')}?{query}"
+    with reading():
+        is_valid = form.is_valid() and FilterForm(QueryDict(query)).is_valid()
+    if not is_valid:
+        messages.error(
+            request,
+            gettext("Nothing was saved: a view needs a name of at most 80 characters, and a filter without a mistake."),
+        )
+        return HttpResponseRedirect(address)
+    given = form.cleaned_data
+    if given["shared"] and access.is_limited():
+        messages.error(
+            request,
+            gettext("Nothing was saved: where users see some runs only, a view is for the user alone who saves it."),
+        )
+        return HttpResponseRedirect(address)
+    if given["shared"] and not access.may(request, "share_savedview"):
+        action_page.log_denied(request, "share", "share_savedview", "")
+    kept = query_of(QueryDict(query)).removeprefix("?")  # of the first page
+    try:
+        with action_page.refusals():
+            save_view(access.actor_of(request), given["name"], kept, is_shared=given["shared"])
+    except action_page.Refusal as refusal:
+        messages.error(request, refusal.why)
+    else:
+        messages.success(request, gettext("The view “%(name)s” is saved.") % {"name": given["name"]})
+    return HttpResponseRedirect(f"{admin.url('changelist')}?{kept}")
+
+
+def remove_view(admin: AdminPages, request: HttpRequest, pk: int) -> HttpResponse:
+    """Delete the view."""
+    access.demand(request, "view_run")
+    if request.method == "POST":
+        if access.is_limited() and not _is_own(request, pk):
+            raise Http404(gettext("There is no such view: it may have been deleted."))
+        try:
+            with action_page.refusals():
+                delete_view(access.actor_of(request), pk)
+        except action_page.Refusal as refusal:
+            raise Http404(refusal.why) from refusal
+        messages.success(request, gettext("The view is deleted."))
+    return HttpResponseRedirect(admin.url("changelist"))
+
+
+def _is_own(request: HttpRequest, pk: int) -> bool:
+    return any(each.pk == pk for each in list_views(str(request.user.pk), with_shared=False))
+
+
+_MOST_TEXT = 200  # characters
+
+
+def show_names(admin: AdminPages, request: HttpRequest, kind: str) -> HttpResponse:  # noqa: ARG001  # as all pages
+    """Return names that contain `q`, after the name `after`: `{"names": [...], "next": name or null}`."""
+    if kind not in KINDS:
+        raise Http404(
+            gettext("There are no names of “%(kind)s”; there are those of %(kinds)s.")
+            % {"kind": kind, "kinds": ", ".join(KINDS)}
+        )
+    text, after = (request.GET.get(name, "")[:_MOST_TEXT] for name in ("q", "after"))
+    found = find_names(kind, text, after)
+    response = JsonResponse({"names": found.names, "next": found.next})
+    response["Cache-Control"] = "private, no-cache"
+    return response

@@ -1,9 +1,19 @@
-"""Moments as the pages show them."""
+"""Moments as the pages show them, in the time zone of the browser, which the pages' module names in a cookie.
+
+Without a cookie, and so without JavaScript, it is the zone in force: the project's, or what a middleware of the project
+has activated for the user, which comes first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
 
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -22,3 +32,34 @@ def moment(then: datetime | None, now: datetime) -> SafeString | str:
         humanize.moment(then, now),
         humanize.relative(then, now),
     )
+
+
+COOKIE: Final = "durable_zone"
+_LONGEST: Final = 64  # characters of a zone's name
+
+
+@contextmanager
+def viewers_zone(request: HttpRequest) -> Iterator[None]:
+    """Tell moments inside the block in the zone of the browser, if it is known and the project has chosen no other."""
+    chosen = _zone(request.COOKIES.get(COOKIE, "")[: _LONGEST + 1])
+    if chosen is None or is_of_viewer():
+        yield
+        return
+    with timezone.override(chosen):
+        yield
+
+
+def is_of_viewer() -> bool:
+    """Return whether the zone in force is another one than the project's."""
+    return timezone.get_current_timezone_name() != timezone.get_default_timezone_name()
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> ZoneInfo | None:
+    """Return the zone of this name; None for a text that names none."""
+    if not name or len(name) > _LONGEST:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (LookupError, OSError, ValueError):  # unknown, a directory of zones, no name of a file
+        return None

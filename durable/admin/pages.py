@@ -1,19 +1,66 @@
-"""Helpers of all pages: the run of a URL, and cheap answers if nothing has changed."""
+"""What all pages share: the frame, the URLs of other pages, the run of a URL, and cheap answers if nothing has changed.
+
+Views take `AdminPages`. They do not import `RunAdmin`, which routes requests to them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
+from django.contrib.admin import AdminSite
+from django.db.models.options import Options
 from django.http import Http404, HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils.crypto import salted_hmac
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from durable import runtime
-from durable.admin import sight
-from durable.admin.url_keys import as_id
+from durable.admin import access
+from durable.admin.text import as_id, as_key, url_maker, with_visible_text
 from durable.inspection.family import has_children
+from durable.inspection.humanize import printable
 from durable.models import Run
+
+_PERMISSIONS = (
+    *("view_run", "view_payload", "start_run", "operate_run", "replay_run"),
+    *("pause_queue", "hold_workflow", "view_source"),
+)
+
+
+class AdminPages:
+    """The half of `RunAdmin` that views use. Django's `ModelAdmin` sets the two attributes."""
+
+    admin_site: AdminSite
+    opts: Options[Run]
+
+    def page(self, request: HttpRequest, name: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+        """Render `durable/admin/<name>.html` inside the admin."""
+        around = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "is_limited": access.is_limited(),
+            "may": {name: access.may(request, name) for name in _PERMISSIONS},
+        }
+        # With this attribute, reverse() finds the URLs of this admin site and of no other instance.
+        request.current_app = self.admin_site.name
+        text = render_to_string(f"durable/admin/{name}.html", {**around, **context}, request)
+        return HttpResponse(with_visible_text(printable(text)), status=status)
+
+    def url(self, name: str, run_id: str | None = None, *args: str) -> str:
+        """Return the URL of one of these pages."""
+        given = [*([] if run_id is None else [as_key(run_id)]), *args]
+        return reverse(f"admin:durable_run_{name}", args=given, current_app=self.admin_site.name)
+
+    def url_maker(self, name: str) -> Callable[[str], str]:
+        """Return a function that makes the URL of this page for an id, as `url` does.
+
+        A page with hundreds of links needs one look-up instead of one for each.
+        """
+        return url_maker(name, self.admin_site.name)
 
 
 def now() -> datetime:
@@ -27,7 +74,7 @@ def find(request: HttpRequest, key: str) -> Run:
     Raises Http404, also if the request may not see the run.
     """
     run_id = as_id(key)
-    run = sight.find_run(request, run_id)
+    run = access.find_run(request, run_id)
     if run is None:
         raise Http404(
             _('There is no run "%(run)s". It may have been pruned: runs that ended are kept for a while only.')

@@ -1,4 +1,4 @@
-"""One payload of a run by itself: a page in parts, and a download.
+"""Payloads: a bounded part of one among other things, one by itself in parts, and a download.
 
 An address has `of=input` or `of=output`, `of=message` or `of=response` with the message's `id`, or `at=` an entry's
 location with the `of=` name of one of its payloads. With `find=` words the page has the places where they are.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -19,20 +19,94 @@ from django.utils.html import escape
 from django.utils.http import content_disposition_header
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext_lazy
 
 from durable.admin import access, pages
-from durable.admin.base import AdminPages
-from durable.admin.payload_view import folded_html, payload_title, view_of
-from durable.admin.streamed_response import streamed
+from durable.admin.pages import AdminPages
+from durable.admin.text import streamed
 from durable.conf import conf
 from durable.core.location import unescape
 from durable.core.places import Place, of_message
 from durable.inspection.counting import Count
 from durable.inspection.entry_detail import read_entry_detail
-from durable.inspection.humanize import printable
-from durable.inspection.payloads import PAGE_BYTES, PART, PayloadText, TooLarge, payload, read_within
+from durable.inspection.humanize import byte_size, printable, thousands
+from durable.inspection.payloads import PAGE_BYTES, PART, Fold, PayloadText, TooLarge, folded, payload, read_within
 from durable.inspection.wording import display_location
 from durable.models import QueueMessage, Run
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+MOST: Final = 20_000  # characters of a payload among other things
+
+
+_TITLES: Final[Mapping[str, StrPromise]] = {
+    "input": pgettext_lazy("payload", "input"),
+    "output": pgettext_lazy("payload", "output"),
+    "message": pgettext_lazy("payload", "message of %(queue)s"),
+    "response": pgettext_lazy("payload", "response of %(queue)s"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadView:
+    """A payload for a template: `html` is the part that is shown, `left` the number of characters that are not.
+
+    `url` is the payload's own page, `raw_url` the download. A payload that is too large for any page has a `problem`
+    instead of `html`.
+    """
+
+    name: str
+    html: SafeString | str
+    size: str
+    left: int
+    url: str
+    raw_url: str
+    problem: str = ""
+
+
+def view_of(
+    admin: AdminPages, run_id: str, name: str, value: Any, address: dict[str, str], most: int = MOST
+) -> PayloadView:
+    """Return what a page shows of `value`, JSON data or a `TooLarge`; `address` finds it (`payload_page`)."""
+    query = urlencode(address, errors="backslashreplace")
+    url = f"{admin.url('payload', run_id)}?{query}"
+    links = {"name": name, "url": url, "raw_url": f"{admin.url('raw', run_id)}?{query}"}
+    if isinstance(value, TooLarge):
+        return PayloadView(html="", size=byte_size(value.size), left=0, problem=str(value), **links)
+    text = PayloadText(value)
+    return PayloadView(
+        html=folded_html(value, most), size=byte_size(text.size), left=max(0, len(text.text) - most), **links
+    )
+
+
+def payload_title(name: str, of: str = "") -> str:
+    """Return the name of a payload of a run, or of a message in the queue `of`, for people."""
+    text = _TITLES.get(name)
+    return name if text is None else str(text) % {"queue": of}
+
+
+def folded_html(value: Any, most: int) -> SafeString:
+    """Return the text of `value` in which each object and array can be folded; at most `most` characters of it."""
+    html: list[str] = []
+    open_folds, left = 0, most
+    for piece in folded(value):
+        if isinstance(piece, Fold):
+            html.append(f"<details open><summary>{escape(piece.head)} <span>{thousands(piece.size)}</span></summary>")
+            open_folds += 1
+            left -= len(piece.head) + 1
+        elif piece is None:
+            html.append("</details>")
+            open_folds -= 1
+        else:
+            html.append(escape(piece[:left]))
+            left -= len(piece)
+        if left <= 0:
+            html.append("…")
+            break
+    html.append("</details>" * open_folds)
+    return mark_safe("".join(html))  # noqa: S308  # each piece is escaped
+
 
 _OF_RUN = ("input", "output")
 _OF_MESSAGE = {"message": "body", "response": "response"}

@@ -1,4 +1,4 @@
-"""Replaying a run from a step: a preview of what is removed, kept and returned, and then exactly that replay."""
+"""Replaying a run from a step, or giving a step its output: a preview, and then exactly that; and two runs compared."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from durable import operations
-from durable.admin import access, action_page, pages, sight
-from durable.admin.base import AdminPages
+from durable.admin import access, action_page, pages
 from durable.admin.forms import GiveOutputForm, ReplayRunForm
-from durable.admin.url_keys import location_query
+from durable.admin.pages import AdminPages
+from durable.admin.text import as_key, location_query
 from durable.conf import conf
 from durable.core.errors import EntryNotFoundError
 from durable.core.ids import new_id
 from durable.core.records import EntryKind
+from durable.inspection.comparison import compare_runs
 from durable.inspection.database import reading
 from durable.inspection.humanize import thousands
+from durable.inspection.payloads import pretty
 from durable.inspection.wording import command, display_location, told
 from durable.models import Entry, Run
 from durable.operations.audit import acting_as
@@ -105,7 +107,7 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
     }
     with (
         action_page.refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], sees=sight.seen_by(request)),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
     ):
         if "output" in given:
             return operations.give_output(run.id, location, given["output"], **how).id
@@ -143,3 +145,43 @@ def _named(what: str | tuple[str, str] | StartsAgain) -> str:
         return _("%(place)s: %(number)s of %(workflow)s") % told
     queue, wait = what
     return _("%(queue)s (received by %(place)s)") % {"queue": queue, "place": display_location(wait)}
+
+
+_CUT = 1_000  # characters of an output
+
+
+def compare(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show a page of the places of this run and of the run in `with`; without one, of the run that it repeats."""
+    run = pages.find(request, key)
+    other_id = request.GET.get("with", "").strip() or "".join(access.existing(request, [run.replay_of_id]))
+    if not other_id:
+        raise Http404(_('Run "%(run)s" repeats no other run: name the other one.') % {"run": run.id})
+    other: Run = pages.find(request, as_key(other_id))
+    start = request.GET.get("start", "")
+    with_payloads = access.may(request, "view_payload")
+    found = compare_runs(
+        other, run, with_payloads=with_payloads, start=int(start) if start.isdecimal() and len(start) < 10 else 0
+    )
+    context = {
+        "title": _("Compare run %(run)s") % {"run": run.id},
+        "run": run,
+        "other": other,
+        "found": found,
+        "rows": [
+            (
+                display_location(each.location),
+                each,
+                [
+                    (side, pretty(side.output, _CUT) if with_payloads and side is not None else "")
+                    for side in (each.left, each.right)
+                ],
+            )
+            for each in found.rows
+        ],
+        "inputs": [] if found.inputs is None else [pretty(each) for each in found.inputs],
+        "differing": sum(bool(each.differs) for each in found.rows),
+        "run_url": admin.url("change", run.id),
+        "other_url": admin.url("change", other.id),
+        "command": command("compare", other.id, run.id),
+    }
+    return admin.page(request, "compare", context)

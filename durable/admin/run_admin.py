@@ -19,33 +19,23 @@ from durable.admin import (
     access,
     action_page,
     bulk_page,
-    bulk_result,
     causes_page,
-    compare_page,
-    edit_input_page,
     limits_page,
     list_page,
-    message_page,
-    names_page,
+    messages_page,
     overview,
     payload_page,
     queues_page,
     replay_page,
     run_page,
-    running_page,
-    schedule_verbs_page,
     schedules_page,
-    send_page,
-    sight,
     start_page,
-    step_page,
+    steps_page,
     verb_page,
-    views_page,
-    workers_page,
     workflows_page,
 )
-from durable.admin.base import AdminPages
-from durable.admin.zone import viewers_zone
+from durable.admin.moments import viewers_zone
+from durable.admin.pages import AdminPages
 from durable.inspection.database import StatementTimeoutError, reading
 from durable.inspection.wording import told
 from durable.models import Run
@@ -84,7 +74,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> RunQuerySet:
         """Return the runs that the request may see: what Django's own views and a project's subclass would read."""
-        return sight.visible_runs(request)
+        return access.visible_runs(request)
 
     # -- URLs
 
@@ -92,49 +82,49 @@ class RunAdmin(AdminPages, _ModelAdmin):
         """Return the pages to read, and one page for each verb, which applies the verb when it is posted."""
         reading: Sequence[tuple[str, View, str]] = [
             ("", list_page.show, "changelist"),
-            ("names/<str:kind>/", names_page.show, "names"),
+            ("names/<str:kind>/", list_page.show_names, "names"),
             ("overview/", overview.show, "overview"),
             ("causes/", causes_page.show_all, "causes"),
             ("causes/<str:fingerprint>/", causes_page.show, "cause"),
-            ("running/", running_page.show, "running"),
-            ("queues/", queues_page.show_all, "queues"),
-            ("queues/<str:key>/show/", queues_page.show, "queue"),
+            ("running/", steps_page.show_running, "running"),
+            ("queues/", queues_page.show_queues, "queues"),
+            ("queues/<str:key>/show/", queues_page.show_queue, "queue"),
             ("limits/", limits_page.show_all, "limits"),
             ("limits/<str:key>/show/", limits_page.show, "limit"),
             ("schedules/", schedules_page.show_all, "schedules"),
             ("schedules/<str:key>/show/", schedules_page.show, "schedule"),
-            ("workers/", workers_page.show_all, "workers"),
+            ("workers/", queues_page.show_workers, "workers"),
             ("workflows/", workflows_page.show_all, "workflows"),
             ("workflows/<str:key>/show/", workflows_page.show, "workflow"),
-            ("workers/<str:key>/show/", workers_page.show, "worker"),
-            ("bulk/<str:key>/", bulk_result.show, "bulk_result"),
-            ("bulk/<str:key>/live/", bulk_result.live, "bulk_live"),
-            ("<str:key>/compare/", compare_page.show, "compare"),
+            ("workers/<str:key>/show/", queues_page.show_worker, "worker"),
+            ("bulk/<str:key>/", bulk_page.show_result, "bulk_result"),
+            ("bulk/<str:key>/live/", bulk_page.live_result, "bulk_live"),
+            ("<str:key>/compare/", replay_page.compare, "compare"),
             ("<str:key>/change/", run_page.show, "change"),
             ("<str:key>/", run_page.lead, "lead"),  # Django's admin redirects from there as well
             ("<str:key>/live/", run_page.live, "live"),
-            ("<str:key>/step/", step_page.show, "step"),
-            ("<str:key>/running/", running_page.show_step, "running_step"),
+            ("<str:key>/step/", steps_page.show_entry, "step"),
+            ("<str:key>/running/", steps_page.show_running_step, "running_step"),
             ("<str:key>/export/", run_page.export, "export"),
             ("<str:key>/payload/", payload_page.show, "payload"),
             ("<str:key>/raw/", payload_page.download, "raw"),
         ]
         changing: Sequence[tuple[str, View, str]] = [
             ("bulk/", bulk_page.show, "bulk"),
-            ("views/", views_page.save, "save_view"),
-            ("views/<int:pk>/delete/", views_page.delete, "delete_view"),
+            ("views/", list_page.add_view, "save_view"),
+            ("views/<int:pk>/delete/", list_page.remove_view, "delete_view"),
             ("causes/<str:fingerprint>/<str:name>/", causes_page.mark, "mark"),
             ("queues/<str:key>/hold/<str:name>/", verb_page.page_of(QUEUE), "queue_hold"),
             ("workflows/<str:key>/hold/<str:name>/", verb_page.page_of(WORKFLOW), "workflow_hold"),
             ("limits/<str:key>/act/<str:name>/", verb_page.page_of(LIMIT, RATE), "limit_act"),
-            ("schedules/create/one/", schedule_verbs_page.create, "schedule_create"),
+            ("schedules/create/one/", schedules_page.create, "schedule_create"),
             ("schedules/<str:key>/act/<str:name>/", verb_page.page_of(SCHEDULE), "schedule_act"),
             ("workflows/<str:key>/start/one/", start_page.show, "workflow_start"),
-            ("<str:key>/send/", send_page.show, "send"),
-            ("<str:key>/message/<str:message_key>/<str:name>/", message_page.show, "message_act"),
+            ("<str:key>/send/", messages_page.show_sending, "send"),
+            ("<str:key>/message/<str:message_key>/<str:name>/", messages_page.show_verb, "message_act"),
             ("<str:key>/replay/", replay_page.show, "replay"),
             ("<str:key>/give-output/", replay_page.show_giving, "give_output"),
-            ("<str:key>/edit-input/", edit_input_page.show, "edit_input"),
+            ("<str:key>/edit-input/", start_page.show_again, "edit_input"),
             ("<str:key>/act/<str:name>/", action_page.show, "act"),
         ]
         return [  # "bulk/" before "<str:key>/", which would match it
@@ -147,7 +137,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
 
         def read(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             access.demand(request, "view_run")
-            sight.demand_offered(name)
+            access.demand_offered(name)
             with reading():
                 return view(self, request, *args, **kwargs)
 
@@ -157,7 +147,7 @@ class RunAdmin(AdminPages, _ModelAdmin):
         """Wrap a view that checks permissions itself: a denial has to be logged first."""
 
         def ask(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            sight.demand_offered(name)
+            access.demand_offered(name)
             return view(self, request, *args, **kwargs)
 
         return self._inside(view, ask)

@@ -1,24 +1,23 @@
-"""A run's page: its state, what it waits for, the verbs that it allows, and one of its parts (`run_parts`)."""
+"""A run's page: its state and family, what it waits for, the verbs that it allows, one of its parts (`run_parts`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 from django.utils.translation import gettext as _
 
-from durable.admin import access, pages, sight
-from durable.admin.base import AdminPages
-from durable.admin.family_view import family_of
+from durable.admin import access, pages
+from durable.admin.overview import children_url
+from durable.admin.pages import AdminPages
 from durable.admin.run_parts import Shown, part_of, parts_of
-from durable.admin.streamed_response import streamed
-from durable.admin.url_keys import as_id
+from durable.admin.text import as_id, streamed
 from durable.conf import conf
 from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunState
@@ -29,8 +28,17 @@ from durable.inspection.causes import cause_of, runs_that_repeat
 from durable.inspection.explain_states import explain_fully
 from durable.inspection.explanation import Explanation, awaited_queues
 from durable.inspection.export import written
-from durable.inspection.family import FamilyCounts, count_children
+from durable.inspection.family import (
+    FamilyCounts,
+    GroupCounts,
+    count_children,
+    is_child,
+    list_children,
+    list_parents,
+    recovered_later,
+)
 from durable.inspection.forks import first_failed_branch
+from durable.inspection.humanize import thousands
 from durable.inspection.progress import Progress, progress_of
 from durable.inspection.run_facts import (
     key_note,
@@ -47,8 +55,119 @@ from durable.inspection.schedules import tick_of
 from durable.inspection.wording import command, display_location
 from durable.instrumentation.tracing import trace_id_of
 from durable.models import Run
+from durable.models.run import RunQuerySet
 from durable.operations.audit import PERMISSIONS
 from durable.operations.verbs import RUN_VERBS
+
+WIDTH: Final = 1_000  # of the drawing's viewBox
+_NAMED: Final = 3  # failed children
+_MOST_GROUPS: Final = 8
+_FAILED: Final = RunState.FAILED.value
+#: From the left to the right: what has ended well, what is under way, what has not.
+_ORDER: Final = ("completed", "running", "rolling_back", "pending", "sleeping", "paused", "cancelled", "failed")
+_FILLS: Final = {
+    "completed": "good",
+    "running": "run",
+    "rolling_back": "undo",
+    "pending": "wait",
+    "sleeping": "wait",
+    "paused": "idle",
+    "cancelled": "idle",
+    "failed": "bad",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The children in one state: a part of the bar, and the address of their list.
+
+    `x` and `width` are of the viewBox.
+    """
+
+    state: str
+    number: str
+    url: str
+    fill: str
+    x: str
+    width: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A group of children, "" for those that belong to none."""
+
+    name: str
+    total: str
+    url: str
+    shares: Sequence[Share]
+
+
+def family_of(admin: AdminPages, run: Run, children: FamilyCounts, within: RunQuerySet | None = None) -> dict[str, Any]:
+    """Return what the page shows of the run's family; a few statements more if it has failed children or parents.
+
+    `within` limits it to the runs that a user may see. Then it offers no recovery of a family, which acts on all of it.
+    """
+    failed = list_children(run.id, states=[_FAILED], limit=_NAMED, within=within).rows if children.failed else []
+    groups = [each for each in children.groups if each.name] and children.groups
+    parents = list_parents(run, within)
+    return {
+        "parents": [(each, admin.url("change", each.id)) for each in parents],
+        "recover_parent_url": children_url(parents[-1].id, admin.admin_site.name)
+        if within is None and _failed_both(run, parents)
+        else "",
+        "children": children if children else None,
+        "child_shares": _shares(GroupCounts(name="", states=children.states)),
+        "child_groups": [
+            GroupView(
+                name=each.name,
+                total=thousands(each.total),
+                url=_url("", each.name),
+                shares=_shares(each),
+            )
+            for each in groups[:_MOST_GROUPS]
+        ],
+        "more_groups": max(0, len(groups) - _MOST_GROUPS),
+        "failed_children": [(each.run, admin.url("change", each.run.id)) for each in failed],
+        "failed_children_url": _url(_FAILED, ""),
+        "more_failed": max(0, children.failed.number - len(failed)),
+        "recovered_later": recovered_later(run, within) if children else None,
+        "recover_children_url": children_url(run.id, admin.admin_site.name) if within is None else "",
+    }
+
+
+def _failed_both(run: Run, parents: Sequence[Run]) -> bool:
+    """Return whether the run is a failed child of a failed parent.
+
+    That parent stays failed if the child is recovered alone.
+    """
+    return run.state == _FAILED and bool(parents) and parents[-1].state == _FAILED and is_child(run.id)
+
+
+def _shares(counts: GroupCounts) -> list[Share]:
+    shares: list[Share] = []
+    x = 0.0
+    for state in _ORDER:
+        number = counts.states.get(state, 0)
+        if not number:
+            continue
+        width = number / counts.total * WIDTH
+        shares.append(
+            Share(
+                state=state,
+                number=thousands(number),
+                url=_url(state, counts.name),
+                fill=_FILLS[state],
+                x=f"{x:.1f}",
+                width=f"{max(width, 4.0):.1f}",
+            )
+        )
+        x += width
+    return shares
+
+
+def _url(state: str, group: str) -> str:
+    chosen = {name: value for name, value in (("state", state), ("group", group)) if value}
+    return f"?{urlencode({'part': 'children', **chosen})}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +193,14 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     return admin.page(
         request,
         "run",
-        _context(admin, request, run, progress_of(run), count_children(run.id, sight.within(request)), pages.now()),
+        _context(admin, request, run, progress_of(run), count_children(run.id, access.within(request)), pages.now()),
     )
 
 
 def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     """Return the part of the page that changes, or 304 if nothing has changed."""
     run = pages.find(request, key)
-    progress, children = progress_of(run), count_children(run.id, sight.within(request))
+    progress, children = progress_of(run), count_children(run.id, access.within(request))
     now = pages.now()
     etag = _etag(request, run, progress, children, now)
     if pages.is_known(request, etag):
@@ -92,7 +211,7 @@ def live(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
 def export(_admin: AdminPages, request: HttpRequest, key: str) -> HttpResponseBase:
     """Return everything that is recorded of the run, as a JSON file that is written while it is sent."""
     run = pages.find(request, key)
-    pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1, within=sight.within(request))
+    pieces = written(run, with_payloads=access.may(request, "view_payload"), indent=1, within=access.within(request))
     response = streamed(request, pieces, "application/json")
     response["Cache-Control"] = "no-store"
     response["X-Content-Type-Options"] = "nosniff"
@@ -105,12 +224,12 @@ def _context(
     admin: AdminPages, request: HttpRequest, run: Run, progress: Progress, children: FamilyCounts, now: datetime
 ) -> dict[str, Any]:
     wall = ((run.finished_at or now) - run.created_at).total_seconds()
-    within = sight.within(request)
+    within = access.within(request)
     explanation = explain_fully(run, now, progress.open_keys, children, within=within)
     running = activities_of_runs([run], now)[run.id]
     limits = limits_of(run)
     key, ranking = key_of(run), rank_of(run)
-    bulk = sight.find_bulk(request, run.id) if run.workflow == BULK else None
+    bulk = access.find_bulk(request, run.id) if run.workflow == BULK else None
     has_order = bulk is not None and bulk.order is not None and access.may(request, "view_payload")
     parts, shown = parts_of(
         Shown(admin=admin, request=request, run=run, progress=progress, now=now, running=running, children=children)
@@ -137,7 +256,7 @@ def _context(
         "priority": "" if ranking is None else rank_words(ranking),
         "share": "" if ranking is None else share_words(ranking),
         "tick": tick_of(run.id),
-        "existing": sight.existing(request, [run.parent_id, run.replay_of_id]),
+        "existing": access.existing(request, [run.parent_id, run.replay_of_id]),
         "key_note": "" if key is None else key_note(key, now),
         "work": "" if limits is None else work_words(limits),
         "wall": wall,

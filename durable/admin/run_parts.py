@@ -14,10 +14,10 @@ from urllib.parse import urlencode
 from django.http import HttpRequest
 from django.utils.translation import gettext, gettext_lazy, pgettext_lazy
 
-from durable.admin import access, charts, sight, waterfall
-from durable.admin.base import AdminPages
-from durable.admin.message_rows import MOST_MESSAGES, message_rows
-from durable.admin.payload_view import PayloadView, payload_title, view_of
+from durable.admin import access, charts, waterfall
+from durable.admin.messages_page import MOST_MESSAGES, message_rows
+from durable.admin.pages import AdminPages
+from durable.admin.payload_page import PayloadView, payload_title, view_of
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import RunState
@@ -62,7 +62,7 @@ class Shown:
     @property
     def within(self) -> RunQuerySet | None:
         """The runs that the user may see, None for all."""
-        return sight.within(self.request)
+        return access.within(self.request)
 
     @property
     def may_see_payloads(self) -> bool:
@@ -275,7 +275,7 @@ def _children(shown: Shown) -> dict[str, Any]:
 def _related(shown: Shown) -> dict[str, Any]:
     """Return the related runs, each with its relation to this one."""
     run = shown.run
-    runs = sight.visible_runs(shown.request).only("id", "workflow", "state", "created_at", "summary")
+    runs = access.visible_runs(shown.request).only("id", "workflow", "state", "created_at", "summary")
     found = runs.in_bulk([each for each in (run.parent_id, run.replay_of_id) if each])
     related = []
     if run.parent_id in found:
@@ -297,7 +297,7 @@ def _started(runs: RunQuerySet, shown: Shown) -> RunQuerySet:
     if shown.children.is_capped:
         return runs.none()
     started = runs.filter(parent=shown.run).order_by()
-    return started.filter(child_of__isnull=True) if shown.children or sight.is_limited() else started
+    return started.filter(child_of__isnull=True) if shown.children or access.is_limited() else started
 
 
 def _audit(shown: Shown) -> dict[str, Any]:
@@ -383,12 +383,12 @@ def parts_of(shown: Shown) -> tuple[list[Part], dict[str, Any]]:
 
 def _counted(shown: Shown) -> dict[str, str]:
     run = shown.run
-    runs = sight.visible_runs(shown.request)
+    runs = access.visible_runs(shown.request)
     actions = OperatorAction.objects.using(conf.DATABASE).filter(run_id=run.id).order_by("-created_at", "-id")
     lines = LogLine.objects.using(conf.DATABASE).filter(run=run).order_by("id")
     found = count_capped([_started(runs, shown), runs.filter(replay_of=run).order_by(), actions, lines], _CAP)
     ids = [each for each in (run.parent_id, run.replay_of_id) if each is not None]
-    around = sum(each in sight.existing(shown.request, ids) for each in ids)
+    around = sum(each in access.existing(shown.request, ids) for each in ids)
     related = found[0].number + found[1].number + around
     return {
         "related": str(Count(number=related, is_capped=found[0].is_capped or found[1].is_capped)),

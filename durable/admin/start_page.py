@@ -1,30 +1,306 @@
-"""Start one run of a workflow, with its arguments as JSON."""
+"""Starts: one run of a workflow with its arguments as JSON and its options, and a run again with another input."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from django import forms
 from django.contrib import messages
+from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.translation import gettext as _
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
-from durable.admin import access, action_page, pages, sight
+from durable import operations
+from durable.admin import access, action_page, pages
 from durable.admin.action_page import Refusal
-from durable.admin.base import AdminPages
-from durable.admin.start_form import StartForm
-from durable.admin.typed_arguments import misfit
-from durable.admin.url_keys import as_id
+from durable.admin.forms import MAX_BODY, EditInputForm, MuteForm, as_token, json_editor, read_arguments
+from durable.admin.pages import AdminPages
+from durable.admin.text import as_id
 from durable.conf import conf
+from durable.core.duration import parse_duration
+from durable.core.ids import new_id
 from durable.core.own_runs import BULK
 from durable.core.records import HoldKind
+from durable.core.registry import UnknownWorkflowError
 from durable.definitions import Workflow
+from durable.inspection.database import reading
+from durable.inspection.humanize import shortened
+from durable.inspection.payloads import EditableInput, recorded_input, shown_arguments
 from durable.inspection.queues import find_hold
+from durable.inspection.run_facts import checked_tags, read_tag
 from durable.inspection.wording import command
 from durable.inspection.workflow_code import WorkflowCode, code_of
 from durable.inspection.workflows import workflow_of
+from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations.audit import acting_as
+from durable.operations.start import arguments_of
+from durable.operations.start_options import READ, START_OPTIONS
+
+_PLAIN: Final[Mapping[Any, tuple[type, ...]]] = {
+    bool: (bool,),
+    dict: (dict,),
+    float: (int, float),
+    int: (int,),
+    list: (list,),
+    str: (str,),
+    NoneType: (NoneType,),
+}
+_LONGEST_VALUE: Final = 60  # characters of a value that is quoted
+_MANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return the first argument that does not fit: its name, the annotation, and the value as JSON; None if all fit.
+
+    Arguments that the function does not take are left to `Workflow.start`.
+    """
+    signature = inspect.signature(function)
+    try:
+        hints = get_type_hints(function)
+        bound = signature.bind(None, *args, **kwargs).arguments
+    except Exception:  # noqa: BLE001  # an annotation is code, and may raise anything
+        return None
+    for name, value in bound.items():
+        hint = hints.get(name, Any)
+        parameter = signature.parameters[name]
+        if parameter.kind not in _MANY and value is not parameter.default and not _fits(value, hint):
+            return (
+                name,
+                inspect.formatannotation(hint),
+                shortened(json.dumps(value, ensure_ascii=False), _LONGEST_VALUE),
+            )
+    return None
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if origin is Literal:
+        return any(value == each and type(value) is type(each) for each in get_args(hint))
+    kind = origin or hint
+    plain = _PLAIN.get(kind) if isinstance(kind, type) else None
+    if plain is None:
+        return True
+    return isinstance(value, plain) and (bool in plain or not isinstance(value, bool))
+
+
+_LONGEST: Final = 100  # characters of a duration or a time
+_LENGTHS: Final = ("delay", "work_limit", "debounce", "at_most")
+
+
+def _duration_field(label: Any, help_text: Any) -> forms.CharField:
+    return forms.CharField(required=False, max_length=_LONGEST, label=label, help_text=help_text)
+
+
+class StartForm(MuteForm):
+    """The arguments of a new run as JSON, its id, how it starts, and a token against repeats.
+
+    The token becomes the run's id if none is given.
+    """
+
+    arguments = forms.CharField(
+        strip=False,
+        max_length=MAX_BODY,
+        label=_("Arguments (JSON)"),
+        help_text=_('Keywords as an object, for example {"order_id": 7}; or a list of positional arguments.'),
+        widget=json_editor(8),
+    )
+    run_id = forms.CharField(
+        required=False,
+        max_length=200,
+        label=_("Id of the run"),
+        help_text=_("Empty for a new one. A run that has the id already is found, if its arguments are the same."),
+    )
+    queue = forms.CharField(
+        required=False,
+        max_length=200,
+        label=_("Queue"),
+        help_text=_("Empty: the workflow's own."),
+        widget=forms.TextInput(attrs={"list": "known-queues"}),
+    )
+    delay = _duration_field(_("Delay"), _('Until it begins: "3 hours". Empty: it begins at once.'))
+    deadline = _duration_field(
+        _("Deadline"),
+        _(
+            'When it fails if it has not ended: "30 days" from now, or a time such as 2027-05-01 12:30 in this page\'s zone.'
+        ),
+    )
+    work_limit = _duration_field(
+        _("Work limit"), _('How long workers may work on it, without its waits: "1 hour". Empty: no limit.')
+    )
+    key = forms.CharField(
+        required=False, max_length=200, label=_("Key"), help_text=_("At most one open run of the workflow has it.")
+    )
+    if_open = forms.ChoiceField(
+        required=False,
+        label=_("If a run with the key is open"),
+        choices=[
+            ("", _("the workflow's own choice")),
+            ("return", _("show that run, start none")),
+            ("error", _("refuse the start")),
+            ("replace", _("cancel that run, and start this one")),
+        ],
+    )
+    debounce = _duration_field(
+        _("Debounce"),
+        _('The run begins so long after this start, and after each further one with its key: "5 minutes".'),
+    )
+    at_most = _duration_field(
+        _("Debounce at most"), _('Needed with a debounce: so long after the first start at the latest, "1 hour".')
+    )
+    keep = forms.ChoiceField(
+        required=False,
+        label=_("Whose arguments a debounced run has"),
+        choices=[("", _("those of the last start")), ("first", _("those of the first start"))],
+    )
+    rate = forms.CharField(
+        required=False,
+        max_length=401,
+        label=_("Limit with a rate"),
+        help_text=_('For the choice below: "reports", or "reports/acme". Empty: that of the workflow.'),
+    )
+    when_full = forms.ChoiceField(
+        required=False,
+        label=_("If the rate has no room"),
+        choices=[("", _("do not ask")), ("drop", _("refuse the start"))],
+    )
+    priority = forms.CharField(
+        required=False,
+        max_length=_LONGEST,
+        label=_("Priority"),
+        help_text=_('A head start among the runs that are due: "10 min", or "-1 hour" to put it back.'),
+        widget=forms.TextInput(attrs={"list": "known-priorities"}),
+    )
+    share = forms.CharField(
+        required=False,
+        max_length=200,
+        label=_("Share"),
+        help_text=_("A tenant's, say: runs of different shares of a queue take turns."),
+    )
+    weight = forms.FloatField(
+        required=False,
+        label=_("Weight"),
+        help_text=_("Of its share: how often such runs have a turn, from 0.001 to 1000. Empty: 1."),
+    )
+    tags = forms.CharField(
+        required=False,
+        max_length=4_000,
+        label=_("Tags"),
+        help_text=_("By which the run is found: name=value, one a line, at most 8."),
+        widget=forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField", "spellcheck": "false"}),
+    )
+    token = forms.CharField(max_length=64, widget=forms.HiddenInput, initial=new_id)
+
+    field_order = ["arguments", "run_id", "reason"]
+
+    #: The fields that say how the run starts: seldom needed. The id stands above, and the token settles a conflict.
+    options = tuple(name for name in START_OPTIONS if name not in ("id", "on_conflict"))
+
+    @property
+    def shown_options(self) -> list[forms.BoundField]:
+        """The fields that say how the run starts."""
+        return [self[name] for name in self.options]
+
+    @property
+    def has_options(self) -> bool:
+        """Whether one of these fields was filled in."""
+        return any(self[name].value() for name in self.options)
+
+    @property
+    def start_options(self) -> dict[str, Any]:
+        """The options that were given, as `Workflow.using` takes them."""
+        return {name: self.cleaned_data[name] for name in self.options if self.cleaned_data[name] not in ("", None, {})}
+
+    def clean_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional arguments and the keywords. Raises ValidationError."""
+        return read_arguments(self.cleaned_data["arguments"])
+
+    def clean_token(self) -> str:
+        """Return the token, which becomes the id of the new run."""
+        return as_token(str(self.cleaned_data["token"]))
+
+    def clean_queue(self) -> str:
+        """Return the queue. Raises ValidationError for one that the project does not have."""
+        queue = str(self.cleaned_data["queue"])
+        names = redis_clients.queue_names()
+        if queue and conf.REDIS and queue not in names:
+            raise forms.ValidationError(
+                _("No worker can serve this queue: the project's queues are %(queues)s."),
+                params={"queues": ", ".join(sorted(names))},
+            )
+        return queue
+
+    def clean_deadline(self) -> timedelta | datetime | None:
+        """Return the deadline, a length of time or a moment. Raises ValidationError."""
+        text = str(self.cleaned_data["deadline"]).strip()
+        try:
+            moment = parse_datetime(text)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+        if moment is None:
+            return self._duration("deadline")
+        return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+
+    def clean_tags(self) -> dict[str, str]:
+        """Return the tags. Raises ValidationError."""
+        lines = [each.strip() for each in str(self.cleaned_data["tags"]).splitlines()]
+        try:
+            return dict(checked_tags(read_tag(each) for each in lines if each))
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean(self) -> dict[str, Any]:
+        """Read what is a length or has rules of its own; refuse a choice about a key without a key, and its like."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        self._read(_LENGTHS, self._duration)
+        self._read(("key", "rate", "priority", "share", "weight"), lambda name: READ[name](given[name]))
+        if given.get("if_open") and not given.get("key") and "key" not in self.errors:
+            self.add_error("key", gettext("Give the key that the choice below is about."))
+        if given.get("debounce") is not None and not given.get("key") and "key" not in self.errors:
+            self.add_error("key", gettext("Give the key that the debounce is about."))
+        if given.get("debounce") is not None and given.get("at_most") is None and "at_most" not in self.errors:
+            self.add_error("at_most", gettext("Say when the run begins at the latest."))
+        for name in ("at_most", "keep"):
+            if given.get("debounce") is None and given.get(name) and "debounce" not in self.errors:
+                self.add_error("debounce", gettext("Give the debounce that the choices below are about."))
+                break
+        if given.get("weight") is not None and not given.get("share") and "share" not in self.errors:
+            self.add_error("share", gettext("Give the share that the weight is about."))
+        if given.get("rate") and not given.get("when_full"):
+            self.add_error("when_full", gettext("Say what the start does if this rate has no room."))
+        return given
+
+    def _read(self, names: Iterable[str], read: Callable[[str], Any]) -> None:
+        """Replace what was given for these by what `read` makes of it; mark what it refuses."""
+        for name in names:
+            if name in self.cleaned_data and self.cleaned_data[name] not in ("", None):
+                try:
+                    self.cleaned_data[name] = read(name)
+                except (forms.ValidationError, ValueError, OverflowError) as error:
+                    self.add_error(name, error if isinstance(error, forms.ValidationError) else str(error))
+            elif name in _LENGTHS:
+                self.cleaned_data[name] = None
+
+    def _duration(self, name: str) -> timedelta | None:
+        text = str(self.cleaned_data[name]).strip()
+        if not text:
+            return None
+        try:
+            return parse_duration(
+                float(text) if text.replace(".", "", 1).isdigit() else text, str(self.fields[name].label)
+            )
+        except (ValueError, OverflowError) as error:
+            raise forms.ValidationError(str(error)) from None
 
 
 def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
@@ -33,7 +309,7 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     found = workflow_of(as_id(key))
     name, workflow = found.name, found.definition
     if not isinstance(workflow, Workflow) or name == BULK:
-        raise Http404(_('There is no workflow "%(workflow)s" that this process can start.') % {"workflow": name})
+        raise Http404(gettext('There is no workflow "%(workflow)s" that this process can start.') % {"workflow": name})
     code = code_of(workflow, may_see_payloads=access.may(request, "view_payload"))
     form = StartForm(request.POST if request.method == "POST" else None, initial={"arguments": _skeleton(code)})
     problem, status = "", 200
@@ -45,17 +321,19 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
             except Refusal as refusal:
                 problem, status = refusal.why, refusal.status
             else:
-                messages.success(request, _("It is started.") if is_new else _("Such a run exists; this is it."))
+                messages.success(
+                    request, gettext("It is started.") if is_new else gettext("Such a run exists; this is it.")
+                )
                 return HttpResponseRedirect(admin.url("change", run_id))
     context = {
-        "title": _("Start one: %(workflow)s") % {"workflow": name},
+        "title": gettext("Start one: %(workflow)s") % {"workflow": name},
         "now": pages.now(),
         "name": name,
         "code": code,
         "form": form,
         "problem": problem,
         "hold": find_hold(HoldKind.WORKFLOW, name),
-        "back": admin.url("workflow", name) if sight.is_offered("workflow") else admin.url("changelist"),
+        "back": admin.url("workflow", name) if access.is_offered("workflow") else admin.url("changelist"),
         "queues": sorted(redis_clients.queue_names()),
         "priorities": list(conf.PRIORITIES),
         "command": command("start", name),
@@ -69,20 +347,88 @@ def _start(request: HttpRequest, workflow: Workflow[Any, Any], form: StartForm) 
     if (found := misfit(workflow.function, args, kwargs)) is not None:
         argument, expected, value = found
         told = {"argument": argument, "expected": expected, "value": value}
-        raise Refusal(_('Nothing was started: "%(argument)s" is %(expected)s, and %(value)s was given.') % told, 422)
+        raise Refusal(
+            gettext('Nothing was started: "%(argument)s" is %(expected)s, and %(value)s was given.') % told, 422
+        )
     run_id = given["run_id"] or given["token"]  # so that a form sent twice starts one run
     with (
         action_page.refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], sees=sight.seen_by(request)),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
     ):
         try:
             handle = workflow.using(id=run_id, **form.start_options).start(*args, **kwargs)
             return str(handle.id), bool(handle.is_new)
         except TypeError as error:  # the arguments do not fit the signature
-            raise Refusal(_("Nothing was started: %(why)s") % {"why": error}, 422) from error
+            raise Refusal(gettext("Nothing was started: %(why)s") % {"why": error}, 422) from error
 
 
 def _skeleton(code: WorkflowCode) -> str:
     """Return the keywords without a default, each null, as JSON to fill in."""
     required = [each.name for each in code.parameters if each.is_required and each.kind != "positional_only"]
     return json.dumps(dict.fromkeys(required), indent=2) if required else "{}"
+
+
+def show_again(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Show the editor, or start the run again."""
+    for action in ("edit_input", "restart"):
+        action_page.admit(request, action, unquote(key))
+    if request.method == "POST" and not access.may(request, "view_payload"):
+        action_page.log_denied(request, "edit_input", "view_payload", unquote(key))
+    access.demand(request, "view_payload")
+    run = pages.find(request, key)
+    with reading():
+        editable, refusal = _editable(run)
+    initial = {
+        "values": json.dumps(editable.values, indent=2, ensure_ascii=False),
+        "token": new_id(),
+    }
+    form = EditInputForm(request.POST if request.method == "POST" else None, initial=initial)
+    problem, status = "", 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                shown = _start_again(request, run, editable, form.cleaned_data)
+            except action_page.Refusal as refused:
+                problem, status = refused.why, refused.status
+            else:
+                messages.success(request, gettext("A new run with this input has begun; this is it."))
+                return HttpResponseRedirect(admin.url("change", shown))
+    context = {
+        **action_page.asking_context(admin, request, run),
+        "title": gettext("Start again with another input: run %(run)s") % {"run": run.id},
+        "form": form,
+        "problem": problem,
+        "refusal": refusal,
+        "kept": editable.kept,
+    }
+    return admin.page(request, "edit_input", context, status=status)
+
+
+def _editable(run: Run) -> tuple[EditableInput, str]:
+    """Return the arguments that can be edited, and why none can be; "" if that is not so."""
+    nothing = EditableInput(values={}, kept=())
+    given = recorded_input(run)
+    if given is None:
+        return nothing, gettext("The input is too large to be edited here, or it cannot be read.")
+    try:
+        return shown_arguments(run, given, arguments_of(run.workflow, given)), ""
+    except UnknownWorkflowError:
+        return nothing, gettext(
+            "The code here does not have the workflow %(workflow)s, so its arguments are not known."
+        ) % {"workflow": run.workflow}
+    except ValueError as error:
+        return nothing, gettext("Nothing can be edited: %(why)s.") % {"why": error}
+
+
+def _start_again(request: HttpRequest, run: Run, editable: EditableInput, given: dict[str, Any]) -> str:
+    """Start the new run. Arguments that are as they were are no changes."""
+    values = given["values"]
+    changes = {
+        name: value for name, value in values.items() if name not in editable.values or editable.values[name] != value
+    }
+    with (
+        action_page.refusals(),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
+    ):
+        return operations.restart(run.id, as_id=given["token"], changes=changes).id

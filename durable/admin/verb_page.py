@@ -15,11 +15,11 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import action_page, limits_page, pages, rates_page, schedule_verbs_page, schedules_page
+from durable.admin import action_page, limits_page, pages, schedules_page
 from durable.admin.action_page import Refusal
-from durable.admin.base import AdminPages
 from durable.admin.forms import ActForm, form_of, name_of
-from durable.admin.url_keys import as_id
+from durable.admin.pages import AdminPages
+from durable.admin.text import as_id
 from durable.core.records import HoldKind
 from durable.inspection.limits import own_closing_of
 from durable.inspection.queues import find_hold
@@ -84,7 +84,7 @@ def _see_limit(_request: HttpRequest, _verb: Verb, name: str) -> Seen:
 
 
 def _see_rate(request: HttpRequest, verb: Verb, name: str) -> Seen:
-    rate, key = rates_page.rate_of(name), request.GET.get("key", "")
+    rate, key = limits_page.rate_of(name), request.GET.get("key", "")
     if any(each.name == "key" for each in verb.options):
         expected = rates.closing_revision_of(own_closing_of(name, key, pages.now()))
     else:
@@ -95,7 +95,7 @@ def _see_rate(request: HttpRequest, verb: Verb, name: str) -> Seen:
 
 def _see_schedule(request: HttpRequest, verb: Verb, name: str) -> Seen:
     row = schedules_page.find(name).schedule
-    initial = schedule_verbs_page.initial(verb.action, request, row)
+    initial = schedules_page.initial(verb.action, request, row)
     return Seen(expected=schedules.revision_of(row), initial=initial)
 
 
@@ -107,14 +107,14 @@ _PLACES: Final[Mapping[Subject, Place]] = {
     SCHEDULE: Place(page="schedule", pages="schedules", title=_("Schedules"), see=_see_schedule),
 }
 _SPECIAL: Final[Mapping[str, Special]] = {
-    "run_schedule": Special(told=schedule_verbs_page.told_of_tick),
+    "run_schedule": Special(told=schedules_page.told_of_tick),
     "backfill_schedule": Special(
-        form=schedule_verbs_page.BackfillForm,
+        form=schedules_page.BackfillForm,
         options=lambda given: {"since": given["since"], "until": given["until"]},
-        told=schedule_verbs_page.told_of_ticks,
-        plan=schedule_verbs_page.plan,
+        told=schedules_page.told_of_ticks,
+        plan=schedules_page.plan,
     ),
-    "edit_schedule": Special(form=schedule_verbs_page.EditScheduleForm, options=schedule_verbs_page.edited),
+    "edit_schedule": Special(form=schedules_page.EditScheduleForm, options=schedules_page.edited),
 }
 
 

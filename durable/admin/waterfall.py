@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 
-from durable.admin.base import AdminPages
+from durable.admin.pages import AdminPages
 from durable.inspection.actions import Mark
 from durable.inspection.humanize import day_and_clock, milliseconds, printable, signed_span, span, thousands
 from durable.inspection.timeline import Piece, Row, Span, TimeAxis, Timeline

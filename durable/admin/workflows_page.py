@@ -10,10 +10,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin import access, pages, sight
-from durable.admin.base import AdminPages
-from durable.admin.ended_charts import ended_charts
-from durable.admin.url_keys import as_id
+from durable.admin import access, pages
+from durable.admin.charts import ended_charts
+from durable.admin.pages import AdminPages
+from durable.admin.text import as_id
 from durable.conf import conf
 from durable.core.records import HoldKind
 from durable.definitions import Workflow
@@ -57,8 +57,8 @@ def show(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
     now, found = pages.now(), workflow_of(as_id(key))
     name, workflow = found.name, found.definition
     hold = find_hold(HoldKind.WORKFLOW, name)
-    within = sight.within(request)
-    runs = sight.visible_runs(request).filter(workflow__in=found.names)
+    within = access.within(request)
+    runs = access.visible_runs(request).filter(workflow__in=found.names)
     if workflow is None and (hold is None or within is not None) and not runs.exists():
         raise Http404(
             gettext('There is no workflow "%(workflow)s": neither this process nor a run knows it.')

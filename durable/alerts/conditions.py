@@ -174,7 +174,7 @@ def _keyed_path(page: str, key: str) -> str:
     """
     if not apps.is_installed("django.contrib.admin"):
         return ""
-    from durable.admin.url_keys import as_key
+    from durable.admin.text import as_key
 
     return _path(page, as_key(key))
 

@@ -21,10 +21,8 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language, gettext, pgettext
 from django.utils.translation import gettext_lazy as _
 
-from durable.admin.moments import moment
-from durable.admin.url_keys import as_key, location_query
-from durable.admin.visible_text import with_visible_text
-from durable.admin.zone import viewers_zone
+from durable.admin.moments import moment, viewers_zone
+from durable.admin.text import as_key, location_query, with_visible_text
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.records import ENDED, RunState
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 
     from django_stubs_ext import StrOrPromise
 
-    from durable.admin.attention import Row
+    from durable.admin.overview import Row
     from durable.inspection.activities import RunningStep
 
 
@@ -382,7 +380,7 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
 
     A page whose address is below another one names its place as `place` in its context.
     """
-    from durable.admin import access, sight
+    from durable.admin import access
 
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
@@ -399,7 +397,7 @@ def durable_places(context: dict[str, Any]) -> list[Place]:
     return [
         Place(title=title, url=url, is_current=url == current)
         for name, title, url in found
-        if not name.startswith("durable_run_") or sight.is_offered(name.removeprefix("durable_run_"))
+        if not name.startswith("durable_run_") or access.is_offered(name.removeprefix("durable_run_"))
     ]
 
 
@@ -409,18 +407,18 @@ def is_offered(name: str) -> bool:
 
     Some are missing where the runs that a user sees are limited.
     """
-    from durable.admin import sight
+    from durable.admin import access
 
-    return sight.is_offered(name)
+    return access.is_offered(name)
 
 
 @register.simple_tag(takes_context=True)
 def page_link(context: dict[str, Any], name: str, of: str, shown: str = "") -> SafeString:
     """A link to the page of a queue, a workflow or another thing by its name, or the name if it has no such page."""
-    from durable.admin import sight
+    from durable.admin import access
 
     text = format_html("<bdi>{}</bdi>", shown or of)
-    if not sight.is_offered(name):
+    if not access.is_offered(name):
         return text
     site = getattr(context["request"], "current_app", "admin")
     url = reverse(f"admin:durable_run_{name}", args=[as_key(of)], current_app=site)
@@ -430,13 +428,13 @@ def page_link(context: dict[str, Any], name: str, of: str, shown: str = "") -> S
 @register.simple_tag(takes_context=True)
 def durable_overview(context: dict[str, Any]) -> SafeString | str:
     """The overview, "" for a user who may not see runs."""
-    from durable.admin import access, overview, pages, sight
+    from durable.admin import access, overview, pages
 
     request: HttpRequest = context["request"]
     if not access.may(request, "view_run"):
         return ""
-    if not sight.is_offered("overview"):
-        return format_html('<p class="durable-none">{}</p>', sight.refusal())
+    if not access.is_offered("overview"):
+        return format_html('<p class="durable-none">{}</p>', access.refusal())
     try:
         with reading(), viewers_zone(request):
             found = overview.context(request, pages.now())
@@ -452,11 +450,11 @@ def durable_card(context: dict[str, Any]) -> SafeString | str:
 
     It stands on the project's own page, which must be shown whatever fails in here.
     """
-    from durable.admin import access, sight
+    from durable.admin import access
 
     request: HttpRequest = context["request"]
     try:
-        if not access.may(request, "view_run") or not sight.is_offered("overview"):
+        if not access.may(request, "view_run") or not access.is_offered("overview"):
             return ""
         return render_to_string("durable/admin/_index_card.html", {"entry": _entry(request)}, request)
     except Exception:

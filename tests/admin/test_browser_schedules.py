@@ -10,7 +10,7 @@ from django.conf import settings
 from django.test import Client
 
 from durable import Context, Schedule, workflow
-from durable.admin.url_keys import as_key
+from durable.admin.text import as_key
 from durable.operations.schedules.verbs import override, pause, run_now
 from tests.admin.conftest import MakeUser
 from tests.admin.pages import url

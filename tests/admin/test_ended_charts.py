@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from durable.admin.ended_charts import ended_charts
+from durable.admin.charts import ended_charts
 from durable.models import Build, RollupProgress, Run
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of
@@ -67,7 +67,7 @@ def test_the_address_of_the_list_is_looked_up_once(figures: None, monkeypatch: p
         asked.append(name)
         return reverse(name, **how)
 
-    monkeypatch.setattr("durable.admin.ended_charts.reverse", counted)
+    monkeypatch.setattr("durable.admin.charts.reverse", counted)
     charts = ended_charts(NOW)
     assert sum(bool(bar.url) for chart in charts for bar in chart.bars) == 3
     assert len(asked) == 1

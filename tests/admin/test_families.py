@@ -18,7 +18,7 @@ from django.utils import timezone
 import durable.inspection.family as family_of_runs
 from durable import Actor, acting_as, get_run, operations
 from durable.admin import run_parts
-from durable.admin.attention import children_url, lines_of_causes, rows_of_causes
+from durable.admin.overview import children_url, lines_of_causes, rows_of_causes
 from durable.cli import list_command
 from durable.inspection import run_lanes
 from durable.inspection.causes import further_causes, list_causes

@@ -13,9 +13,9 @@ import pytest
 from django.http import QueryDict
 from django.test import Client
 
-from durable.admin.attention import _SAID, query_of
 from durable.admin.filter_form import FilterForm
-from durable.admin.list_columns import COLUMNS
+from durable.admin.list_page import COLUMNS
+from durable.admin.overview import _SAID, query_of
 from durable.alerts import conditions
 from durable.alerts.conditions import Condition
 from durable.alerts.settings import EVENTS

@@ -17,8 +17,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import get_run
-from durable.admin import attention, charts
-from durable.admin.attention import Row, Verb, headline
+from durable.admin import charts, overview
+from durable.admin.overview import Row, Verb, headline
 from durable.inspection import findings
 from durable.inspection.counting import Count
 from durable.inspection.findings import Finding
@@ -197,7 +197,7 @@ def test_the_page_of_a_cause_names_where_its_runs_failed(stage: Stage, operator:
 
 def test_the_list_reads_the_query_of_a_filter(stage: Stage, operator: Client) -> None:
     wanted = RunCriteria(states=frozenset({"failed", "sleeping"}), workflow="a b", queue="q", cause="c" * 16)
-    response = operator.get(url("changelist") + attention.query_of(wanted))
+    response = operator.get(url("changelist") + overview.query_of(wanted))
     form = response.context["form"]
     assert form.is_valid()
     assert form.wanted() == wanted
@@ -368,7 +368,7 @@ def test_every_finding_leads_somewhere() -> None:
             names=["n"],
             wanted=None if kind in WITHOUT_LIST else RunCriteria(queue="q", workflow="w"),
         )
-        [row] = attention.rows_of_findings([finding])
+        [row] = overview.rows_of_findings([finding])
         assert row.url, kind
         assert row.list_url, kind
 

@@ -17,8 +17,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from durable import get_run
-from durable.admin.payload_page import _marked
-from durable.admin.payload_view import folded_html
+from durable.admin.payload_page import _marked, folded_html
 from durable.inspection.payloads import PAGE_BYTES, PayloadText
 from durable.models import Activity, Run
 from tests.admin import flows

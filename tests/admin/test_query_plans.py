@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
-from durable.admin import audit_log, step_page
+from durable.admin import audit_log, steps_page
 from durable.inspection import history_counts, run_lanes, tree
 from durable.inspection.family import CAP, count_children
 from durable.inspection.run_lanes import WINDOW
@@ -110,7 +110,7 @@ def test_what_began_before_and_after_an_entry_is_found_by_one_look(
 def test_what_began_long_before_and_after_an_entry_is_found_too(
     crowd: None, operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_page, "_NEAR", 1)
+    monkeypatch.setattr(steps_page, "_NEAR", 1)
     page = operator.get(url("step", LONG), {"at": "step 500"})
     assert (page.context["previous"], page.context["next"]) == ("step 499", "step 501")
 

@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, Schedule, workflow
-from durable.admin import base
-from durable.admin.url_keys import as_key
+from durable.admin import pages
+from durable.admin.text import as_key
 from durable.models import OperatorAction, Run, Tick
 from durable.operations.schedules.rows import arguments_of
 from durable.operations.schedules.tick import tick_due
@@ -107,7 +107,7 @@ def test_addresses_of_runs_are_not_looked_up_one_by_one(log_in: LogIn, monkeypat
         asked.append(name)
         return reverse(name, *arguments, **how)
 
-    monkeypatch.setattr(base, "reverse", counted)
+    monkeypatch.setattr(pages, "reverse", counted)
     client = log_in()
     for number in range(3):
         make(f"s-{number}", overlap="allow")

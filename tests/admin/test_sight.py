@@ -22,7 +22,7 @@ from django.utils import timezone
 
 import durable
 from durable import operations
-from durable.admin import sight
+from durable.admin import access
 from durable.admin.run_admin import RunAdmin
 from durable.admin.run_parts import PART_NAMES
 from durable.core.control_flow import Park
@@ -533,7 +533,7 @@ def test_a_user_who_sees_no_run_has_empty_pages(failures: str, ada: Client) -> N
     with override_settings(DURABLE={"ADMIN_RUNS": f"{__name__}.no_runs"}):
         found = {
             name: answered(ada, path_of(f"admin:durable_run_{name}", PAGES[name], site))
-            for name in sorted(sight.LIMITED - {"save_view", "delete_view"})
+            for name in sorted(access.LIMITED - {"save_view", "delete_view"})
         }
         found["log"] = answered(ada, reverse("admin:durable_operatoraction_changelist"))
     statuses = {name: status for name, (status, _) in found.items()}
@@ -557,8 +557,8 @@ def durable_site() -> Any:
 
 
 def test_every_other_page_is_refused_and_says_why(stage: Stage, ada: Client, limited: None) -> None:
-    refused = _names() - sight.LIMITED
-    assert _names() >= sight.LIMITED
+    refused = _names() - access.LIMITED
+    assert _names() >= access.LIMITED
     assert refused
     for name in sorted(refused):
         path = path_of(f"admin:durable_run_{name}", PAGES[name], {"{cause}": "0" * 16, "{view}": "1"})
@@ -571,7 +571,7 @@ def test_every_other_page_is_refused_and_says_why(stage: Stage, ada: Client, lim
 def test_no_page_links_to_a_refused_one(stage: Stage, ada: Client, limited: None) -> None:
     stage.start(flows.approve, id="mine")
     Run.objects.filter(pk="mine").update(worker="host:1:a")
-    refused = [_pattern(name) for name in sorted(_names() - sight.LIMITED)]
+    refused = [_pattern(name) for name in sorted(_names() - access.LIMITED)]
     paths = [reverse("admin:index"), reverse("admin:app_list", args=["durable"]), url("changelist"), url("running")]
     paths += [f"{url('change', 'mine')}?part={part}" for part in PART_NAMES]
     paths += [url("send", "mine"), url("act", "mine", "pause"), reverse("admin:durable_operatoraction_changelist")]
@@ -590,7 +590,7 @@ def test_without_the_setting_every_page_is_there(stage: Stage, ada: Client) -> N
     stage.start(flows.quick, id="mine")
     for name in ("overview", "causes", "queues", "limits", "schedules", "workers", "workflows"):
         assert ada.get(url(name)).status_code == 200
-    assert all(sight.is_offered(each) for each in _names())
+    assert all(access.is_offered(each) for each in _names())
 
 
 def test_a_replay_check_of_operations_is_left_alone(stage: Stage) -> None:
@@ -600,24 +600,16 @@ def test_a_replay_check_of_operations_is_left_alone(stage: Stage) -> None:
         assert operations.restart("hid", as_id="hid-2").is_new
 
 
-# -- every module takes the runs from `sight`
+# -- every module takes the runs from `access`
 
 #: The modules of refused pages, and what they may call without a limit.
-OF_ALL: Final = {
-    "attention",  # rows of causes and findings, on refused pages
-    "ended_charts",
-    "limits_page",
-    "overview",
-    "queues_page",
-    "rates_page",
-    "workers_page",
-}
+OF_ALL: Final = {"limits_page", "overview", "queues_page"}
 #: Calls that read one run which the page has found within the rule, by module.
 OF_ONE_RUN: Final = {
     "run_parts": {"_payloads"},
     "payload_page": {"_find"},
     "workflows_page": {"_builds", "show_all"},  # of all runs, where all are visible; a refused page
-    "sight": {"find_run"},  # the run of a bulk that the user may see
+    "access": {"find_run"},  # the run of a bulk that the user may see
     "bulk_page": {"_own_id", "_is_started", "_state_of", "_wanted"},  # of an id, for a yes or no; of refused selections
 }
 

@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client
 from pytest_django import Settings
 
-from durable.admin.streamed_response import CHUNK
+from durable.admin.text import CHUNK
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.export import MOST_BYTES, written
 from durable.inspection.payloads import PAGE_BYTES, read_within

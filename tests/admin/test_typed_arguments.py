@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from durable.admin.typed_arguments import misfit
+from durable.admin.start_page import misfit
 
 
 def typed(  # type: ignore[no-untyped-def]  # one of its parameters has no annotation

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from durable import Context, get_run, workflow
-from durable.admin.visible_text import with_visible_text
+from durable.admin.text import with_visible_text
 from durable.core.errors import CriticalError
 from durable.inspection.wording import command
 from tests.admin.conftest import Stage

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, Schedule, acting_as, workflow
-from durable.admin.zone import COOKIE
+from durable.admin.moments import COOKIE
 from durable.models import OperatorAction, Run
 from durable.operations.audit import Actor
 from durable.operations.schedules.verbs import run_now

@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 from django.urls import reverse
 
 from durable.admin.filter_form import FilterForm
-from durable.admin.list_columns import COLUMNS, ORDERS
+from durable.admin.list_page import COLUMNS, ORDERS
 from durable.admin.run_parts import PART_NAMES
-from durable.admin.url_keys import as_key
+from durable.admin.text import as_key
 from durable.inspection.workflows import KINDS
 from durable.models import Cause, Limit, OperatorAction, QueueMessage, RateLimit, Run, SavedView, Schedule
 from tests.admin.bigdata import LONG

@@ -1,0 +1,234 @@
+"""Messages of a run: the newest as rows, deleting or moving one that was not received, and sending one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from durable import operations, runtime
+from durable.admin import access, action_page, pages
+from durable.admin.forms import ActForm, MoveMessageForm, SendMessageForm
+from durable.admin.pages import AdminPages
+from durable.admin.payload_page import PayloadView, payload_title, view_of
+from durable.admin.text import as_key
+from durable.conf import conf
+from durable.core.entry_shapes import readable
+from durable.core.ids import new_id
+from durable.core.location import unescape
+from durable.core.message_types import MessageTypes
+from durable.core.places import of_message
+from durable.core.records import EntryKind, MessageState
+from durable.inspection.entry_detail import inbox, newest_messages
+from durable.inspection.explanation import awaited_queues
+from durable.inspection.payloads import TooLarge, former_messages, payload, read_within
+from durable.inspection.wording import command, display_location
+from durable.inspection.workflow_code import declared_messages
+from durable.models import Entry, QueueMessage, Run
+from durable.operations.audit import acting_as
+
+MOST_MESSAGES: Final = 30
+_MOST: Final = 4_000  # characters of a body that a row shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRow:
+    """A message; `body` and `response` are None if the user may not see them, or there is none.
+
+    The addresses are "" once the run has received it.
+    """
+
+    message: QueueMessage
+    queue: str
+    receiver: str
+    body: PayloadView | None
+    response: PayloadView | None
+    move_url: str = ""
+    delete_url: str = ""
+
+
+def message_rows(admin: AdminPages, run: Run, *, with_payloads: bool) -> list[MessageRow]:
+    """Return the newest messages, the newest first."""
+    found = inbox(run, newest=MOST_MESSAGES)
+    values = read_within(newest_messages(run, MOST_MESSAGES), "body", "response") if with_payloads else {}
+    rows = []
+    for message in found:
+        body, response = _both(values.get(message.pk))
+        is_pending = message.state == MessageState.PENDING
+        rows.append(
+            MessageRow(
+                message=message,
+                queue=unescape(message.queue),
+                receiver=display_location(message.received_by),
+                body=_view(admin, run, message, "message", body),
+                response=_view(admin, run, message, "response", response),
+                move_url=admin.url("message_act", run.id, as_key(message.pk), "move") if is_pending else "",
+                delete_url=admin.url("message_act", run.id, as_key(message.pk), "delete") if is_pending else "",
+            )
+        )
+    return rows
+
+
+def _both(read: Sequence[str | None] | TooLarge | None) -> tuple[TooLarge | str | None, str | None]:
+    if read is None or isinstance(read, TooLarge):
+        return read, None
+    return read[0], read[1]
+
+
+def _view(
+    admin: AdminPages, run: Run, message: QueueMessage, name: str, read: TooLarge | str | None
+) -> PayloadView | None:
+    if read is None:
+        return None
+    queue = unescape(message.queue)
+    place = of_message(run.id, name, message.id, message.queue)
+    value = read if isinstance(read, TooLarge) else payload(run.workflow, f"{name}:{queue}", read, place)
+    return view_of(admin, run.id, payload_title(name, queue), value, {"of": name, "id": message.id}, _MOST)
+
+
+#: By verb: its title, what it does, and the answer.
+_WORDS: Final = {
+    "delete": (
+        gettext_lazy("Delete the message"),
+        gettext_lazy("The run never receives it. Who waits for its answer goes on waiting until the timeout."),
+        gettext_lazy("The message is deleted."),
+    ),
+    "move": (
+        gettext_lazy("Move the message"),
+        gettext_lazy("Another run gets it, as the last one in its inbox. It keeps its id; this run never receives it."),
+        gettext_lazy("The message is in the inbox of this run now."),
+    ),
+}
+
+
+def show_verb(admin: AdminPages, request: HttpRequest, key: str, message_key: str, name: str) -> HttpResponse:
+    """Ask, or take the message out of the run's inbox."""
+    if name not in _WORDS:
+        raise Http404(action_page.no_verb(name, _WORDS))
+    action_page.admit(request, f"{name}_message", unquote(key))
+    run, message_id = pages.find(request, key), unquote(message_key)
+    message = QueueMessage.objects.using(conf.DATABASE).filter(run=run, pk=message_id).defer("body", "response").first()
+    title, does, done = _WORDS[name]
+    given = request.POST if request.method == "POST" else None
+    form = MoveMessageForm(given, visible=access.visible_runs(request)) if name == "move" else ActForm(given)
+    problem, status = "", 200
+    if given is not None:
+        status = 422
+        if form.is_valid():
+            to = form.cleaned_data.get("to", run.id)
+            try:
+                # No revision is expected: the operation refuses a message that the run has received.
+                with action_page.refusals(), acting_as(access.actor_of(request), reason=form.cleaned_data["reason"]):
+                    if name == "move":
+                        operations.move_message(run.id, message_id, to)
+                    else:
+                        operations.delete_message(run.id, message_id)
+            except action_page.Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+            else:
+                messages.success(request, done)
+                return HttpResponseRedirect(admin.url("change", to))
+    elif message is None:
+        raise Http404(_('The run has no message "%(message)s" in its inbox.') % {"message": message_id})
+    context = {
+        **action_page.asking_context(admin, request, run),
+        "title": _("%(verb)s: run %(run)s") % {"verb": title, "run": run.id},
+        "verb": {"title": title, "confirm": title, "does": does, "is_grave": name == "delete"},
+        "form": form,
+        "problem": problem,
+        "location": "" if message is None else unescape(message.queue),
+        "is_possible": message is not None and message.state == MessageState.PENDING and not run.lease_expires_at,
+        "command": command(f"{name}-message", run.id, message_id, *(["RUN"] if name == "move" else [])),
+    }
+    return admin.page(request, "act", context, status=status)
+
+
+_MOST_TEXT = 50  # waits and messages that are searched for names of queues
+
+
+def show_sending(admin: AdminPages, request: HttpRequest, key: str) -> HttpResponse:
+    """Ask for queue and body, or send."""
+    action_page.admit(request, "send", unquote(key))
+    run = pages.find(request, key)
+    awaited = awaited_queues(run)
+    declared = runtime.current().messages_of(run.workflow)
+    known = _known_queues(run, awaited or []) if declared is None else _declared_queues(declared, awaited or [])
+    may_see = access.may(request, "view_payload")
+    shapes = [] if declared is None else declared_messages(declared, may_see_payloads=may_see)
+    former = former_messages(run, known, access.within(request)) if known and may_see else []
+    copied = next((each for each in former if each.key == request.GET.get("copy")), None)
+    queue = request.GET.get("queue") or (known[0] if awaited and known else "")
+    shape = next((each for each in shapes if each.name == queue), None)
+    example = "" if shape is None else _indented(shape.example)
+    initial = {
+        "queue": queue,
+        "body": example if copied is None else copied.body,
+        "token": new_id(),
+    }
+    form = SendMessageForm(
+        request.POST if request.method == "POST" else None,
+        initial=initial,
+        known=known,
+        is_any=awaited == [],
+        accepts=None if declared is None else partial(declared.check, run.workflow),
+    )
+    problem, status = "", 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                _send(request, run, form.cleaned_data)
+            except action_page.Refusal as refusal:
+                problem, status = refusal.why, refusal.status
+                run = pages.find(request, key)
+            else:
+                sent = _('A message was sent to "%(queue)s".') % {"queue": form.cleaned_data["queue"]}
+                messages.success(request, sent)
+                return HttpResponseRedirect(admin.url("change", run.id))
+    context = {
+        **action_page.asking_context(admin, request, run),
+        "title": _("Send a message to run %(run)s") % {"run": run.id},
+        "form": form,
+        "problem": problem,
+        "known": known,
+        "awaited": awaited,
+        "declared": [(each.name, _indented(each.example), _indented(each.schema)) for each in shapes],
+        "former": former,
+        "command": command("send", run.id, initial["queue"] or "QUEUE", "-"),
+    }
+    return admin.page(request, "send", context, status=status)
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _declared_queues(declared: MessageTypes, awaited: list[str]) -> list[str]:
+    """Return the queues that the workflow declares, those first that the run waits for now."""
+    return list(dict.fromkeys([*(each for each in declared if each in awaited), *declared]))
+
+
+def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
+    # No revision is expected: a message fits every state of the run. The token prevents a second send.
+    with (
+        action_page.refusals(),
+        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
+    ):
+        operations.send(run.id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
+
+
+def _known_queues(run: Run, awaited: list[str]) -> list[str]:
+    """Return the queues that the run waits for now, then those that it has waited for or received messages in."""
+    found = Entry.objects.using(conf.DATABASE).filter(run=run, kind=EntryKind.MESSAGE.value).order_by("-ordinal")
+    waits = found.values_list("data", flat=True)
+    waited = [str(name) for data in waits[:_MOST_TEXT] for name in readable(EntryKind.MESSAGE, data)["names"]]
+    sent = QueueMessage.objects.using(conf.DATABASE).filter(run=run).order_by("-order").values_list("queue", flat=True)
+    return list(dict.fromkeys([*awaited, *waited, *(unescape(each) for each in sent[:_MOST_TEXT])]))

@@ -1,0 +1,134 @@
+"""Text of others: as parts of URLs, in pages, and as long responses in pieces.
+
+Ids, names, queues, messages and reasons come from elsewhere, and stand in sentences that `durable.inspection` makes. So
+`with_visible_text` is applied once to each rendered page, after escaping, and no template can forget it. It shows
+characters that hide or reorder text, and isolates right-to-left text. Values of attributes stay as they are: forms send
+them back. The contents of text areas do too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import chain
+from typing import Final
+from urllib.parse import quote as url_quote
+
+from asgiref.sync import sync_to_async
+from django.contrib.admin.utils import quote, unquote
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.http import RFC3986_SUBDELIMS
+
+_ANY: Final = "anyrun"  # a key that is quoted by itself
+_SAFE: Final = f"{RFC3986_SUBDELIMS}/~:@"  # what `reverse` leaves as it is
+
+#: Browsers interpret these as paths, and Django's quoting leaves them as they are. No other id is quoted like these.
+_PLACES = {".": "_2E", "..": "_2E_2E"}
+_IDS = {key: run_id for run_id, key in _PLACES.items()}
+
+
+def as_key(run_id: str) -> str:
+    """Quote the id for a URL."""
+    return _PLACES.get(run_id) or str(quote(run_id))
+
+
+def as_id(key: str) -> str:
+    """Return the id that `as_key` quoted."""
+    return _IDS.get(key) or str(unquote(key))
+
+
+def location_query(location: str) -> str:
+    """A location as an address' parameter."""
+    return f"?at={url_quote(location, safe='')}"
+
+
+def url_maker(name: str, site: str, *rest: str) -> Callable[[str], str]:
+    """Return a function of an id, or of another key, that returns the URL of its page in an admin site.
+
+    `rest` are what the URL has behind the key. For a page with hundreds of links: the address is looked up once.
+    """
+    url = reverse(f"admin:durable_run_{name}", args=[_ANY, *rest], current_app=site)
+    before, _, after = url.rpartition(_ANY)
+    return lambda given: f"{before}{url_quote(as_key(given), safe=_SAFE)}{after}"
+
+
+#: Controls, marks that change the direction of text, line separators, and characters without a width.
+_ALWAYS: Final = (
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+)
+#: These, and characters that join letters or emoji where they do not.
+_HIDDEN: Final = re.compile(f"[{_ALWAYS}]|(?<=[\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\x7f]|$)")
+_RIGHT_TO_LEFT: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\U00010800-\U00010fff\U0001e800-\U0001efff"
+#: Words written from right to left, with what stands between them.
+_WORDS: Final = re.compile(f"[{_RIGHT_TO_LEFT}](?:[^<>&A-Za-z0-9]*?[{_RIGHT_TO_LEFT}])*")
+#: One set of characters, and no alternatives: each page is searched for it.
+_OF_INTEREST: Final = re.compile(f"[{_ALWAYS}\u200c\u200d{_RIGHT_TO_LEFT}]")
+_TAG: Final = re.compile(r"(<[^>]*>)")
+_NAME: Final = re.compile(r"</?([a-z]+)")
+_RAW: Final = frozenset({"textarea", "script", "style"})
+_TEXT_ONLY: Final = frozenset({"title", "option"})  # elements that can hold no other elements
+
+
+def with_visible_text(html: str) -> str:
+    """Return a page with the texts between its tags shown as the module says."""
+    if html.isascii() or _OF_INTEREST.search(html) is None:
+        return html
+    parts = _TAG.split(html)  # texts, and tags at odd positions
+    inside = ""
+    for position, part in enumerate(parts):
+        if position % 2:
+            found = _NAME.match(part)
+            inside = found[1] if found is not None and not part.startswith("</") else ""
+        elif part and inside not in _RAW:
+            parts[position] = _shown(part, isolates=inside not in _TEXT_ONLY)
+    return "".join(parts)
+
+
+def _shown(text: str, *, isolates: bool) -> str:
+    text = _HIDDEN.sub(_number, text)
+    return _WORDS.sub(r"<bdi>\g<0></bdi>", text) if isolates else text
+
+
+def _number(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
+
+
+CHUNK: Final = 512 * 1024  # characters in memory at a time
+
+
+def streamed(request: HttpRequest, pieces: Iterator[str], content_type: str) -> HttpResponseBase:
+    """Return the text as a response: streamed if it is longer than two chunks, else whole.
+
+    An error in the first two chunks is raised here; a later error can only truncate the text.
+    """
+    chunks = _chunks(pieces)
+    begin = [each for each in (next(chunks, ""), next(chunks, "")) if each]
+    if len(begin) < 2:
+        return HttpResponse("".join(begin), content_type=content_type)
+    text = chain(begin, chunks)
+    # Under ASGI Django would read all of a synchronous iterator into memory before it sends anything.
+    body = _from_thread(text) if isinstance(request, ASGIRequest) else text
+    return StreamingHttpResponse(body, content_type=content_type)
+
+
+def _chunks(pieces: Iterator[str]) -> Iterator[str]:
+    chunk: list[str] = []
+    size = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size += len(piece)
+        if size >= CHUNK:
+            yield "".join(chunk)
+            chunk, size = [], 0
+    yield "".join(chunk)
+
+
+async def _from_thread(chunks: Iterator[str]) -> AsyncIterator[str]:
+    def step() -> str | None:
+        return next(chunks, None)
+
+    while (chunk := await sync_to_async(step)()) is not None:
+        yield chunk
