@@ -16,10 +16,10 @@ from django.test import override_settings
 from django.utils import timezone
 from rq import SimpleWorker
 
+from durable import retention
 from durable.inspection import database
 from durable.models import OperatorAction, Run
 from durable.notifier import redis_clients, registry
-from durable.retention import prune
 from durable.store import store_for
 from durable.worker.timer import Sweep
 from tests.cli.conftest import Shell, Stage
@@ -108,7 +108,7 @@ class TestPrune:
         assert "delete_run" in done.err
 
     def test_an_interruption_leaves_a_trace_of_what_went(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(prune, "BATCH", 1)
+        monkeypatch.setattr(retention, "BATCH", 1)
         monkeypatch.setattr("durable.cli.maintenance.prune", _interrupted_after(1))
         assert shell("prune", "--older-than", "30 days", "--yes").status == 130
         assert len(runs()) == 3

@@ -242,9 +242,9 @@ class TestPruning:
         assert OperatorAction.objects.get().run_id == "old"
 
     def test_many_go_in_batches_that_are_not_too_heavy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("durable.retention.prune.BATCH", 4)
-        monkeypatch.setattr("durable.retention.prune.WEIGHT", 5)
-        monkeypatch.setattr("durable.retention.prune.ACTIONS", 2)
+        monkeypatch.setattr("durable.retention.BATCH", 4)
+        monkeypatch.setattr("durable.retention.WEIGHT", 5)
+        monkeypatch.setattr("durable.retention.ACTIONS", 2)
         for number in range(9):
             with_all(a_run(f"run {number}", days=20 - number), entries=2)
         with_all(a_run("heavy", days=1), entries=8)
@@ -256,7 +256,7 @@ class TestPruning:
         assert runs() == set()
 
     def test_runs_that_ended_at_one_moment_are_all_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("durable.retention.prune.BATCH", 2)
+        monkeypatch.setattr("durable.retention.BATCH", 2)
         for number in range(7):
             a_run(f"run {number}", days=3)
         assert prune(Policy.of(DAY)).runs == 7
@@ -264,7 +264,7 @@ class TestPruning:
     def test_what_something_refers_to_stays_and_keeps_nothing_else(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("durable.retention.prune.BATCH", 3)
+        monkeypatch.setattr("durable.retention.BATCH", 3)
         for number in range(8):
             with_all(a_run(f"run {number}", days=20 - number))
 
@@ -431,7 +431,7 @@ class TestSweep:
 
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("durable.retention.prune.BATCH", 2)
+        monkeypatch.setattr("durable.retention.BATCH", 2)
         monkeypatch.setattr(timer._log_this, "_said", {})
 
     def test_it_cancels_what_the_ends_of_parents_have_left_of_their_children(self, sweep: Sweep) -> None:

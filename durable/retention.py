@@ -1,6 +1,8 @@
-"""The deletion of expired runs with their entries, attempts, messages and failures, and of old rows of the audit log.
+"""Retention: how long ended runs are kept (`DURABLE["RETENTION"]`), and how expired ones are deleted.
 
-The audit log has its own retention time, because it outlives its runs.
+What is deleted: runs with their entries, attempts, messages and failures, and old rows of the audit log, which has its
+own retention time because it outlives its runs. When that happens the sweep decides (`durable.worker.timer`), and
+operators (`durable.operations.prune`).
 
 A batch is one short transaction that waits for no lock: it locks the rows that it deletes and the rows that refer to
 them, and skips rows that others have locked until the next time. A run that was started or replayed from a pruned one
@@ -10,15 +12,18 @@ workflow, so that only deleted rows are read, however many are kept.
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, Exists, OuterRef, ProtectedError, Q, QuerySet, RestrictedError
 
-from durable.core.records import RunState
+from durable.core.records import ENDED, RunState
+from durable.core.renames import names_of_workflow
 from durable.models import (
     Attempt,
     Cause,
@@ -33,7 +38,116 @@ from durable.models import (
     Turn,
 )
 from durable.models.renames import learn_names
-from durable.retention.policy import STATES, Policy
+
+STATES = tuple(sorted(str(state) for state in ENDED))
+KEYS = (*STATES, "audit", "workflows")
+
+Seconds = float | None  # None: kept for ever
+
+
+class RetentionError(ValueError):
+    """`DURABLE["RETENTION"]` is not valid. `hint` describes the valid forms."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The time for which ended runs are kept, in seconds since their end; None for ever.
+
+    `states` has a time for each final state, `workflows` has the exceptions for workflows, and `audit` is the time for
+    rows of the audit log.
+    """
+
+    states: Mapping[str, Seconds]
+    workflows: Mapping[str, Mapping[str, Seconds]]
+    audit: Seconds = None
+
+    @classmethod
+    def of(cls, given: object) -> Policy:
+        """Parse `DURABLE["RETENTION"]`. Raises RetentionError.
+
+        - None: everything is kept.
+        - A duration (seconds or timedelta): for runs of every workflow and for the audit log.
+        - A dict with durations or None for "completed", "failed", "cancelled" and "audit" (kept unless named), and with
+          "workflows": by name a duration, None, or a dict by state, where a missing state has the general time.
+        """
+        if not isinstance(given, Mapping):
+            kept = _seconds(given, "RETENTION")
+            return cls(states=dict.fromkeys(STATES, kept), workflows={}, audit=kept)
+        _check_keys(given, KEYS, "RETENTION")
+        states = {state: _seconds(given.get(state), f"RETENTION, {state}") for state in STATES}
+        workflows = given.get("workflows") or {}
+        if not isinstance(workflows, Mapping):
+            raise RetentionError(
+                f"RETENTION, workflows, must be a dict by name, not {workflows!r}",
+                'Write "workflows": {"shop.fulfil": {"completed": 86400}}.',
+            )
+        return cls(
+            states=states,
+            workflows={str(name): _of_workflow(name, each, states) for name, each in workflows.items()},
+            audit=_seconds(given.get("audit"), "RETENTION, audit"),
+        )
+
+    @classmethod
+    def older_than(cls, seconds: float, *, states: Sequence[str] = (), workflow: str | None = None) -> Policy:
+        """Return a policy for runs that ended `seconds` ago.
+
+        It covers the named states and workflow; without either, all runs and the audit log.
+        """
+        kept: dict[str, Seconds] = dict.fromkeys(STATES, None)
+        times = {**kept, **dict.fromkeys(states or STATES, seconds)}
+        if workflow is not None:
+            return cls(states=kept, workflows={workflow: times})
+        return cls(states=times, workflows={}, audit=None if states else seconds)
+
+    def of_run(self, workflow: str, state: str) -> Seconds:
+        """Return how long a run of this workflow is kept that ended in this state.
+
+        An exception for any name of a workflow that a migration has renamed is one for all of its names.
+        """
+        named = (workflow, *reversed(names_of_workflow(workflow)))
+        return next((self.workflows[each] for each in named if each in self.workflows), self.states)[state]
+
+    def is_bounded(self, state: str) -> bool:
+        """Return whether any run that ended in this state is ever deleted."""
+        return any(each[state] is not None for each in (self.states, *self.workflows.values()))
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing is ever deleted."""
+        return self.audit is None and not any(map(self.is_bounded, STATES))
+
+
+def _of_workflow(name: object, given: object, states: Mapping[str, Seconds]) -> Mapping[str, Seconds]:
+    where = f'RETENTION, workflow "{name}"'
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(STATES, _seconds(given, where))
+    _check_keys(given, STATES, where)
+    return {**states, **{str(state): _seconds(each, f"{where}, {state}") for state, each in given.items()}}
+
+
+def _check_keys(given: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1)
+            advice = f'Did you mean "{nearest[0]}"? ' if nearest else ""
+            raise RetentionError(f"{where} has the unknown key {key!r}", f"{advice}It may have {', '.join(known)}.")
+
+
+def _seconds(given: object, where: str) -> Seconds:
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if seconds is None:
+        return None
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0:
+        return float(seconds)
+    raise RetentionError(
+        f"{where} must be seconds above 0, a timedelta or None, not {given!r}",
+        "Write timedelta(days=30) for a time, None for ever.",
+    )
+
 
 logger = logging.getLogger("durable.retention")
 
