@@ -53,8 +53,7 @@ from durable.models.renames import learn_names
 from durable.models.rows import load_summary, unpack
 from durable.models.run import RunQuerySet
 from durable.notifier import redis_clients
-from durable.rollups import HALF_HOUR, MINUTE
-from durable.rollups.durations import percentile
+from durable.rollups import HALF_HOUR, MINUTE, percentile
 
 T = TypeVar("T")
 

@@ -149,7 +149,7 @@ class Rollup(Row):
     """The number of runs that ended from `begins` on, for `width` seconds, and their durations.
 
     `workflow` is "" in the row of all workflows. `durations` has the number of runs for each class of durations
-    (`durable.rollups.durations`).
+    (`durable.rollups`).
     """
 
     workflow = NameField[str, str](max_length=200, default="", blank=True)

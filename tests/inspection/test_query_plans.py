@@ -37,7 +37,7 @@ from durable.operations import replay
 from durable.operations.prune import preview_pruning, prune
 from durable.replay_check.reading import open_runs, sampled_runs
 from durable.retention import Policy, Pruned
-from durable.rollups.sweep import roll_up
+from durable.rollups import roll_up
 from durable.store.tables.surveys import RowSurveyor
 from tests.admin.bigdata import BIG, GROWING, LONG, a_family, filled
 from tests.support.plans import read, scans, sifted, sorts

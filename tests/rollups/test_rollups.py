@@ -10,10 +10,9 @@ import psycopg
 import pytest
 from django.db import connection
 
+from durable import rollups
 from durable.models import Rollup, RollupProgress, Run
-from durable.rollups import sweep
-from durable.rollups.durations import class_of, percentile
-from durable.rollups.sweep import AT_ONCE, HALF_HOUR, KEPT_HALF_HOURS, MARGIN, MINUTE, roll_up
+from durable.rollups import AT_ONCE, HALF_HOUR, KEPT_HALF_HOURS, MARGIN, MINUTE, class_of, percentile, roll_up
 from durable.store import store_for
 from durable.worker.timer import Sweep
 from tests.support.locks import other_session
@@ -129,7 +128,7 @@ class TestCounting:
         assert Rollup.objects.count() == 0
 
     def test_the_sweep_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sweep, "EVERY", 0.0)
+        monkeypatch.setattr(rollups, "EVERY", 0.0)
         begin_at(NOON)
         ended("1", NOON)
         sweeping = Sweep(store_for("default"))
@@ -149,7 +148,7 @@ DURATIONS = [0.0, 0.0005, 0.001, 0.0015, 0.03, 0.5, 1.0, 1.19, 2.0, 59.0, 3_600.
 def test_the_database_classes_durations_as_python_does() -> None:
     for number, took in enumerate(DURATIONS):
         ended(str(number), NOON, took=took)
-    rows = sorted(sweep._ended(NOON, LATER), key=lambda row: row[3])
+    rows = sorted(rollups._ended(NOON, LATER), key=lambda row: row[3])
     found = [duration for *_, duration, number in rows for _ in range(number)]
     assert found == sorted(map(class_of, DURATIONS))
 

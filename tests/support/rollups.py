@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from durable.models import RollupProgress
-from durable.rollups.sweep import MARGIN, roll_up
+from durable.rollups import MARGIN, roll_up
 from tests.support.waiting import eventually
 
 
