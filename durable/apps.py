@@ -51,7 +51,7 @@ class DurableConfig(AppConfig):
         silence.note_settings()
         self.autodiscover()
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
-        from durable.alerts import alert_run  # noqa: F401  # the workflow whose runs send alerts
+        from durable.alerts import delivery  # noqa: F401  # the workflow whose runs send alerts
         from durable.checks import code, configuration, database  # noqa: F401
         from durable.core import recorded_names
         from durable.execution import connections  # noqa: F401

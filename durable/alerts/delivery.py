@@ -1,4 +1,8 @@
-"""Deliver an alert: to a function, by mail, or to a webhook. An error is raised, and the step tries again."""
+"""Deliver an alert: to a function, by mail, or to a webhook.
+
+One run for each alert and target, of one step, which is tried for about a day: an error is raised, and the step tries
+again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ from django.utils.module_loading import import_string
 from durable.alerts.alert import Alert
 from durable.alerts.settings import AlertSettings, Target
 from durable.conf import conf
+from durable.context import Context
+from durable.core.own_runs import ALERT
 from durable.core.words import safe
+from durable.definitions import workflow
 
 #: The header with the time and the HMAC of a webhook's request.
 SIGNATURE: Final = "Durable-Signature"
@@ -97,3 +104,23 @@ _BY_TYPE: Final[Mapping[str, Callable[[Alert, Target, AlertSettings], None]]] = 
     "mail": _mail,
     "webhook": _webhook,
 }
+
+
+_TRIES: Final = 50
+_LONGEST_PAUSE: Final = "30 minutes"
+
+
+@workflow(name=ALERT)
+def send_alert(ctx: Context, target: str, alert: dict[str, Any]) -> str:
+    """Send the alert, given by its fields, to the target of this name; return what came of it."""
+    return ctx.step(
+        "send",
+        deliver,
+        target,
+        alert,
+        max_retries=_TRIES,
+        retry_backoff_base=2,
+        retry_backoff_max=_LONGEST_PAUSE,
+        timeout="2 minutes",
+        retry_on_timeout=True,
+    )

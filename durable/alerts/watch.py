@@ -17,7 +17,7 @@ from django.db.models import F
 from django.utils import translation
 
 from durable.alerts.alert import Alert
-from durable.alerts.alert_run import send_alert
+from durable.alerts.delivery import send_alert
 from durable.alerts.settings import AlertSettings, AlertSettingsError
 from durable.conf import conf
 from durable.models import AlertState

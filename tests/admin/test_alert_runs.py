@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from durable import Workflow, get_run, workflow
-from durable.alerts.alert_run import send_alert
+from durable.alerts.delivery import send_alert
 from durable.inspection.runs import RunCriteria
 from durable.inspection.selection import Filtered
 from durable.models import OperatorAction, Run
