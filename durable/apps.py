@@ -57,7 +57,7 @@ class DurableConfig(AppConfig):
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule
         from durable.store import sessions
-        from durable.tasks import workflow  # noqa: F401  # the workflow whose runs are tasks
+        from durable.tasks import backend  # noqa: F401  # the workflow whose runs are tasks
 
         pre_save.connect(_prepare_schedule, sender=Schedule, dispatch_uid="durable.schedules")
         post_migrate.connect(_follow_migrate, sender=self)

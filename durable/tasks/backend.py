@@ -1,4 +1,4 @@
-"""The backend: what a task of Django's framework has, as what a run has, and back.
+"""The backend: what a task of Django's framework has, as what a run has, and back; and the workflow of such runs.
 
 | task | run |
 | --- | --- |
@@ -10,31 +10,115 @@
 | READY, RUNNING, SUCCESSFUL, FAILED | pending or parked, running, completed, failed or cancelled |
 | an exception | a failed attempt; tried again OPTIONS["max_retries"] times (0) |
 
-A worker that dies in a task leaves it to another one, so a task may be called more than once.
+The workflow has one step, which calls the task. It knows the task by its importable name and calls nothing that is not a
+task. A worker that dies in a task leaves it to another one, so a task may be called more than once. No tasks framework
+is imported here: a call names its own.
 """
 
 from __future__ import annotations
 
 import builtins
+import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from django.conf import settings
 from django.core import checks
 from django.db import connections, transaction
+from django.utils.module_loading import import_string
 
 from durable import operations, signals
 from durable import runtime as engine
 from durable.conf import conf
+from durable.context import Context
 from durable.core import errors
-from durable.core.errors import ErrorInfo, RunNotFoundError
+from durable.core.current import current_step
+from durable.core.errors import CriticalError, ErrorInfo, RunNotFoundError
 from durable.core.places import Place
 from durable.core.records import ENDED, EntryRecord, RunRecord, RunState
+from durable.definitions import workflow
+from durable.execution.connections import worker_name
 from durable.operations.common import run_sync
-from durable.tasks.workflow import NAME, STEP, TaskCall, call_task, task_of
+
+if TYPE_CHECKING:
+    from django_tasks.backends.base import BaseTaskBackend as _Base
+
+NAME = "durable.task"
+STEP = "call"
+
+
+class TaskCall(TypedDict):
+    """A task and its call. `framework` is the module of the framework, `task` the dotted path of the task.
+
+    `run_after` is an ISO 8601 time or None; `max_retries` and `timeout` (seconds, 0 for none) are the step's.
+    """
+
+    framework: str
+    task: str
+    backend: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    queue_name: str
+    priority: int
+    run_after: str | None
+    max_retries: int
+    timeout: float
+
+
+@workflow(name=NAME)
+def call_task(ctx: Context, call: TaskCall) -> Any:
+    """Call the task; return its value."""
+    done = ctx.step(STEP, partial(_perform, call), max_retries=call["max_retries"], timeout=call["timeout"])
+    return done["value"]
+
+
+def _perform(call: TaskCall) -> Any:
+    """Call the task's function; return its value and the worker. For an async function, return an awaitable of both."""
+    task = task_of(call)
+    backend = task.get_backend()
+    result = backend.get_result(current_step().run_id)
+    backend.tell("task_started", result)
+    args = list(call["args"])
+    if task.takes_context:
+        args.insert(0, import_module(f"{call['framework']}.base").TaskContext(task_result=result))
+    value = task.func(*args, **call["kwargs"])
+    normalize = backend.normalize
+    return _awaited(value, normalize) if inspect.isawaitable(value) else _record(value, normalize)
+
+
+def task_of(call: TaskCall) -> Any:
+    """Return the task as it was enqueued.
+
+    Raises ImportError if the task no longer exists, CriticalError if it is not a task.
+    """
+    try:
+        task = import_string(call["task"])
+    except ImportError as error:
+        raise ImportError(f"the task {call['task']} cannot be imported: {error}. Did it move?") from error
+    if not isinstance(task, import_module(f"{call['framework']}.base").Task):
+        raise CriticalError(f"{call['task']} is not a task of {call['framework']}: decorate it with @task")
+    run_after = datetime.fromisoformat(call["run_after"]) if call["run_after"] else None
+    return task.using(
+        backend=call["backend"], queue_name=call["queue_name"], priority=call["priority"], run_after=run_after
+    )
+
+
+async def _awaited(value: Awaitable[Any], normalize: Any) -> dict[str, Any]:
+    return _record(await value, normalize)
+
+
+def _record(value: Any, normalize: Any) -> dict[str, Any]:
+    try:
+        plain = normalize(value)
+    except (TypeError, ValueError) as error:  # calling the task again would repeat its work
+        raise CriticalError(f"a task returns what JSON has, and this one did not: {error}") from error
+    return {"value": plain, "worker": worker_name()}
+
 
 if TYPE_CHECKING:
     from django_tasks.backends.base import BaseTaskBackend as _Base

@@ -16,7 +16,7 @@ from django.test import override_settings
 from durable import Context, Handle, get_run, operations, workflow
 from durable.models import Run
 from durable.tasks import DurableBackend
-from durable.tasks.workflow import TaskCall, call_task
+from durable.tasks.backend import TaskCall, call_task
 from durable.testing import Harness
 
 HAS_ITS_OWN = find_spec("django.tasks") is not None
