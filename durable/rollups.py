@@ -10,8 +10,8 @@ other databases the watermark stays `WITHOUT_SNAPSHOTS` behind.
 `finished_at` is the time of the process that wrote it. `MARGIN` is what the clocks may differ, and what may pass
 between that reading of the clock and the write. What becomes visible later than all this is in no chart.
 
-Durations are counted in classes, each a fifth longer than the last: percentiles of any number of runs from a few counts.
-Nothing here changes a run.
+Durations are counted in classes, each a fifth longer than the last: a few counts give the percentiles of any number of
+runs. Nothing here changes a run.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@
 | READY, RUNNING, SUCCESSFUL, FAILED | pending or parked, running, completed, failed or cancelled |
 | an exception | a failed attempt; tried again OPTIONS["max_retries"] times (0) |
 
-The workflow has one step, which calls the task. It knows the task by its importable name and calls nothing that is not a
-task. A worker that dies in a task leaves it to another one, so a task may be called more than once. No tasks framework
-is imported here: a call names its own.
+The workflow has one step, which calls the task. It knows the task by its importable name and calls nothing else.
+A worker that dies in a task leaves it to another one, so a task may be called more than once. No tasks framework is
+imported here: a call names its own.
 """
 
 from __future__ import annotations
