@@ -1,9 +1,6 @@
 """Rules of schedules: what is due when, in UTC, and in words.
 
-- `rules` reads and writes rules: `cron(...)`, `every(...)`, lists of them and their text.
-- `moments` computes the moments of rules, with time zones.
-- `wall_clock` maps the local times of a cron rule to instants, over the changes of a zone's offset.
-- `options` has what a schedule says besides its rule: overlap, catching up, jitter; and the names of schedules.
+- `rules` reads and writes rules, computes their moments, and has a schedule's options and name.
 - `missed` decides which of the moments that are due are ticks and which were missed.
 - `words` says a rule in words.
 

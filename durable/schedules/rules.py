@@ -1,20 +1,16 @@
 """Rules as users write them: `cron(...)`, `every(...)`, a list of them, and their text.
 
 The text of a rule is what rows keep and what `read_rules` reads again: "30 2 * * *", "every 6 hours",
-"every 6 hours offset 15 minutes"; those of a list are separated by semicolons.
+"every 6 hours offset 15 minutes"; those of a list are separated by semicolons. Here are also the options of schedules
+besides their rules, the names that schedules may have, the ids of their runs, and the moments of rules: the next one,
+the next few, those of a period.
 
-Options of schedules besides their rules, the names that schedules may have, and the ids of their runs.
-
-The instants of local times in a zone whose offset from UTC changes.
-
-A cron rule names local times. Two readings of them are needed at a change of the offset:
+A cron rule names local times, in a zone whose offset from UTC changes. Two readings of them are needed at a change:
 
 - *by the clock*: a time in the gap is the first instant after the gap; a time that occurs twice is the first of both.
 - *by instants*: each instant whose local time matches, so that "every two hours" neither stops nor repeats itself.
 
 The library iterates over local times without a zone; everything about zones is here. Moments are aware, in UTC.
-
-The moments of rules: the next one, the next few, those of a period. Aware, in UTC.
 """
 
 from __future__ import annotations
