@@ -8,7 +8,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.journal import Journal
 from durable.core.records import AttemptRecord, SavesForgotten
 from tests.core.conftest import NOW
-from tests.core.test_witnesses import Clock, commit, journal, make, take
+from tests.core.journals import Clock, commit, journal, make, take
 
 
 def test_the_commit_of_one_entry_makes_no_other_change() -> None:

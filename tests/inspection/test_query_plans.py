@@ -6,6 +6,7 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -33,7 +34,6 @@ from durable.inspection.run_lanes import WINDOW
 from durable.inspection.workflows import KINDS, NEWEST, find_names, last_day, last_hour_and_day
 from durable.models import Entry, EntryMetadata, OperatorAction, RollupProgress, Run
 from durable.models.run import RunQuerySet
-from durable.operations import replay
 from durable.operations.prune import preview_pruning, prune
 from durable.replay_check.reading import open_runs, sampled_runs
 from durable.retention import Policy, Pruned
@@ -274,7 +274,7 @@ def test_a_replay_of_a_long_history_is_counted_by_look_ups(
     get: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, is_held: bool
 ) -> None:
     """Every method that surveys a history, also those that this one does not need."""
-    monkeypatch.setattr(replay, "_SHORT", -1)
+    monkeypatch.setattr(import_module("durable.operations.replay"), "_SHORT", -1)
     if is_held:
         soon = timezone.now() + timedelta(hours=1)
         Run.objects.filter(pk=LONG).update(state="running", lease_expires_at=soon, worker="w")
