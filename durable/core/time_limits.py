@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from durable.core.duration import later
 from durable.core.errors import RunDeadlineError
 from durable.core.ranks import Ranking
 from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetails
@@ -34,8 +35,10 @@ class RunLimits:
         if isinstance(deadline, datetime):
             length = max(0.0, (deadline - now).total_seconds())
             return cls(deadline=deadline, length=length, work_limit=work_limit)
-        given = None if deadline is None else deadline.total_seconds()
-        return cls(length=given, work_limit=work_limit).renewed(now)
+        if deadline is None:
+            return cls(work_limit=work_limit)
+        ends_at = later(now, deadline, "a deadline")
+        return cls(deadline=ends_at, length=deadline.total_seconds(), work_limit=work_limit)
 
     def renewed(self, now: datetime) -> RunLimits:
         """Return the same limits anew, for a run that starts or continues now."""

@@ -54,6 +54,12 @@ def test_a_deadline_without_a_date_in_utc_is_refused(h: Harness, moment: datetim
         RetryLater(moment)
 
 
+@pytest.mark.parametrize("given", ["500000 weeks", timedelta.max])
+def test_a_length_that_ends_after_the_calendar_is_refused(h: Harness, given: Any) -> None:
+    with pytest.raises(ValueError, match="ends after the year 9999"):
+        nothing.using(deadline=given).start()
+
+
 def test_an_upstream_that_names_a_moment_beyond_the_calendar_is_waited_for_as_long_as_possible(
     h: Harness, flavour: Flavour
 ) -> None:
