@@ -211,11 +211,6 @@ def test_a_start_after_its_deadline_fails_in_its_first_pass(h: Harness, flavour:
     assert late.wake_at == NOW + timedelta(hours=1)
 
 
-def test_a_deadline_past_the_calendar_is_none(h: Harness, flavour: Flavour) -> None:
-    run = limited(h, flavour, waits, deadline=timedelta.max)
-    assert h.run(run).wake_at is None
-
-
 def test_of_start_many(h: Harness, flavour: Flavour) -> None:
     runs = h._definition(flavour(waits)).using(deadline="1 hour").start_many([()] * 3)
     h.settle()
