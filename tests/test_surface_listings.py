@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from durable import get_run
-from durable.api.serializers.bulks import BulkFilterForm
-from durable.api.serializers.options import query_of
+from durable.api.bulks import BulkFilterForm
+from durable.api.fields import query_of
 from durable.cli.list_command import LISTS
 from durable.listings.runs import RUN_FILTERS, RUNS, criteria_of
 from durable.models import Child, LogLine, Run, WorkerProcess

@@ -1,4 +1,4 @@
-"""Permissions: which actions a user may perform, and which runs a user may see.
+"""Who may do what: permissions, the runs that a user may see, and rate limits.
 
 Closed by default: a request without an authenticated user, or without the permission that it needs, gets nothing,
 whatever the host's defaults for other interfaces are. `DURABLE["API_RUNS"]`, a function of the request and a queryset
@@ -14,6 +14,8 @@ from django.contrib.auth.models import AnonymousUser
 from django.db.models import Model
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
+from rest_framework.settings import api_settings
+from rest_framework.throttling import ScopedRateThrottle
 
 from durable import runtime
 from durable.core.errors import RunNotFoundError
@@ -120,3 +122,26 @@ def admit(request: Request, action: str, run_id: str, *, needs: str = "") -> Run
         if needs and not actor.may(needs):
             raise OperationDeniedError(action, needs, actor.name)
         return visible_run(request, run_id) if run_id else None
+
+
+READ = "durable-read"
+WRITE = "durable-write"
+STREAM = "durable-stream"
+
+
+class Throttle(ScopedRateThrottle):
+    """A scope for each view, another one for its POST, of the host's `DEFAULT_THROTTLE_RATES`.
+
+    A scope without a rate is not throttled.
+    """
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        """Return whether the request is within the rate of its scope."""
+        self.scope = WRITE if request.method == "POST" else view.throttle_scope
+        rates: Any = api_settings.DEFAULT_THROTTLE_RATES
+        rate = rates.get(self.scope)
+        if rate is None:
+            return True
+        self.rate = rate
+        self.num_requests, self.duration = self.parse_rate(rate)
+        return super(ScopedRateThrottle, self).allow_request(request, view)

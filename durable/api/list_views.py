@@ -10,11 +10,10 @@ from rest_framework.response import Response
 
 from durable import runtime
 from durable.api.access import is_limited, may, visible_run, visible_runs
+from durable.api.base import View
+from durable.api.fields import query_of, serializer_of
 from durable.api.problems import ProblemError
 from durable.api.schema import described
-from durable.api.serializers.options import query_of
-from durable.api.serializers.shapes import serializer_of
-from durable.api.views.base import View
 from durable.listings.listing import Listing
 from durable.listings.shapes import Seen, data_of
 

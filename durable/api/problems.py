@@ -18,7 +18,6 @@ from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions, status
 
 from durable import runtime
-from durable.api.parsing import BodyTooLargeError
 from durable.conf import conf
 from durable.core.errors import (
     DurableError,
@@ -113,6 +112,18 @@ class ProblemError(Exception):
     ) -> None:
         self.problem = Problem(code=code, status=status, detail=detail, members=members, headers=headers or {})
         super().__init__(detail)
+
+
+class BodyTooLargeError(exceptions.APIException):
+    """The request's body is longer than any value that could be recorded."""
+
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "body-too-large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"The body is longer than {limit:,} bytes. Keep the data elsewhere, and send a reference to it: a key, a URL."
+        )
 
 
 def problem_of(error: Exception, challenge: str | None = None) -> Problem | None:

@@ -1,14 +1,22 @@
-"""The OpenAPI document as a page shows it: operations by subject, with parameters, bodies and answers, and schemas."""
+"""The interface's own description: the OpenAPI document for programs, and the same as a page for people."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
+from django.http import HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.base import View
+from durable.api.schema import described, document
 
 _JSON: Final = "application/json"
 _CODE: Final = re.compile(r"`([^`]+)`")
@@ -123,3 +131,51 @@ def _type(schema: Mapping[str, Any]) -> SafeString:
     text = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
     bounds = ", ".join(f"{key} {schema[key]}" for key in ("format", "minimum", "maximum", "default") if key in schema)
     return format_html("{}", f"{text} ({bounds})" if bounds else text)
+
+
+@cache
+def _document() -> Mapping[str, Any]:
+    """Return the document of this process; it takes a moment to make."""
+    return document()
+
+
+class RootView(View):
+    """The interface's prefix."""
+
+    about = "surroundings"
+
+    @described(exclude=True)
+    def get(self, request: Request) -> HttpResponse:
+        """Lead to the page of operations."""
+        return HttpResponseRedirect("docs")
+
+
+class DocsView(View):
+    """All operations on one page, rendered by the server: no script, nothing of another site."""
+
+    about = "surroundings"
+
+    @described(exclude=True)
+    def get(self, request: Request) -> HttpResponse:
+        """Return the page."""
+        found = _document()
+        context = {
+            "info": found["info"],
+            "about": paragraphs(found["info"]["description"]),
+            "prefix": request.path.removesuffix("/docs"),
+            "subjects": operations_by_subject(found),
+            "schemas": schemas_of(found),
+        }
+        return HttpResponse(render_to_string("durable/api/docs.html", context, request))
+
+
+class SchemaView(View):
+    """The OpenAPI document."""
+
+    about = "surroundings"
+
+    @described(exclude=True)
+    def get(self, request: Request) -> Response:
+        """Return the document as JSON, with the prefix at which it was asked for as the server."""
+        server = {"url": request.path.removesuffix("/schema") or "/"}
+        return Response({**_document(), "servers": [server]})

@@ -13,9 +13,8 @@ from typing import Any, Final, TypeVar
 
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import get_doc
-from drf_spectacular.utils import OpenApiParameter, extend_schema
-
-from durable.api.serializers.problem import ProblemSerializer
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_serializer
+from rest_framework import serializers
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -71,6 +70,33 @@ _SETTINGS: Final[dict[str, Any]] = {
 }
 
 
+class FaultSerializer(serializers.Serializer[Any]):
+    """One fault of a request."""
+
+    at = serializers.CharField(help_text="The name in the request, as a path: `args/0`; empty for the whole.")
+    detail = serializers.CharField()
+    code = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="Problem")
+class ProblemSerializer(serializers.Serializer[Any]):
+    """A problem document (RFC 9457). Problems have further members of their own, such as `state` and `allowed`."""
+
+    type = serializers.CharField(help_text="`urn:durable:problem:<code>`")
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField(help_text="What was expected, what was found, and what to do.")
+    instance = serializers.CharField(help_text="The path of the request.")
+    code = serializers.CharField(help_text="Stable: what a program goes by.")
+    errors = FaultSerializer(  # type: ignore[assignment]  # DRF removes fields from the class
+        many=True, required=False, help_text="Of an invalid request: each fault."
+    )
+    state = serializers.CharField(required=False, help_text="The run's state, where that is in the way.")
+    allowed = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="The states in which the action is allowed."
+    )
+
+
 class Description(AutoSchema):
     """The description of an endpoint: its problems, and the key of a change."""
 
@@ -108,7 +134,7 @@ class Description(AutoSchema):
 
     def get_tags(self) -> list[str]:
         """Return the view's subject."""
-        return [self.view.about]  # type: ignore[attr-defined]  # of durable.api.views.base.View
+        return [self.view.about]  # type: ignore[attr-defined]  # of durable.api.base.View
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         found: dict[str, Any] = super()._get_response_bodies(direction)

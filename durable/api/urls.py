@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
+from durable.api.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
+from durable.api.bulks import BulkPlanView, BulksView, BulkView
+from durable.api.history import ComparisonView, EntryView, TimelineView, TreeView
 from durable.api.list_views import list_view, one_view
+from durable.api.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
+from durable.api.reference import DocsView, RootView, SchemaView
+from durable.api.runs import CountsView, ResultView, RunsView, RunView
+from durable.api.schedules import SchedulesView, ScheduleView
+from durable.api.stream import StreamView
+from durable.api.system import AnywhereView, NoteView, WorkflowStatsView, WorkflowsView, WorkflowView
 from durable.api.verb_views import endpoints, run_endpoints
-from durable.api.views.actions import GiveOutputView, PlanView, ReplayView, RestartView, StackView
-from durable.api.views.bulks import BulkPlanView, BulksView, BulkView
-from durable.api.views.causes import NoteView
-from durable.api.views.comparison import ComparisonView
-from durable.api.views.history import EntryView, TimelineView, TreeView
-from durable.api.views.messages import AskView, DeleteMessageView, MessagesView, MessageView, MoveMessageView
-from durable.api.views.reference import DocsView, RootView, SchemaView
-from durable.api.views.results import ResultView
-from durable.api.views.runs import CountsView, RunsView, RunView
-from durable.api.views.schedules import SchedulesView, ScheduleView
-from durable.api.views.stream import StreamView
-from durable.api.views.system import (
-    AnywhereView,
-    WorkflowStatsView,
-    WorkflowsView,
-    WorkflowView,
-)
 from durable.listings.causes import CAUSES
 from durable.listings.history import ENTRIES, LOGS
 from durable.listings.operators import ACTIONS

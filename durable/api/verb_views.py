@@ -16,18 +16,14 @@ from django.urls import URLPattern, path
 from rest_framework.request import Request
 
 from durable.api.access import actor_of, admit, is_limited
+from durable.api.actions import ActionForm, ActionView, StepForm
+from durable.api.base import View
+from durable.api.fields import Form, VerbForm, form_of, serializer_of
 from durable.api.idempotent import Done, answered
 from durable.api.list_views import found, seen_of
 from durable.api.problems import ProblemError
+from durable.api.schedules import BackfillForm, EditScheduleForm, ScheduleBase, ScheduleForm, found_schedule, missing
 from durable.api.schema import described
-from durable.api.serializers.actions import ActionForm, StepForm
-from durable.api.serializers.fields import Form
-from durable.api.serializers.options import VerbForm, form_of
-from durable.api.serializers.schedules import BackfillForm, EditScheduleForm, ScheduleForm
-from durable.api.serializers.shapes import serializer_of
-from durable.api.views.actions import ActionView
-from durable.api.views.base import View
-from durable.api.views.schedules import ScheduleBase, found_schedule, missing
 from durable.inspection.humanize import sentence
 from durable.listings.runs import RunReference
 from durable.listings.schedules import Backfill, Schedule, Tick

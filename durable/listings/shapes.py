@@ -2,7 +2,7 @@
 
 A shape is a class. Its annotations are the names in their order: text, numbers, moments, other shapes, and lists,
 tables and `None` of these. A name without a `field` is an attribute of what is shown. `data_of` makes the JSON;
-`durable.api.serializers.shapes` describes the same annotations in the OpenAPI document.
+`durable.api.fields` describes the same annotations in the OpenAPI document.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable import get_run
-from durable.api.serializers.bulks import BulkPlanForm
-from durable.api.serializers.fields import Items
+from durable.api.bulks import BulkPlanForm
+from durable.api.fields import Items
 from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, Run
 from durable.operations.bulk import BULK_OPTIONS

@@ -23,9 +23,9 @@ from rest_framework.authtoken.models import Token
 from rest_framework.request import Request
 
 from durable import get_run
+from durable.api import broadcaster
+from durable.api.broadcaster import EventBuilder
 from durable.api.long_poll import wait_for
-from durable.api.stream import broadcaster
-from durable.api.stream.events import EventBuilder
 from durable.models import QueueMessage, Run
 from tests.api import workflows
 from tests.api.serving import asgi_server

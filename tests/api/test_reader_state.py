@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from durable.api.stream.changes import UNKNOWN, KnownEntry, Marks, ReaderState
+from durable.api.changes import UNKNOWN, KnownEntry, Marks, ReaderState
 
 ENTRIES = 20_000
 

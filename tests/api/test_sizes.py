@@ -33,8 +33,8 @@ def heavy(ctx: Context) -> None:
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page holds two steps with their arguments and outputs, or a message."""
     monkeypatch.setattr(sizes.fitting, "__defaults__", (5 * KILO,))
-    monkeypatch.setattr("durable.api.views.stream.MAX_BYTES", 5 * KILO)
-    monkeypatch.setattr("durable.api.stream.changes.CHUNK_BYTES", 5 * KILO)
+    monkeypatch.setattr("durable.api.stream.MAX_BYTES", 5 * KILO)
+    monkeypatch.setattr("durable.api.changes.CHUNK_BYTES", 5 * KILO)
 
 
 @pytest.fixture

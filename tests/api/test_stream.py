@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 
 from durable import Break, Context, Continue, CriticalError, get_run, workflow
-from durable.api.stream import broadcaster, changes
+from durable.api import broadcaster, changes
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.streaming import Reader
@@ -147,7 +147,7 @@ def test_wherever_he_is_cut_off_a_reader_goes_on(api: Api, monkeypatch: pytest.M
     """One reader asks now and then, gets small chunks, and forgets what came after some random event."""
     chance = random.Random(seed)
     monkeypatch.setattr(changes, "CHUNK", 2)
-    monkeypatch.setattr("durable.api.views.stream._MOST_EVENTS", 3)
+    monkeypatch.setattr("durable.api.stream._MOST_EVENTS", 3)
     rich.using(id="a").start(7)
     readers = [Reader(api, "a") for _ in range(2)]
     for _ in range(30):

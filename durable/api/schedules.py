@@ -1,4 +1,4 @@
-"""Schedules: list, read, create, and the verbs on them.
+"""Schedules: list, read, create, and the forms of the verbs on them.
 
 Where `API_RUNS` limits the runs that a user sees, schedules are not available: a schedule starts runs for everybody.
 """
@@ -8,25 +8,92 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpResponse
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durable import runtime
 from durable.api.access import actor_of, admit, is_limited
+from durable.api.base import View
+from durable.api.fields import (
+    Delay,
+    Flag,
+    JSONArray,
+    JSONObject,
+    Moment,
+    Text,
+    VerbForm,
+    checked,
+    option_field,
+    serializer_of,
+)
 from durable.api.idempotent import Done, answered
 from durable.api.list_views import listed, seen_of
 from durable.api.problems import ProblemError
+from durable.api.runs import startable
 from durable.api.schema import described
-from durable.api.serializers.schedules import CreateScheduleForm
-from durable.api.serializers.shapes import serializer_of
-from durable.api.views.base import View
-from durable.api.views.runs import startable
 from durable.core.errors import ScheduleNotFoundError
+from durable.core.ids import MAX_ID, check_queue
 from durable.inspection.schedules import ScheduleSummary, find_schedule
 from durable.listings.schedules import SCHEDULES, Schedule, ScheduleDetail
 from durable.listings.shapes import data_of
 from durable.operations.audit import acting_as
+from durable.operations.catalogue import RULE, ZONE
 from durable.operations.schedules import verbs
+from durable.schedules import CATCH_UPS, OVERLAPS, check_name
+from durable.schedules.rules import MAX_NAME
+
+
+class ScheduleForm(VerbForm):
+    """The reason, and the schedule that the user saw."""
+
+
+class BackfillForm(ScheduleForm):
+    """A period in the past."""
+
+    since = Moment()
+    until = Moment()
+    dry_run = Flag(required=False, default=False, help_text="Say what would be started, and start nothing.")
+
+
+class QueueText(Text):
+    """The name of a queue."""
+
+    def to_internal_value(self, data: Any) -> str:
+        """Return the name. Raises ValidationError."""
+        text = super().to_internal_value(data)
+        return checked(check_queue, text) if text else ""
+
+
+class EditScheduleForm(ScheduleForm):
+    """Changes of a schedule. Fields that are not given stay as they are."""
+
+    rule = option_field(RULE, is_required=False)
+    zone = option_field(ZONE)
+    overlap = serializers.ChoiceField(choices=OVERLAPS, required=False)
+    catch_up = serializers.ChoiceField(choices=CATCH_UPS, required=False)
+    window = Delay(required=False, allow_null=True, help_text="Null for none.")
+    jitter = Delay(required=False)
+    queue = QueueText(required=False, allow_blank=True, max_length=MAX_ID)
+    args = JSONArray(required=False)
+    kwargs = JSONObject(required=False)
+
+
+class NameText(Text):
+    """A schedule's name."""
+
+    def to_internal_value(self, data: Any) -> str:
+        """Return the name. Raises ValidationError."""
+        return checked(check_name, super().to_internal_value(data))
+
+
+class CreateScheduleForm(EditScheduleForm):
+    """A new schedule."""
+
+    name = NameText(min_length=1, max_length=MAX_NAME, help_text="The ids of its runs begin with it.")
+    workflow = Text(max_length=MAX_ID)
+    rule = option_field(RULE)
+    revision = None  # type: ignore[assignment]  # there is none yet
 
 
 class ScheduleBase(View):

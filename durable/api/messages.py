@@ -1,4 +1,4 @@
-"""Messages to a run: send, ask, read."""
+"""Messages to a run: send, ask, read, delete, move."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rest_framework.response import Response
 
 from durable import operations
 from durable.api.access import actor_of, admit, visible_run
+from durable.api.base import View, link
+from durable.api.fields import Form, Text, Value, serializer_of
 from durable.api.idempotent import Done, answered, as_json
 from durable.api.list_views import listed, seen_of
 from durable.api.long_poll import wait_for
 from durable.api.problems import ProblemError
+from durable.api.runs import ResultQuery
 from durable.api.schema import described
-from durable.api.serializers.actions import AskForm, DeleteMessageForm, MoveMessageForm, SendForm
-from durable.api.serializers.runs import ResultQuery
-from durable.api.serializers.shapes import serializer_of
-from durable.api.views.base import View, link
 from durable.conf import conf
+from durable.core.ids import MAX_REASON
 from durable.core.places import of_message
 from durable.core.records import ENDED, MessageState
 from durable.inspection.payloads import payload
@@ -29,6 +29,36 @@ from durable.listings.shapes import data_of
 from durable.models import QueueMessage, Run
 from durable.operations.audit import acting_as
 from durable.operations.messages import ANSWERED
+
+
+class SendForm(Form):
+    """A message."""
+
+    queue = Text(min_length=1, max_length=128)
+    body = Value(required=False, default=None, allow_null=True)
+    id = Text(
+        required=False,
+        min_length=1,
+        max_length=200,
+        help_text="Makes the send idempotent for as long as the run exists.",
+    )
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+class DeleteMessageForm(Form):
+    """The reason."""
+
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+class MoveMessageForm(DeleteMessageForm):
+    """The run that gets the message."""
+
+    to = Text(min_length=1, max_length=200, help_text="The id of the run that gets the message.")
+
+
+class AskForm(SendForm):
+    """A message with a response."""
 
 
 class MessagesView(View):

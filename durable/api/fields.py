@@ -1,25 +1,35 @@
-"""Strict fields and forms: no unknown name, no number for a text, no text for a number."""
+"""Strict fields and forms, those of a verb's options and a listing's filters, and shapes as serializers.
+
+No unknown name, no number for a text, no text for a number.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache, partial
 from itertools import islice
 from math import isfinite
-from typing import Any
+from types import NoneType
+from typing import Any, Final, get_args, get_origin
 
 from django.http import QueryDict
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from durable.api.problems import MAX_FAULTS
 from durable.core.clock import BEYOND, to_utc
-from durable.core.ids import MAX_ID, check_id
+from durable.core.duration import seconds
+from durable.core.ids import MAX_ID, MAX_REASON, check_id
 from durable.core.tags import MAX_TAGS, MAX_VALUE
 from durable.inspection.run_facts import checked_tags, read_tag
-from durable.listings.listing import MOST_LISTED
+from durable.listings.listing import MOST_LISTED, Filter, Listing
+from durable.listings.shapes import UNSET, Field, Shape, data_of, fields_of
+from durable.operations import verb
+from durable.operations.verb import Option
 
 
 class Text(serializers.CharField):
@@ -217,3 +227,182 @@ class PageQuery(Query):
     limit = serializers.IntegerField(
         required=False, default=50, min_value=1, max_value=MOST_LISTED, help_text="How many at most."
     )
+
+
+_LONGEST_TEXT = 200  # characters of a delay as text
+
+
+_LONGEST_DELAY = 100 * 365 * 86_400  # seconds; a longer delay comes near the limit of Python's dates
+
+
+@extend_schema_field(
+    {
+        "anyOf": [
+            {"type": "number", "minimum": 0, "maximum": _LONGEST_DELAY},
+            {"type": "string", "maxLength": _LONGEST_TEXT},
+        ]
+    }
+)
+class Delay(serializers.Field[float, Any, Any, Any]):
+    """Seconds, or a text such as "3 hours"."""
+
+    def to_internal_value(self, data: Any) -> float:
+        """Return the seconds. Raises ValidationError."""
+        if isinstance(data, bool) or not isinstance(data, int | float | str):
+            raise ValidationError('A number of seconds, or a text such as "3 hours".')
+        if isinstance(data, str) and len(data) > _LONGEST_TEXT:
+            raise ValidationError(f"At most {_LONGEST_TEXT} characters.", code="max_length")
+        try:
+            delay = seconds(data, "a delay")
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValidationError(f"{error}.") from None
+        if delay > _LONGEST_DELAY:
+            raise ValidationError("A century at most.")
+        return delay
+
+
+class Deadline(Delay):
+    """Seconds, a text such as "30 days", or a time with its time zone, as ISO 8601 text."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the seconds or the time. Raises ValidationError."""
+        is_time = isinstance(data, str) and len(data) <= _LONGEST_TEXT and _is_time(data)
+        return Moment().run_validation(data) if is_time else super().to_internal_value(data)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return parse_datetime(text) is not None
+    except ValueError:  # like a time, and none: Moment says what is wrong
+        return True
+
+
+class VerbForm(Form):
+    """The reason, and the revision that the user saw."""
+
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+    revision = Text(
+        required=False, max_length=MAX_ID, help_text="As it was seen; what has changed since is left alone."
+    )
+
+
+def checked(check: Any, text: str) -> str:
+    """Return the text if `check` accepts it. Raises ValidationError."""
+    try:
+        check(text)
+    except (TypeError, ValueError) as error:
+        raise ValidationError(f"{error}.") from None
+    return text
+
+
+def option_field(option: Option, *, is_required: bool | None = None) -> serializers.Field[Any, Any, Any, Any]:
+    """Return the field of an option. It is required if the option is, unless told otherwise."""
+    said: dict[str, Any] = {"help_text": option.does}
+    if not (option.is_required if is_required is None else is_required):
+        has_default = not option.is_required and option.default is not None
+        said |= {"required": False, **({"default": option.default} if has_default else {})}
+    if isinstance(option, verb.Number):
+        return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
+    if isinstance(option, verb.Until):
+        return Moment(**said)
+    if isinstance(option, verb.Flag):
+        return Flag(**said)
+    assert isinstance(option, verb.Text)
+    if option.check is not None:
+        said["validators"] = [partial(checked, option.check)]
+    return Text(max_length=option.longest, **said, **({"allow_blank": True} if option.default == "" else {}))
+
+
+def form_of(name: str, meaning: str, base: type[Form], *options: Option) -> type[Form]:
+    """Return a form with these options. Its name and its meaning are those in the document."""
+    return type(name, (base,), {"__doc__": meaning, **{each.name: option_field(each) for each in options}})
+
+
+def query_of(listing: Listing) -> type[Query]:
+    """Return the query string of a listing."""
+    return type("ListQuery", (PageQuery if listing.is_paged else Query,), filters_of(*listing.filters))
+
+
+def filters_of(*filters: Filter, in_body: bool = False) -> dict[str, Any]:
+    """Return the fields of filters by their names: in a query string, or in JSON."""
+    return {each.name: _filter_field(each, in_body=in_body) for each in filters}
+
+
+def _filter_field(each: Filter, *, in_body: bool) -> serializers.Field[Any, Any, Any, Any]:
+    said: dict[str, Any] = {"required": False, **({"help_text": each.does} if each.does else {})}
+    if each.default is not None:
+        said["default"] = each.default
+    if each.kind is bool:
+        return (Flag if in_body else QueryFlag)(**{"default": False, **said})
+    if each.kind is datetime:
+        return Moment(**said)
+    if each.kind is tuple:
+        return TagWords(**said)
+    if each.kind is int:
+        return serializers.IntegerField(min_value=each.least, max_value=each.most, **said)
+    if each.is_id:
+        return Id(**said)
+    if not each.choices:
+        return Text(max_length=each.longest, **said)
+    one: dict[str, Any] = {"choices": list(each.choices)}
+    if not each.several:
+        return serializers.ChoiceField(**one, **said)
+    several = {"child": serializers.ChoiceField(**one), **said}
+    return Items(max_length=20, **several) if in_body else Words(**several)
+
+
+_FIELDS: Final[dict[Any, type[serializers.Field[Any, Any, Any, Any]]]] = {
+    str: serializers.CharField,
+    int: serializers.IntegerField,
+    bool: serializers.BooleanField,
+    float: serializers.FloatField,
+    datetime: Moment,
+    Any: serializers.JSONField,
+}
+
+
+def serializer_of(shape: type[Shape]) -> type[serializers.Serializer[Any]]:
+    """Return the serializer of a shape, one for all its uses. What it shows depends on the `seen` of its context."""
+    key: Any = shape
+    return _serializer(key)
+
+
+@cache
+def _serializer(shape: Any) -> type[serializers.Serializer[Any]]:
+    below: Any = type("Below", (serializers.JSONField,), {})
+    extend_schema_field({"type": "array", "items": {"$ref": f"#/components/schemas/Durable{shape.__name__}"}})(below)
+    fields = {
+        name: below() if kind == list[shape] else _field(kind, said)  # a shape may have itself inside
+        for name, (kind, said) in fields_of(shape).items()
+    }
+
+    def to_representation(self: serializers.Serializer[Any], instance: Any) -> dict[str, Any]:
+        return data_of(shape, instance, self.context["seen"])
+
+    members = {**fields, "__doc__": shape.__doc__, "__module__": __name__, "to_representation": to_representation}
+    return type(f"{shape.__name__}Serializer", (serializers.Serializer,), members)
+
+
+def _field(kind: Any, said: Field) -> serializers.Field[Any, Any, Any, Any]:
+    options: dict[str, Any] = {"help_text": said.help} if said.help else {}
+    if said.default is not UNSET:
+        options["default"] = said.default
+    if NoneType in get_args(kind):
+        [kind] = [each for each in get_args(kind) if each is not NoneType]
+        options["allow_null"] = True
+    if get_origin(kind) is list:
+        [inner] = get_args(kind)
+        if _is_shape(inner):
+            return serializer_of(inner)(many=True, **options)
+        return serializers.ListField(child=_field(inner, Field(choices=said.choices)), **options)
+    if get_origin(kind) is dict:
+        return serializers.DictField(child=_field(get_args(kind)[1], Field()), **options)
+    if _is_shape(kind):
+        return serializer_of(kind)(**options)
+    if said.choices:
+        return serializers.ChoiceField(choices=list(said.choices), **options)
+    return _FIELDS[kind](**options)
+
+
+def _is_shape(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Shape)

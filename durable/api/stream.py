@@ -1,4 +1,7 @@
-"""The history stream: server-sent events if the request accepts them, else a long poll of the same events as JSON."""
+"""The history stream: server-sent events if the request accepts them, else a long poll of the same events as JSON.
+
+`durable.api.changes` reads the changes, and `durable.api.broadcaster` keeps connections open.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ from typing import Any
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
+from drf_spectacular.utils import OpenApiParameter, extend_schema_serializer
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durable.api.access import owner_of, visible_run
-from durable.api.long_poll import wait_for
-from durable.api.parsing import EVENT_STREAM, EventStreamRenderer, JSONRenderer
+from durable.api import broadcaster
+from durable.api.access import STREAM, owner_of, visible_run
+from durable.api.base import View
+from durable.api.broadcaster import EventBuilder, StreamEvent, encode_event
+from durable.api.changes import Follower, News, Token
+from durable.api.fields import Number, Query, Text
+from durable.api.long_poll import MAX_WAIT, wait_for
 from durable.api.problems import CONTENT_TYPE, ProblemError
-from durable.api.schema import described
-from durable.api.serializers.problem import ProblemSerializer
-from durable.api.serializers.stream import LAST_EVENT_ID, NewsSerializer, StreamQuery
-from durable.api.stream import broadcaster
-from durable.api.stream.changes import Follower, News, Token
-from durable.api.stream.events import EventBuilder, StreamEvent, encode_event
-from durable.api.throttling import STREAM
-from durable.api.views.base import View
+from durable.api.requests import EVENT_STREAM, EventStreamRenderer, JSONRenderer
+from durable.api.schema import ProblemSerializer, described
 from durable.inspection.sizes import MAX_BYTES
 from durable.models import Run
 
@@ -30,6 +33,32 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 #: Of a connection that stays open. An answer whose encoding is declared is compressed neither by Django's
 #: GZipMiddleware nor by a proxy, which would keep the events until they fill a block.
 _OPEN = {**_HEADERS, "Content-Encoding": "identity"}
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID", str, OpenApiParameter.HEADER, description="The id of the last event that you have."
+)
+
+
+class StreamQuery(Query):
+    """The position to begin after, and the time to wait."""
+
+    after = Text(required=False, max_length=120, help_text="The id of the last event that you have.")
+    wait = Number(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
+
+
+class EventSerializer(serializers.Serializer[Any]):
+    """A change in a run's history."""
+
+    event = serializers.ChoiceField(choices=["entry", "removed", "reset", "run", "end"])
+    data = serializers.DictField()  # type: ignore[assignment]  # DRF removes fields from the class
+
+
+@extend_schema_serializer(component_name="News")
+class NewsSerializer(serializers.Serializer[Any]):
+    """The changes, in the order in which the client has to apply them."""
+
+    events = EventSerializer(many=True)
+    last_event_id = serializers.CharField(help_text="Give it as `after` to go on behind these.")
+    has_ended = serializers.BooleanField(help_text="Nothing follows.")
 
 
 class StreamView(View):

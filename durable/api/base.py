@@ -14,14 +14,11 @@ from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
-from durable.api.access import Permitted, is_signed_in, may
-from durable.api.bodies import BodyRequest
-from durable.api.origin import check_origin
-from durable.api.parsing import JSONParser, JSONRenderer, Negotiation
+from durable.api.access import READ, Permitted, Throttle, is_signed_in, may
+from durable.api.fields import Form
 from durable.api.problems import CONTENT_TYPE, ProblemError, problem_of
+from durable.api.requests import BodyRequest, JSONParser, JSONRenderer, Negotiation, check_origin
 from durable.api.schema import Description
-from durable.api.serializers.fields import Form
-from durable.api.throttling import READ, Throttle
 from durable.conf import conf
 from durable.inspection.database import is_statement_timeout, reading
 

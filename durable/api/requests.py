@@ -1,16 +1,20 @@
-"""Parsing of requests and rendering of answers: JSON within limits, whatever the host has set for other interfaces."""
+"""Requests as they are read, and the rendering of answers: JSON within limits, whatever the host has set for others."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from typing import IO, Any
 
-from rest_framework import parsers, renderers, status
-from rest_framework.exceptions import APIException, ParseError
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, RawPostDataException, UnreadablePostError
+from rest_framework import parsers, renderers
+from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 
+from durable.api.problems import BodyTooLargeError, ProblemError
 from durable.conf import conf
 
 EVENT_STREAM = "text/event-stream"
@@ -22,18 +26,6 @@ _DEEPEST = 300  # nested containers: more than a codec accepts, and far below th
 def longest_body() -> int:
     """Return the limit of a body in bytes: twice `MAX_PAYLOAD_BYTES`, since the recorded form may be shorter."""
     return 2 * conf.MAX_PAYLOAD_BYTES + _SLACK
-
-
-class BodyTooLargeError(APIException):
-    """The request's body is longer than any value that could be recorded."""
-
-    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
-    default_code = "body-too-large"
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"The body is longer than {limit:,} bytes. Keep the data elsewhere, and send a reference to it: a key, a URL."
-        )
 
 
 class JSONParser(parsers.BaseParser):
@@ -118,3 +110,72 @@ class Negotiation(BaseContentNegotiation):
             if renderer.media_type == EVENT_STREAM and EVENT_STREAM in accepted:
                 return renderer, renderer.media_type
         return renderers[0], renderers[0].media_type
+
+
+class BodyRequest(Request):
+    """A request whose body is read also without a Content-Length, which REST framework takes for no body.
+
+    A client that sends in chunks, or over HTTP/2, declares no length. A verb would run without its conditions.
+    """
+
+    def _load_stream(self) -> None:
+        try:
+            super()._load_stream()  # type: ignore[misc]  # missing in the stubs
+            if self._stream is None:
+                body = _unmeasured(self._request)
+                self._stream = io.BytesIO(body) if body else None
+        except RawPostDataException:  # a middleware has read the body as a form
+            raise UnsupportedMediaType(self.content_type) from None
+
+
+def _unmeasured(request: HttpRequest) -> bytes:
+    """Return the body, up to one byte more than may be parsed; b"" if there is none.
+
+    Raises ProblemError, UnreadablePostError.
+    """
+    most = longest_body() + 1
+    if isinstance(request, ASGIRequest):  # the server has read the body
+        has_begun: bool = request._read_started  # type: ignore[attr-defined]  # missing in the stubs
+        return request.body if has_begun else request.read(most)
+    if request.META.get("wsgi.input_terminated"):  # the server marks the end of the body
+        try:
+            body: bytes = request.META["wsgi.input"].read(most)
+        except OSError as error:
+            raise UnreadablePostError(*error.args) from error
+        return body
+    if request.headers.get("Transfer-Encoding"):
+        detail = (
+            "This server reads no body whose length is not said before: send it with Content-Length, not in chunks."
+        )
+        raise ProblemError("length-required", 411, detail)
+    return b""
+
+
+def check_origin(request: Request) -> None:
+    """Raise UnsupportedMediaType if a request comes from a page of another site and is not declared as JSON.
+
+    A browser adds some credentials by itself: HTTP Basic authentication, client certificates, a proxy's single sign-on.
+    A page of any site may make it send a form, or a request without a body. It sends `application/json` for another
+    site only if the project allows that (CORS), so such requests must have this type; others only if they have a body.
+    """
+    if _is_from_elsewhere(request) and media_type_of(request) != JSON:
+        raise UnsupportedMediaType(
+            media_type_of(request),
+            "A page of another site has made this request; such a request needs Content-Type: application/json, also "
+            "without a body.",
+        )
+
+
+def _is_from_elsewhere(request: Request) -> bool:
+    """Return whether a browser's headers say so.
+
+    Programs send neither header; every browser sends `Origin` with a POST to another site.
+    """
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return False
+    scheme = "https" if request.is_secure() else "http"
+    return bool(origin != f"{scheme}://{request.get_host()}")

@@ -1,0 +1,317 @@
+"""Actions on one run: each checks the permission, calls its verb once, and answers with the resulting run."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable import operations
+from durable.api.access import actor_of, admit, seen_by, visible_run
+from durable.api.base import View
+from durable.api.fields import (
+    Flag,
+    Form,
+    Id,
+    JSONObject,
+    Query,
+    QueryFlag,
+    Text,
+    Value,
+    VerbForm,
+    option_field,
+    serializer_of,
+)
+from durable.api.idempotent import Done, answered
+from durable.api.list_views import seen_of
+from durable.api.problems import ProblemError
+from durable.api.runs import REFERENCES, made, reference
+from durable.api.schema import described
+from durable.core.errors import EntryNotFoundError
+from durable.core.ids import MAX_REASON
+from durable.core.registry import UnknownWorkflowError
+from durable.inspection.activities import read_stack
+from durable.listings.runs import RunReference
+from durable.listings.shapes import data_of
+from durable.listings.work import Stack
+from durable.operations import Started
+from durable.operations.audit import acting_as
+from durable.operations.run_verbs import LOCATION, RUN_VERBS
+
+
+class ActionForm(VerbForm):
+    """The reason, and the expected revision of the run."""
+
+
+class StepForm(ActionForm):
+    """The step that the action is about."""
+
+    location = option_field(LOCATION)
+
+
+class ActionView(View):
+    """One verb."""
+
+    about = "actions"
+    action: ClassVar[str]
+    takes: ClassVar[type[Form]] = ActionForm
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started | None:
+        """Call the verb; return the resulting run, if that may be another one."""
+        verb = RUN_VERBS[self.action]
+        verb.call(run_id, **{each.name: given[each.name] for each in verb.options})
+        return None
+
+    def perform(self, request: Request, run_id: str) -> HttpResponse:
+        """Check the permission, validate, act once, answer."""
+        admit(request, self.action, run_id)
+        given = self.form(self.takes, request)
+
+        def act() -> Started:
+            return self.act(run_id, given) or Started(run_id, is_new=False)
+
+        def done() -> Done:
+            run = made(given.get("id"), act)
+            return reference(request, run.id, status=201 if run.is_new else 200)
+
+        actor, seen = actor_of(request), given.get("revision")
+        with acting_as(actor, reason=given["reason"], expected=seen, sees=seen_by(request)):
+            return answered(request, done)
+
+
+class StackQuery(Query):
+    """The step whose stack is wanted."""
+
+    location = Text(max_length=1024)
+
+
+class StackView(ActionView):
+    """The stacks of steps that run."""
+
+    action = "take_stack"
+    takes = StepForm
+    reads_with = ("view_run", "view_payload")
+
+    @described(operation_id="read_stack", parameters=[StackQuery], responses=serializer_of(Stack))
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return the stack of the step that runs at `location`; 404 if none runs there.
+
+        It is empty until it was requested and the worker has answered. Needs `durable.view_payload` too.
+        """
+        self.require(request, "view_payload", "Seeing stacks")
+        location = StackQuery.read(request.query_params)["location"]
+        found = read_stack(visible_run(request, run_id), location, timezone.now())
+        if found is None:
+            raise EntryNotFoundError(run_id, location)
+        return Response(data_of(Stack, found, seen_of(request)))
+
+    @described(operation_id="request_stack", request=StepForm, responses=serializer_of(RunReference))
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Ask the worker where the steps that run are at this moment. It answers within a few seconds.
+
+        Needs `durable.view_payload`.
+        """
+        return self.perform(request, run_id)
+
+
+class RestartForm(ActionForm):
+    """The id of the new run."""
+
+    id = Id(required=False, help_text="Of the new run; the same id again is the same run.")
+
+
+class EditForm(RestartForm):
+    """The id of the new run, and what is changed of the input."""
+
+    changes = JSONObject(
+        required=False, default=dict, help_text="Arguments by name, instead of those of the input. The others stay."
+    )
+
+
+class RestartView(ActionView):
+    """Restart a run."""
+
+    action = "restart"
+    takes = EditForm
+
+    @described(operation_id="restart_run", request=EditForm, responses=REFERENCES)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Start a new run of the same workflow with the same input: 201.
+
+        If an earlier restart created the run with this id: 200. Needs `durable.start_run`; with `changes` of the input
+        `durable.edit_input` too.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
+        """Restart."""
+        try:
+            return operations.restart(run_id, as_id=given.get("id"), changes=given["changes"])
+        except (ValueError, UnknownWorkflowError) as error:  # they do not fit the signature, or it is unknown here
+            raise ProblemError("arguments-refused", 422, f"{error}.") from error
+
+
+class ReplayForm(RestartForm):
+    """The location, and the kind of replay."""
+
+    location = Text(max_length=1024)
+    in_place = Flag(required=False, default=False, help_text="Take the run itself back, instead of making a new one.")
+    plan_hash = Text(required=False, max_length=64, help_text="Of the plan that you have seen; a stale one is refused.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Raise ValidationError for options that exclude each other."""
+        if attrs["in_place"] and "id" in attrs:
+            raise ValidationError({"id": "A replay in place makes no new run: leave this out."})
+        return attrs
+
+
+class ReplayView(ActionView):
+    """Replay a run."""
+
+    action = "replay"
+    takes = ReplayForm
+
+    @described(operation_id="replay_run", request=ReplayForm, responses=REFERENCES)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Run again from a location in the history on, as a new run: 201; with `in_place`, as the same one: 200.
+
+        Needs `durable.replay_run`. With `plan_hash`, the replay is refused if the history has changed since the plan.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
+        """Replay."""
+        return operations.replay(run_id, given["location"], **_how(given))
+
+
+class GiveOutputForm(ReplayForm):
+    """The location of a step, and the output that it is to have."""
+
+    reason = Text(min_length=1, max_length=MAX_REASON, help_text="For the audit log, and recorded with the step.")
+    output = Value(allow_null=True, help_text="As the step would have returned it.")
+
+
+class GiveOutputView(ActionView):
+    """Give the output of a step by hand."""
+
+    action = "give_output"
+    takes = GiveOutputForm
+
+    @described(operation_id="give_output", request=GiveOutputForm, responses=REFERENCES)
+    def post(self, request: Request, run_id: str) -> HttpResponse:
+        """Replay from a step that does not run again: it has completed with this output. As a new run: 201.
+
+        With `in_place`, as the same run: 200. The step keeps who gave the output and why. Needs `durable.give_output`
+        and `durable.replay_run`.
+        """
+        return self.perform(request, run_id)
+
+    def act(self, run_id: str, given: dict[str, Any]) -> Started:
+        """Give the output."""
+        return operations.give_output(run_id, given["location"], given["output"], **_how(given))
+
+
+def _how(given: dict[str, Any]) -> dict[str, Any]:
+    return {"in_place": given["in_place"], "plan_hash": given.get("plan_hash"), "as_id": given.get("id")}
+
+
+def _texts(help_text: str) -> serializers.ListField:
+    return serializers.ListField(child=serializers.CharField(), help_text=help_text)
+
+
+class PlanQuery(Query):
+    """The location."""
+
+    location = Text(max_length=1024)
+    with_output = QueryFlag(
+        required=False, default=False, help_text="The plan of giving the output of this step by hand."
+    )
+
+
+class ReturnedMessageSerializer(serializers.Serializer[Any]):
+    """A message that becomes pending again."""
+
+    id = serializers.CharField()
+    queue = serializers.CharField()
+    wait = serializers.CharField(help_text="The location of the wait that had received it.")
+
+
+class StartsAgainSerializer(serializers.Serializer[Any]):
+    """Children that are started again, as new runs with new idempotency keys."""
+
+    location = serializers.CharField(
+        help_text="The operation that has started them, or a loop around it: of one whose older iterations are pruned, all "
+        "children are counted that were ever started in it."
+    )
+    workflow = serializers.CharField(help_text="The workflow of the children.")
+    number = serializers.IntegerField(help_text="How many.")
+
+
+class PlanCountsSerializer(serializers.Serializer[Any]):
+    """The length of each list of a plan."""
+
+    removed = serializers.IntegerField()
+    reruns = serializers.IntegerField()
+    resends = serializers.IntegerField()
+    starts = serializers.IntegerField()
+    started_children = serializers.IntegerField(help_text="The sum of the numbers of `starts`.")
+    kept = serializers.IntegerField()
+    siblings = serializers.IntegerField()
+    messages = serializers.IntegerField()
+    children = serializers.IntegerField()
+    not_compensated = serializers.IntegerField()
+
+
+@extend_schema_serializer(component_name="ReplayPlan")
+class PlanSerializer(serializers.Serializer[Any]):
+    """The effects of a replay. Each list has the first 50."""
+
+    run_id = serializers.CharField()
+    target = serializers.CharField(help_text="What was asked for.")
+    boundary = serializers.CharField(help_text="Where the run would go on.")
+    why = _texts("Why the boundary is not the target.")
+    removed = _texts("The entries that go.")
+    reruns = _texts("The steps among them, which run again when the code comes to them.")
+    resends = _texts("The sends among them, which are made again.")
+    starts = StartsAgainSerializer(
+        many=True,
+        help_text="The operations among them that start their children again: what the children before did stays, and is "
+        "done again.",
+    )
+    kept = _texts("The entries that stay.")
+    siblings = _texts("The branches beside the boundary whose records stay.")
+    messages = ReturnedMessageSerializer(many=True, help_text="The messages that return to the queue.")
+    children = _texts("The children that a replay in place cancels: what goes has started them.")
+    not_compensated = _texts(
+        "The completed steps with a rollback handler, and the children that are compensated with their parent, that go: their "
+        "handlers are not run."
+    )
+    refusals = _texts("What prevents a new run.")
+    in_place_refusals = _texts("What prevents a replay in place.")
+    notes = _texts("Further notes for the operator.")
+    counts = PlanCountsSerializer(help_text="How many there are of each list.")
+    hash = serializers.CharField(help_text="To be given to the replay, which refuses a stale one.")
+
+
+class PlanView(View):
+    """The plan of a replay."""
+
+    about = "actions"
+
+    @described(operation_id="plan_replay", parameters=[PlanQuery], responses=PlanSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return what replaying the run from `location` would remove, run again, and keep. Changes nothing.
+
+        Needs `durable.replay_run` too.
+        """
+        self.require(request, "replay_run", "Planning a replay")
+        query = PlanQuery.read(request.query_params)
+        visible_run(request, run_id)
+        plan = operations.plan_replay(run_id, query["location"], with_output=query["with_output"])
+        return Response(PlanSerializer(plan).data)

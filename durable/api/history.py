@@ -1,0 +1,208 @@
+"""A run's history: a tree of it, a waterfall, one entry with its attempts, and two runs side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable import runtime
+from durable.api.access import may, visible_run
+from durable.api.base import View
+from durable.api.fields import Id, Moment, Query, QueryFlag, Text, serializer_of
+from durable.api.list_views import seen_of
+from durable.api.schema import described
+from durable.conf import conf
+from durable.core.errors import EntryNotFoundError
+from durable.core.location import MAX_LOCATION
+from durable.inspection.activities import activities_of_runs, saved_by
+from durable.inspection.comparison import compare_runs
+from durable.inspection.sizes import fitting, sized
+from durable.inspection.timeline import build_timeline
+from durable.inspection.tree import history_tree
+from durable.listings.history import Comparison, EntryDetail, Tree, seen_history
+from durable.listings.shapes import data_of
+from durable.models import Attempt, Entry
+
+_MOST_ATTEMPTS = 1_000
+
+
+class TreeQuery(Query):
+    """The part of the tree to return."""
+
+    start = serializers.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=10**9,
+        help_text="The position to begin at; without it, where the run is. Above 5,000 entries it counts entries.",
+    )
+    only_failed = QueryFlag(required=False, default=False, help_text="What has failed or is not completed.")
+
+
+class TreeView(View):
+    """A history as a tree."""
+
+    about = "history"
+
+    @described(operation_id="get_tree", parameters=[TreeQuery], responses=serializer_of(Tree))
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return up to 200 locations of the history with the scopes around them."""
+        query = TreeQuery.read(request.query_params)
+        run = visible_run(request, run_id)
+        running = activities_of_runs([run], runtime.current().now())[run.id]
+        tree = history_tree(
+            run,
+            start=query.get("start"),
+            only_failed=query["only_failed"],
+            running=running,
+        )
+        return Response(data_of(Tree, tree, seen_of(request)))
+
+
+class TimelineQuery(Query):
+    """The folded row to open, and the members to show of it."""
+
+    open = Text(
+        required=False,
+        default="",
+        allow_blank=True,
+        max_length=MAX_LOCATION,
+        help_text="What a row's `opens` says: its members are rows too, the failed ones first.",
+    )
+    after = serializers.IntegerField(
+        required=False, default=-1, min_value=-1, max_value=2**53, help_text="The `more` of the page before."
+    )
+
+
+@extend_schema_serializer(component_name="TimelineSpan")
+class TimelineSpanSerializer(serializers.Serializer[Any]):
+    """A span of time in a row."""
+
+    kind = serializers.CharField(
+        help_text='attempt, given, failed, backoff, sleep, wait, rollback, "rollback failed", moment, scope (all that is '
+        "inside) or folded (from the first member to the last)"
+    )
+    begins_at = Moment()
+    ends_at = Moment(allow_null=True)
+
+
+@extend_schema_serializer(component_name="TimelineRow")
+class TimelineRowSerializer(serializers.Serializer[Any]):
+    """A place of the history, or several that are folded into one row."""
+
+    place = serializers.CharField(help_text='A location; where it is folded, with "#" for numbers.')
+    title = serializers.CharField()
+    kind = serializers.CharField(help_text="That of the entry, or iteration, branch or block.")
+    depth = serializers.IntegerField()
+    status = serializers.CharField(help_text="That of the entry or of the worst one inside, or caught.")
+    is_folded = serializers.BooleanField()
+    count = serializers.IntegerField(help_text="Members of a folded row; 0 if their number is not known.")
+    location = serializers.CharField(help_text="That of its entry; empty if it has none or stands for several.")
+    opens = serializers.CharField(help_text="The `open` that shows what is inside; empty for nothing.")
+    begins_at = Moment()
+    ends_at = Moment(allow_null=True, help_text="Null while it goes on.")
+    p50 = serializers.FloatField(allow_null=True, help_text="Seconds that half of the members took at most.")
+    p95 = serializers.FloatField(allow_null=True, help_text="Seconds that 95 of 100 members took at most.")
+    failed = serializers.IntegerField(help_text="Entries that have failed, caught or not.")
+    failed_attempts = serializers.IntegerField(help_text="Those before a recovery are counted.")
+    note = serializers.CharField()
+    spans = TimelineSpanSerializer(many=True)
+
+
+@extend_schema_serializer(component_name="TimelineMark")
+class TimelineMarkSerializer(serializers.Serializer[Any]):
+    """A mark of an operator's verb."""
+
+    at = Moment()
+    title = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="TimelineGap")
+class TimelineGapSerializer(serializers.Serializer[Any]):
+    """A long stretch in which no step was executed."""
+
+    begins_at = Moment()
+    ends_at = Moment()
+
+
+@extend_schema_serializer(component_name="Timeline")
+class TimelineSerializer(serializers.Serializer[Any]):
+    """The waterfall of a run: at most 120 rows and 400 failed attempts, of the whole history."""
+
+    begins_at = Moment(source="axis.begins_at")
+    ends_at = Moment(source="axis.ends_at")
+    gaps = TimelineGapSerializer(many=True, source="axis.gaps")
+    rows = TimelineRowSerializer(many=True)
+    marks = TimelineMarkSerializer(many=True)
+    left_out = serializers.IntegerField(help_text="Rows that were too many; none of them has failed.")
+    attempts_left_out = serializers.IntegerField(help_text="Older failed attempts, which are counted only.")
+    is_sampled = serializers.BooleanField(help_text="Durations are those of some entries; numbers are exact.")
+    more = serializers.IntegerField(allow_null=True, help_text="The `after` of the next members of what is open.")
+
+
+class TimelineView(View):
+    """A history as a waterfall."""
+
+    about = "history"
+
+    @described(operation_id="get_timeline", parameters=[TimelineQuery], responses=TimelineSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return a row for each place of the whole history; iterations, equal branches and numbered steps share one."""
+        query = TimelineQuery.read(request.query_params)
+        run = visible_run(request, run_id)
+        timeline = build_timeline(run, runtime.current().now(), opened=query["open"], after=query["after"])
+        return Response(TimelineSerializer(timeline).data)
+
+
+class EntryView(View):
+    """One entry."""
+
+    about = "history"
+
+    @described(operation_id="get_entry", responses=serializer_of(EntryDetail))
+    def get(self, request: Request, run_id: str, location: str) -> Response:
+        """Return the entry at a location such as `ship/label/buy`, with its failed attempts.
+
+        Its payloads need `durable.view_payload`.
+        """
+        run = visible_run(request, run_id)
+        entries = Entry.objects.using(conf.DATABASE).filter(run=run, location=location).select_related("metadata")
+        entry = entries.first()
+        if entry is None:
+            raise EntryNotFoundError(run_id, location)
+        seen = seen_of(request)
+        attempts = Attempt.objects.using(conf.DATABASE).order_by("id")
+        failed = attempts.filter(run=run, location=location)[:_MOST_ATTEMPTS]
+        chosen, _ = fitting(sized(failed, "error"))
+        beside = seen_history(
+            seen,
+            run,
+            with_payloads=True,
+            saved=saved_by(run, [location]).get(location) if seen.payloads else None,
+            failed_attempts=list(attempts.filter(pk__in=chosen)),
+        )
+        return Response(data_of(EntryDetail, entry, beside))
+
+
+class ComparisonQuery(Query):
+    """The other run, and the page."""
+
+    other = Id(help_text="The run to compare with.")
+    start = serializers.IntegerField(required=False, default=0, min_value=0, max_value=1_000_000)
+
+
+class ComparisonView(View):
+    """A run and another one."""
+
+    about = "history"
+
+    @described(operation_id="compare_runs", parameters=[ComparisonQuery], responses=serializer_of(Comparison))
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return a page of the places of this run and of another one, for example its replay, with what differs."""
+        query = ComparisonQuery.read(request.query_params)
+        left, right = visible_run(request, run_id), visible_run(request, query["other"])
+        found = compare_runs(left, right, with_payloads=may(request, "view_payload"), start=query["start"])
+        return Response(data_of(Comparison, found, seen_of(request)))

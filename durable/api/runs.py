@@ -1,0 +1,310 @@
+"""Runs: list, count, start, read, and wait for their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durable.api.access import actor_of, admit, seen_by, visible_run
+from durable.api.base import View, link
+from durable.api.fields import (
+    Deadline,
+    Delay,
+    Form,
+    Id,
+    JSONArray,
+    JSONObject,
+    Number,
+    Query,
+    Text,
+    Value,
+    serializer_of,
+)
+from durable.api.idempotent import Done, answered
+from durable.api.list_views import listed, seen_of
+from durable.api.long_poll import MAX_WAIT, wait_for
+from durable.api.problems import ProblemError
+from durable.api.schema import described
+from durable.conf import conf
+from durable.core.errors import RunNotFoundError
+from durable.core.ids import MAX_REASON
+from durable.core.places import Place
+from durable.core.records import ENDED
+from durable.core.registry import UnknownWorkflowError
+from durable.definitions import Workflow
+from durable.inspection.payloads import payload
+from durable.inspection.workflows import count_by_state
+from durable.listings.runs import RUNS, Result, RunDetail, RunReference, error_of, seen_runs
+from durable.listings.shapes import data_of
+from durable.listings.work import Counts
+from durable.models import Run
+from durable.notifier import redis_clients
+from durable.operations import Started
+from durable.operations.audit import acting_as
+from durable.operations.audited import UnseenRunError
+from durable.operations.names import workflow_named
+from durable.operations.start_options import START_OPTIONS
+
+_EXPANDABLE = ("input", "output")
+
+
+class RunQuery(Query):
+    """The expansions of a run."""
+
+    expand = Text(required=False, help_text="`input`, `output`, or both, separated by a comma.")
+
+    def validate_expand(self, value: str) -> list[str]:
+        """Return the names. Raises ValidationError for unknown ones."""
+        names = value.split(",")
+        if unknown := [name for name in names if name not in _EXPANDABLE]:
+            raise ValidationError(f"{unknown[0]!r} cannot be expanded; {' and '.join(_EXPANDABLE)} can.")
+        return names
+
+
+class ResultQuery(Query):
+    """The time to wait."""
+
+    wait = Number(required=False, default=0, min_value=0, max_value=MAX_WAIT, help_text="Seconds.")
+
+
+class StartMessageForm(Form):
+    """A message to the run that has the key."""
+
+    queue = Text(min_length=1, max_length=128)
+    body = Value(required=False, default=None, allow_null=True)
+
+
+class StartForm(Form):
+    """The workflow to start, and the options of the start."""
+
+    workflow = Text(max_length=200)
+    args = JSONArray(required=False, default=list)
+    kwargs = JSONObject(required=False, default=dict)
+    id = Id(required=False, help_text="The same id with the same input again is the same run.")
+    queue = Text(required=False, max_length=200, help_text="One of the project's RQ_QUEUES.")
+    delay = Delay(required=False, default=0.0, help_text='Seconds, or a text such as "3 hours".')
+    deadline = Deadline(
+        required=False,
+        help_text='When the run fails if it has not ended: seconds or a text such as "30 days" from now, or a time.',
+    )
+    work_limit = Delay(
+        required=False, help_text='For how long workers may work on it, without its waits: seconds, or "1 hour".'
+    )
+    on_conflict = serializers.ChoiceField(
+        choices=["return", "error"], required=False, default="return", help_text="What an id that exists means."
+    )
+    key = Text(required=False, min_length=1, max_length=200, help_text="At most one open run of the workflow has it.")
+    if_open = serializers.ChoiceField(
+        choices=["return", "error", "replace"],
+        required=False,
+        help_text="What an open run with the key means: it is returned, refuses the start, or is cancelled.",
+    )
+    debounce = Delay(
+        required=False,
+        help_text="The run begins so long after this start, and after each further one with its key: seconds, or a text.",
+    )
+    at_most = Delay(required=False, help_text="Needed with `debounce`: so long after the first start at the latest.")
+    keep = serializers.ChoiceField(
+        choices=["last", "first"], required=False, help_text="With `debounce`: whose input it has, the last by default."
+    )
+    rate = Text(
+        required=False,
+        min_length=1,
+        max_length=401,
+        help_text="With `when_full`: the limit, and its key behind a slash. By default that of the workflow's own limit.",
+    )
+    when_full = serializers.ChoiceField(
+        choices=["drop"],
+        required=False,
+        help_text="`drop`: the start takes a unit of the rate, and is refused (429) if the rate has no room now.",
+    )
+    priority = Text(
+        required=False,
+        min_length=1,
+        max_length=100,
+        help_text='A head start among due runs: a name of the project\'s PRIORITIES, "10 min", or "-1 hour" to put it back.',
+    )
+    share = Text(
+        required=False, min_length=1, max_length=200, help_text="Runs of different shares of a queue take turns."
+    )
+    weight = Number(
+        required=False, help_text="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default."
+    )
+    tags = JSONObject(
+        required=False,
+        help_text="Names with values, text or numbers, by which the run is found; at most 8.",
+    )
+    message = StartMessageForm(
+        required=False, help_text="Sent to the open run that has the key, or to the new one; needs `key`."
+    )
+    reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+
+#: What is answered by what makes a run, or finds the one that it has made before.
+REFERENCES = {200: serializer_of(RunReference), 201: serializer_of(RunReference)}
+
+
+class RunsView(View):
+    """All runs."""
+
+    about = "runs"
+
+    get = listed(RUNS)
+
+    @described(operation_id="start_run", request=StartForm, responses=REFERENCES)
+    def post(self, request: Request) -> HttpResponse:
+        """Start a run: 201. With an id that exists, return its run: 200, or 409 if its workflow or input differ.
+
+        Needs `durable.start_run`.
+        """
+        admit(request, "start", "")
+        given = self.form(StartForm, request)
+        workflow = startable(given["workflow"])
+        _check_queue(given.get("queue"))
+        with acting_as(actor_of(request), reason=given["reason"], sees=seen_by(request)):
+            return answered(request, lambda: _started(request, workflow, given))
+
+
+class CountsView(View):
+    """The number of runs."""
+
+    about = "runs"
+
+    @described(operation_id="count_runs", responses=serializer_of(Counts))
+    def get(self, request: Request) -> Response:
+        """Return the number of runs in each state, counted up to a cap."""
+        seen = seen_of(request)
+        return Response(data_of(Counts, {"states": count_by_state(seen.within)}, seen))
+
+
+class RunView(View):
+    """One run."""
+
+    about = "runs"
+
+    @described(operation_id="get_run", parameters=[RunQuery], responses=serializer_of(RunDetail))
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return the run. Its input and output, which need `durable.view_payload`, are included on request."""
+        expand = RunQuery.read(request.query_params).get("expand", [])
+        if expand:
+            self.require(request, "view_payload", "Seeing inputs and outputs")
+        run = visible_run(request, run_id)
+        return Response(data_of(RunDetail, run, seen_runs(seen_of(request), [run], expand=expand)))
+
+
+class ResultView(View):
+    """A run's end."""
+
+    about = "runs"
+    reads_with = ("view_run", "view_payload")
+    waits = True
+
+    @described(operation_id="get_result", parameters=[ResultQuery], responses=serializer_of(Result))
+    def get(self, request: Request, run_id: str) -> Response:
+        """Return the run's output or error, as soon as it has ended, after `wait` seconds at most.
+
+        A server that has many waiting requests already, or has one thread, answers at once.
+        """
+        wait = ResultQuery.read(request.query_params)["wait"]
+
+        def ended() -> Run | None:
+            run = visible_run(request, run_id)
+            return run if run.state in ENDED else None
+
+        run = wait_for(request, ended, wait) or visible_run(request, run_id)
+        result = SimpleNamespace(
+            id=run.id,
+            state=run.state,
+            has_ended=run.state in ENDED,
+            output=payload(run.workflow, "output", run.output, Place(run.id, "output")),
+            error=error_of(run, run.error, payloads=True),
+        )
+        return Response(data_of(Result, result, seen_of(request)))
+
+
+def made(wanted: str | None, make: Callable[[], Started]) -> Started:
+    """Return the run that `make` creates, with the id `wanted` if that is not None.
+
+    Call this as an actor with `seen_by`.
+
+    Raises a problem, and creates nothing, if the user would not see the run. If another user's run has the id, the
+    answer does not disclose that the run exists.
+    """
+    try:
+        return make()
+    except UnseenRunError as error:
+        if error.key:
+            detail = f'An open run that you may not see has the key "{error.key}", so none is started: use another key.'
+            raise ProblemError("run-not-found", 404, detail) from None
+        what = "this run" if wanted is None else f'the run "{wanted}"'
+        detail = f"You would not see {what}, so it is not made: name one that you may see, by another id."
+        raise ProblemError("run-not-found", 404, detail) from None
+
+
+def reference(request: Request, run_id: str, *, status: int = 200) -> Done:
+    """Return an answer that names a run."""
+    run = Run.objects.using(conf.DATABASE).only("id", "workflow", "state").filter(pk=run_id).first()
+    if run is None:
+        raise RunNotFoundError(run_id)
+    data = {"id": run.id, "workflow": run.workflow, "state": run.state}
+    return Done(data=data, status=status, location=link(request, "run", run_id=run_id))
+
+
+def startable(name: str) -> Workflow[Any, Any]:
+    """Return the workflow of this name. Raises a problem if there is none, or if it may not be started over REST."""
+    try:
+        found, problem = workflow_named(name), None
+    except UnknownWorkflowError as error:
+        found, problem = None, error
+    if not is_offered(name) and (found is None or not is_offered(found.name)):
+        raise ProblemError("unknown-workflow", 422, f'No workflow "{name}" can be started over REST in this project.')
+    if problem is not None:
+        nearest = [each for each in problem.nearest if is_offered(each)]
+        raise ProblemError("unknown-workflow", 422, f"{problem}.", nearest=nearest) from None
+    if not isinstance(found, Workflow):
+        raise ProblemError("unknown-workflow", 422, f'"{name}" is started by durable itself, and not from here.')
+    return found
+
+
+#: The prefix of durable's own workflows: outsiders may not write their input.
+INTERNAL = "durable."
+
+
+def is_offered(name: str) -> bool:
+    """Return whether the settings allow starting this workflow over REST; durable's own workflows are excluded."""
+    if name.startswith(INTERNAL):
+        return False
+    names = conf.API_WORKFLOWS
+    return names is None or any(name == each or (each.endswith(".") and name.startswith(each)) for each in names)
+
+
+def _check_queue(queue: str | None) -> None:
+    names = sorted(redis_clients.queue_names())
+    if queue is not None and queue not in names and conf.REDIS:
+        detail = f"No worker can serve this queue: the project's queues are {', '.join(names)}."
+        errors = [{"at": "queue", "detail": detail, "code": "unknown"}]
+        raise ProblemError("invalid-request", 400, f"queue: {detail}", errors=errors)
+
+
+def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, Any]) -> Done:
+    run = made(given.get("id"), lambda: _start(workflow, given))
+    return reference(request, run.id, status=201 if run.is_new else 200)
+
+
+def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
+    try:
+        how = workflow.using(**{name: given[name] for name in START_OPTIONS if name in given})
+        if (message := given.get("message")) is None:
+            handle = how.start(*given["args"], **given["kwargs"])
+        else:
+            handle = how.start_or_send(message["queue"], message["body"], *given["args"], **given["kwargs"])
+    except (TypeError, ValueError) as error:
+        raise ProblemError("arguments-refused", 422, f"{error}.") from None
+    return Started(handle.id, bool(handle.is_new))

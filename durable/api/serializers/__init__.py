@@ -1,1 +1,0 @@
-"""The shapes of requests and answers, from which the OpenAPI document is made."""

@@ -1,1 +1,0 @@
-"""The endpoints. Each view validates, calls one operation or reads rows, and answers."""
