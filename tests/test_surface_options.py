@@ -8,15 +8,9 @@ from argparse import ArgumentParser
 import pytest
 
 from durable import Workflow
-<<<<<<< HEAD
 from durable.admin.start_page import StartForm
-from durable.api.serializers.actions import StartForm as RestStartForm
-from durable.api.serializers.bulks import BulkForm
-=======
-from durable.admin.start_form import StartForm
 from durable.api.bulks import BulkForm
 from durable.api.runs import StartForm as RestStartForm
->>>>>>> 68a4219c (Give each subject of REST one file)
 from durable.cli.subcommands import SUBCOMMANDS
 from durable.operations import bulk
 from durable.operations.start_options import OF_CHILDREN, START_OPTIONS

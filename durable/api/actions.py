@@ -42,7 +42,7 @@ from durable.listings.shapes import data_of
 from durable.listings.work import Stack
 from durable.operations import Started
 from durable.operations.audit import acting_as
-from durable.operations.run_verbs import LOCATION, RUN_VERBS
+from durable.operations.verbs import LOCATION, RUN_VERBS
 
 
 class ActionForm(VerbForm):

@@ -33,8 +33,8 @@ from durable.listings.shapes import data_of
 from durable.operations import bulk
 from durable.operations.audit import PERMISSIONS, acting_as
 from durable.operations.bulk import BULK_OPTIONS, BULK_VERBS
-from durable.operations.bulk_starts import starts_of_bulk
 from durable.operations.canary import MAX_FIRST, Canary
+from durable.operations.eligibility import starts_of_bulk
 
 _MOST_IDS = 500
 

@@ -28,8 +28,8 @@ from durable.core.tags import MAX_TAGS, MAX_VALUE
 from durable.inspection.run_facts import checked_tags, read_tag
 from durable.listings.listing import MOST_LISTED, Filter, Listing
 from durable.listings.shapes import UNSET, Field, Shape, data_of, fields_of
-from durable.operations import verb
-from durable.operations.verb import Option
+from durable.operations import verbs
+from durable.operations.verbs import Option
 
 
 class Text(serializers.CharField):
@@ -301,13 +301,13 @@ def option_field(option: Option, *, is_required: bool | None = None) -> serializ
     if not (option.is_required if is_required is None else is_required):
         has_default = not option.is_required and option.default is not None
         said |= {"required": False, **({"default": option.default} if has_default else {})}
-    if isinstance(option, verb.Number):
+    if isinstance(option, verbs.Number):
         return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
-    if isinstance(option, verb.Until):
+    if isinstance(option, verbs.Until):
         return Moment(**said)
-    if isinstance(option, verb.Flag):
+    if isinstance(option, verbs.Flag):
         return Flag(**said)
-    assert isinstance(option, verb.Text)
+    assert isinstance(option, verbs.Text)
     if option.check is not None:
         said["validators"] = [partial(checked, option.check)]
     return Text(max_length=option.longest, **said, **({"allow_blank": True} if option.default == "" else {}))

@@ -47,9 +47,8 @@ from durable.listings.work import Counts
 from durable.models import Run
 from durable.notifier import redis_clients
 from durable.operations import Started
-from durable.operations.audit import acting_as
-from durable.operations.audited import UnseenRunError
-from durable.operations.names import workflow_named
+from durable.operations.audit import UnseenRunError, acting_as
+from durable.operations.common import workflow_named
 from durable.operations.start_options import START_OPTIONS
 
 _EXPANDABLE = ("input", "output")

@@ -1,4 +1,4 @@
-"""The subcommands of lists: `durable queues`, `workers`, `running`, `limits` and others.
+"""The subcommands of lists: `durable queues`, `workers`, `running`, `limits` and others; and the `note` on a cause.
 
 `durable.listings` declares what is listed, and its JSON, which is REST's. What a table of it shows is said here.
 """
@@ -16,10 +16,16 @@ from typing import Any, Final, NamedTuple
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.arguments import add_filters, add_format, number_up_to
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Cell, Output
-from durable.cli.subcommand import Subcommand, found_run
+from durable.cli.output import Cell, Exit, Output
+from durable.cli.subcommand import (
+    Subcommand,
+    acting,
+    add_acting,
+    add_filters,
+    add_format,
+    found_run,
+    number_up_to,
+)
 from durable.inspection.database import reading
 from durable.inspection.family import FamilyCounts, count_children
 from durable.inspection.humanize import byte_size, moment, relative, span, thousands
@@ -31,6 +37,7 @@ from durable.listings.listing import MOST_LISTED, Listing, Page
 from durable.listings.runs import CHILDREN, RUNS
 from durable.listings.shapes import Seen, data_of
 from durable.listings.work import LIMITS, QUEUES, RATES, RUNNING, WORKERS
+from durable.operations.causes import note
 
 SHOWN: Final = 50  # of a table without `--limit`
 
@@ -410,6 +417,28 @@ _CAUSES: Final = ListCommand(
     empty="No run is failed.",
     beside=_noted,
 )
+
+
+def _configure_note(parser: ArgumentParser) -> None:
+    parser.add_argument("cause", metavar="CAUSE", help="the cause, as `durable causes` lists it")
+    parser.add_argument("text", metavar="TEXT", help='the note, "" for none')
+    add_acting(parser)
+
+
+def _note(options: Namespace, output: Output) -> int:
+    with acting(options):
+        note(options.cause, options.text)
+    output.say("The note is saved." if options.text.strip() else "The cause has no note now.")
+    return Exit.OK
+
+
+NOTE = Subcommand(
+    name="note",
+    help="Tell other operators something about a cause of failed runs.",
+    configure=_configure_note,
+    run=_note,
+)
+
 
 #: By name.
 LISTS: Final = {

@@ -1,23 +1,274 @@
-"""`durable prune`: delete old runs."""
+"""`durable doctor` checks what runs need, and lists what needs an operator; `prune` deletes old runs."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Final
 
+from django.core.checks import ERROR, run_checks
 from django.core.management.base import CommandError
+from django.utils import timezone
+from redis.exceptions import RedisError
 
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_confirming, add_format, confirmed, duration, is_at_terminal
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
-from durable.cli.subcommand import Subcommand
+from durable.checks.database import NETWORK_ADVICE, missing_network_options, unsuitable
+from durable.cli.output import Cell, Exit, Output
+from durable.cli.subcommand import (
+    Subcommand,
+    acting,
+    add_acting,
+    add_confirming,
+    add_format,
+    confirm,
+    duration,
+    need_terminal,
+)
 from durable.conf import conf
-from durable.operations.audit import REFUSALS, acting_as
+from durable.execution.connections import DATABASE_TROUBLE
+from durable.inspection.counting import Count
+from durable.inspection.database import (
+    CLOCK_TOLERANCE,
+    clock_difference,
+    how_to_migrate,
+    how_to_set_isolation,
+    missing_migrations,
+    reading,
+    wrong_isolation,
+    wrong_routines,
+)
+from durable.inspection.findings import collect_findings
+from durable.inspection.humanize import plural, relative, span
+from durable.inspection.limits import unused_limits, unused_rates
+from durable.inspection.schedules import count_ticks, gone_schedules
+from durable.inspection.workers import Workers, worker_overview
+from durable.notifier import registry
 from durable.operations.prune import preview_pruning, prune
+from durable.operations.schedules.sync import differences
 from durable.retention import STATES, Policy, Pruned, RetentionError
+
+# -- doctor
+
+OK: Final = "ok"
+NOTE: Final = "note"  # information
+SHOWN_DIFFERENCES: Final = 5
+PROBLEM: Final = "problem"  # an operator must act
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One check (`kind` is a stable word), its verdict, the finding, and the advice."""
+
+    kind: str
+    verdict: str
+    found: str
+    advice: str = ""
+    runs: Sequence[str] = ()
+    others: str = ""  # how many runs more than these there are
+
+
+def _configure_doctor(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="KIND", help="let this pass; may be given again"
+    )
+    add_format(parser, "table", "json")
+
+
+def _doctor(options: Namespace, output: Output) -> int:
+    diagnoses = [_ignored(each) if each.kind in options.ignore else each for each in _diagnoses()]
+    if output.format == "json":
+        for each in diagnoses:
+            data = {"kind": each.kind, "verdict": each.verdict, "found": each.found, "advice": each.advice}
+            output.json(data | {"runs": list(each.runs)})
+    else:
+        rows = ((each.kind, Cell(each.verdict, each.verdict), each.found) for each in diagnoses)
+        output.table(["LOOKED AT", "VERDICT", "FOUND"], rows)
+        for each in diagnoses:
+            if each.verdict != OK:
+                _print_advice(output, each)
+    return Exit.REFUSED if any(each.verdict == PROBLEM for each in diagnoses) else Exit.OK
+
+
+def _ignored(each: Diagnosis) -> Diagnosis:
+    return replace(each, verdict=NOTE if each.verdict == PROBLEM else each.verdict)
+
+
+def _print_advice(output: Output, diagnosis: Diagnosis) -> None:
+    output.line()
+    output.line(f"{diagnosis.kind}: {diagnosis.found}")
+    if diagnosis.advice:
+        output.line(f"  {diagnosis.advice}")
+    for run_id in diagnosis.runs:
+        output.line(f"  {run_id}")
+    if diagnosis.others:
+        output.line(f"  and {diagnosis.others} more")
+
+
+def _diagnoses() -> Iterator[Diagnosis]:
+    yield _settings()
+    database = _database()
+    yield database
+    if database.verdict == PROBLEM:
+        return  # the other checks read from the database
+    yield from _server()
+    workers = worker_overview()
+    yield _redis(workers)
+    if not workers.problem:
+        yield _workers(workers)
+    if workers.uses_redis and not workers.problem:
+        yield _sweep()
+    yield from _schedules()
+    yield from _limits()
+    yield from _attention(workers)
+
+
+def _schedules() -> Iterator[Diagnosis]:
+    """Yield how the rows of schedules differ from the code, which ones it has left behind, and which skip moments."""
+    if different := differences():
+        found = "; ".join(map(str, different[:SHOWN_DIFFERENCES]))
+        advice = (
+            "Run: python manage.py durable schedules --sync. With the newest code: it makes the rows as this code says."
+        )
+        yield Diagnosis(kind="schedules", verdict=NOTE, found=found, advice=advice)
+    if gone := gone_schedules():
+        found = f"no longer in the code, and paused: {', '.join(gone)}"
+        advice = "Delete them with `durable delete-schedule`, or deploy code that has them."
+        yield Diagnosis(kind="schedules_gone", verdict=NOTE, found=found, advice=advice)
+    if (skipped := count_ticks("skipped", timezone.now() - timedelta(days=1))).number:
+        count = Count(number=skipped.number, is_capped=skipped.is_capped)
+        found = f"skipped in the last day, while an earlier run had not ended: {count}, of {', '.join(skipped.names)}"
+        advice = (
+            "`durable schedules NAME` says which runs they were. If their runs usually take longer than the time between two "
+            "moments, choose a rule with fewer, or an `overlap` that lets them wait or run side by side."
+        )
+        yield Diagnosis(kind="ticks_skipped", verdict=NOTE, found=found, advice=advice)
+
+
+def _limits() -> Iterator[Diagnosis]:
+    """Yield the limits that the code has left behind."""
+    if unused := sorted({*unused_limits(), *unused_rates()}):
+        found = f"neither the settings nor a workflow names: {', '.join(unused)}"
+        advice = (
+            "No run has a slot of them or waits for a moment of their rates. If a step was to name one, its name is spelled "
+            "otherwise there."
+        )
+        yield Diagnosis(kind="limits_unused", verdict=NOTE, found=found, advice=advice)
+
+
+def _settings() -> Diagnosis:
+    wrong = [each for each in run_checks(tags=["durable"]) if each.level >= ERROR]
+    if not wrong:
+        return Diagnosis(kind="settings", verdict=OK, found="manage.py check finds no error")
+    advice = " ".join(str(each.hint) for each in wrong if each.hint)
+    return Diagnosis(kind="settings", verdict=PROBLEM, found=" ".join(str(each.msg) for each in wrong), advice=advice)
+
+
+def _database() -> Diagnosis:
+    try:
+        missing = missing_migrations()
+    except DATABASE_TROUBLE as error:
+        advice = f'Check DATABASES["{conf.DATABASE}"] and the server.'
+        return Diagnosis(kind="database", verdict=PROBLEM, found=f"it does not answer: {error}", advice=advice)
+    if missing:
+        found = f"migrations are missing: {', '.join(missing)}"
+        return Diagnosis(kind="database", verdict=PROBLEM, found=found, advice=f"Run: {how_to_migrate()}")
+    return Diagnosis(kind="database", verdict=OK, found="it answers, and has durable's tables")
+
+
+def _server() -> Iterator[Diagnosis]:
+    """Yield the faults of a database that answers and has the tables."""
+    if wrong := wrong_routines():
+        advice = f"Run: {how_to_migrate()}. It creates them again, even if no migration has to be applied."
+        yield Diagnosis(kind="routines", verdict=PROBLEM, found="; ".join(wrong), advice=advice)
+    if why := unsuitable():
+        yield Diagnosis(kind="unsuitable", verdict=PROBLEM, found=why)
+    if missing := missing_network_options():
+        found = f'DATABASES["{conf.DATABASE}"] has no {", ".join(missing)} in its OPTIONS'
+        yield Diagnosis(kind="network", verdict=NOTE, found=found, advice=NETWORK_ADVICE)
+    if level := wrong_isolation():
+        found = f"sessions begin with {level.upper()} instead of READ COMMITTED"
+        yield Diagnosis(kind="isolation", verdict=PROBLEM, found=found, advice=how_to_set_isolation())
+    ahead = clock_difference()
+    if ahead is not None and abs(ahead) > CLOCK_TOLERANCE:
+        where = "ahead of" if ahead > 0 else "behind"
+        found = f"the clock here is {abs(ahead):.1f} s {where} the database's"
+        advice = (
+            "Keep clocks in step with NTP, here and on the database's host: workers and timers go by the database's clock "
+            "meanwhile, but web servers and your own code do not, so that what they start is due at the wrong time. Run this "
+            "command on each host."
+        )
+        yield Diagnosis(kind="clock", verdict=PROBLEM, found=found, advice=advice)
+
+
+def _redis(workers: Workers) -> Diagnosis:
+    if workers.problem:
+        advice = (
+            "Check RQ_QUEUES and the server. Workers of durable_worker poll the database every "
+            f"{span(conf.POLL_INTERVAL)} until Redis is back; plain RQ workers execute nothing meanwhile."
+        )
+        return Diagnosis(kind="redis", verdict=PROBLEM, found=workers.problem, advice=advice)
+    if not workers.uses_redis:
+        found = f'not used (DURABLE["REDIS"] is False): workers poll the database every {span(conf.POLL_INTERVAL)}'
+        return Diagnosis(kind="redis", verdict=OK, found=found)
+    return Diagnosis(kind="redis", verdict=OK, found="it answers")
+
+
+def _workers(workers: Workers) -> Diagnosis:
+    held = sum(len(worker.runs) for worker in workers.workers)
+    known = [worker for worker in workers.workers if worker.state not in ("unknown", "dead")]
+    dead = sum(worker.is_dead for worker in workers.workers)
+    gone = f", and {plural(dead, 'worker')} that died in the last hour" if dead else ""
+    found = f"{plural(len(known), 'worker')}, {plural(held, 'run')} in hand{gone}"
+    if known or not workers.uses_redis:  # then only a worker of this release is known
+        return Diagnosis(kind="workers", verdict=OK, found=found)
+    advice = "Start some: python manage.py durable_worker"
+    return Diagnosis(kind="workers", verdict=PROBLEM, found=f"there are none{gone}", advice=advice)
+
+
+def _sweep() -> Diagnosis:
+    now = timezone.now()
+    try:
+        last = registry.last_sweep()
+    except (RedisError, OSError) as error:
+        return Diagnosis(kind="sweep", verdict=PROBLEM, found=f"Redis did not tell: {error}")
+    advice = "Keep at least one manage.py durable_worker: plain RQ workers bring neither the timer nor the sweep."
+    if last is None:
+        return Diagnosis(kind="sweep", verdict=PROBLEM, found="no sweep has given a sign of life", advice=advice)
+    seen = f"last {relative(last.at, now)}, by {last.by}"
+    if last.is_overdue(now):
+        return Diagnosis(kind="sweep", verdict=PROBLEM, found=seen, advice=advice)
+    return Diagnosis(kind="sweep", verdict=OK, found=seen)
+
+
+def _attention(workers: Workers) -> Iterator[Diagnosis]:
+    """Yield what the runs need. Redis has been checked already."""
+    with reading():
+        found = [each for each in collect_findings(timezone.now(), workers) if each.kind != "redis"]
+    for each in found:
+        yield Diagnosis(
+            kind=each.kind,
+            verdict=PROBLEM if each.is_urgent else NOTE,
+            found=f"{each.title} ({each.count})" if each.runs else each.title,
+            advice=each.advice,
+            runs=[run_id for run_id, _ in each.runs],
+            others=str(replace(each.count, number=left))
+            if each.runs and (left := each.count.number - len(each.runs))
+            else "",
+        )
+    if not found:
+        yield Diagnosis(kind="runs", verdict=OK, found="none needs a person")
+
+
+DOCTOR = Subcommand(
+    name="doctor",
+    help="Check database, Redis, workers, sweep and runs; exit with 1 when a person is needed.",
+    configure=_configure_doctor,
+    run=_doctor,
+)
+
+
+# -- prune
 
 COUNTED: Final = 10_000  # runs that a preview counts
 
@@ -45,12 +296,8 @@ def _prune(options: Namespace, output: Output) -> int:
         return Exit.OK
     if not options.yes:
         _ask(output, policy)
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            pruned = prune(policy, tell=lambda so_far: output.say(f"{so_far.runs} runs so far"))
-    except REFUSALS as error:
-        output.complain(error)
-        return Exit.REFUSED
+    with acting(options):
+        pruned = prune(policy, tell=lambda so_far: output.say(f"{so_far.runs} runs so far"))
     _print_pruned(output, pruned, "are gone", is_capped=False)
     return Exit.OK
 
@@ -72,12 +319,10 @@ def _policy(older_than: timedelta | None, states: list[str], workflow: str | Non
 
 
 def _ask(output: Output, policy: Policy) -> None:
-    if not is_at_terminal():
-        raise CommandError("pruning deletes for good: look at it with --dry-run, then say --yes", returncode=Exit.USAGE)
+    need_terminal("pruning deletes for good: look at it with --dry-run, then say --yes")
     found = preview_pruning(policy, most=COUNTED)
     what = f"{_counted(found.runs)} runs and {_counted(found.actions)} rows of the audit log"
-    if not confirmed(output, f"Delete {what} for good?"):
-        raise CommandError("nothing was done", returncode=Exit.REFUSED)
+    confirm(output, f"Delete {what} for good?")
 
 
 def _counted(number: int) -> str:

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import inspect
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from functools import partial
 from typing import Any, get_args
 
 from django.core.management.base import CommandError
 
 from durable import operations
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import JSON_HELP, add_acting, add_format, add_tags, deadline, duration, json_value, keyword
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
-from durable.cli.subcommand import Subcommand, found_run
+from durable.cli.output import Exit, Output
+from durable.cli.subcommand import (
+    JSON_HELP,
+    RefusedError,
+    Subcommand,
+    acting,
+    add_acting,
+    add_format,
+    add_tags,
+    deadline,
+    duration,
+    found_run,
+    json_value,
+    keyword,
+)
 from durable.core import registry
 from durable.core.errors import MessageRefusedError, RunCancelledError, RunFailedError, UnknownLimitError
 from durable.core.places import Place
 from durable.inspection.payloads import jsonable, payload, redacted, redacted_error
 from durable.inspection.run_facts import checked_tags
-from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.common import workflow_named
 from durable.operations.start import request_of
 from durable.operations.start_options import START_OPTIONS, IfOpen, Keep, StartOptions, WhenFull
-
-
-def _refused(output: Output, error: Exception) -> int:
-    output.complain(error)
-    return Exit.REFUSED
-
 
 # -- start
 
@@ -116,18 +117,15 @@ def _start(options: Namespace, output: Output) -> int:
         how = StartOptions().changed(**given)
         request = request_of(definition, inspect.signature(definition.function), how)
     except UnknownLimitError as error:
-        return _refused(output, error)
+        raise RefusedError(str(error)) from error
     except (TypeError, ValueError) as error:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     call = (options.id, tuple(options.arguments), dict(options.keyword))
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            if options.send is None:
-                [(run_id, _)] = operations.start(request, [call])
-            else:
-                run_id, _ = operations.start_or_send(request, call, options.send, options.body)
-    except REFUSALS as error:
-        return _refused(output, error)
+    with acting(options):
+        if options.send is None:
+            [(run_id, _)] = operations.start(request, [call])
+        else:
+            run_id, _ = operations.start_or_send(request, call, options.send, options.body)
     if output.format == "json":
         output.json({"id": run_id, "workflow": definition.name})
     else:
@@ -153,11 +151,8 @@ def _configure_send(parser: ArgumentParser) -> None:
 
 
 def _send(options: Namespace, output: Output) -> int:
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            sent = operations.send(options.id, options.queue, options.body, idempotency_id=options.message_id)
-    except REFUSALS as error:
-        return _refused(output, error)
+    with acting(options):
+        sent = operations.send(options.id, options.queue, options.body, idempotency_id=options.message_id)
     output.id(sent.id)
     return Exit.OK
 
@@ -179,20 +174,18 @@ def _configure_ask(parser: ArgumentParser) -> None:
 
 def _ask(options: Namespace, output: Output) -> int:
     timeout = None if options.timeout is None else options.timeout.total_seconds()
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
+    with acting(options):
+        try:
             answer = operations.ask(
                 options.id, options.queue, options.body, timeout=timeout, idempotency_id=options.message_id
             )
-    except MessageRefusedError as error:
-        workflow = operations.record(options.id).workflow
-        reason = redacted(workflow, f"response:{options.queue}", error.reason)
-        return _refused(output, MessageRefusedError(str(jsonable(reason)), options.id))
-    except TimeoutError as error:
-        output.complain(error)
-        return Exit.TIMEOUT
-    except REFUSALS as error:
-        return _refused(output, error)
+        except MessageRefusedError as error:
+            workflow = operations.record(options.id).workflow
+            reason = redacted(workflow, f"response:{options.queue}", error.reason)
+            raise MessageRefusedError(str(jsonable(reason)), options.id) from None
+        except TimeoutError as error:
+            output.complain(error)
+            return Exit.TIMEOUT
     workflow = operations.record(options.id).workflow
     output.pretty(jsonable(redacted(workflow, f"response:{options.queue}", answer)))
     return Exit.OK
@@ -216,17 +209,9 @@ def _add_message(parser: ArgumentParser) -> None:
 
 
 def _delete(options: Namespace, output: Output) -> int:
-    take = partial(operations.delete_message, options.id, options.message)
-    return _taken(options, output, take, f"The message {options.message} is deleted.")
-
-
-def _taken(options: Namespace, output: Output, take: Callable[[], None], said: str) -> int:
-    try:
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            take()
-    except REFUSALS as error:
-        return _refused(output, error)
-    output.say(said)
+    with acting(options):
+        operations.delete_message(options.id, options.message)
+    output.say(f"The message {options.message} is deleted.")
     return Exit.OK
 
 
@@ -245,8 +230,10 @@ def _configure_move(parser: ArgumentParser) -> None:
 
 
 def _move(options: Namespace, output: Output) -> int:
-    take = partial(operations.move_message, options.id, options.message, options.to)
-    return _taken(options, output, take, f"The message {options.message} is in the inbox of run {options.to} now.")
+    with acting(options):
+        operations.move_message(options.id, options.message, options.to)
+    output.say(f"The message {options.message} is in the inbox of run {options.to} now.")
+    return Exit.OK
 
 
 MOVE_MESSAGE = Subcommand(
@@ -279,7 +266,7 @@ def _result(options: Namespace, output: Output) -> int:
         output.complain(f'run "{run.id}" {how}: {redacted_error(run.workflow, error.error)}')
         return Exit.REFUSED
     except RunCancelledError as error:
-        return _refused(output, error)
+        raise RefusedError(str(error)) from error
     output.pretty(_output(run.id))
     return Exit.OK
 

@@ -1,4 +1,4 @@
-"""Output: data to standard output in the requested format, messages to standard error.
+"""Output: data to standard output in the requested format, messages to standard error; and the exit statuses.
 
 Owns the escaping of foreign text, tables and colours (on a terminal alone). Knows nothing about runs.
 """
@@ -10,6 +10,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from io import StringIO
 from textwrap import indent
 from typing import Any, Final, Literal, Protocol
@@ -17,6 +18,19 @@ from typing import Any, Final, Literal, Protocol
 from durable.core.words import safe
 
 __all__ = ["FORMATS", "Cell", "Format", "Output", "Stream", "safe"]
+
+
+class Exit(IntEnum):
+    """0 and 1 are results; the others say why there is none."""
+
+    OK = 0
+    REFUSED = 1  # a run was not found, did not allow the verb, or failed; or the doctor found a problem
+    USAGE = 2  # invalid usage
+    TIMEOUT = 3  # the wait has timed out
+    UNREACHABLE = 4  # the database does not answer, or lacks migrations
+    INTERRUPTED = 130  # Ctrl-C
+    PIPE = 141  # the reader of the output has closed it
+
 
 Format = Literal["table", "json", "ids", "text", "sarif"]
 FORMATS: Final[tuple[Format, ...]] = ("table", "json", "ids")

@@ -10,21 +10,20 @@ from typing import Final
 from django.core.management.base import CommandError
 
 from durable import operations
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import (
+from durable.cli.output import Exit, Output
+from durable.cli.subcommand import (
     JSON_HELP,
+    Subcommand,
+    acting,
     add_acting,
     add_confirming,
     add_format,
-    confirmed,
-    is_at_terminal,
+    confirm,
     json_value,
+    need_terminal,
+    refusable,
 )
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
-from durable.cli.subcommand import Subcommand
 from durable.inspection.database import reading
-from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.replay_plan import ReplayPlan
 
 SHOWN: Final = 20  # locations of each kind
@@ -52,24 +51,20 @@ def _configure(parser: ArgumentParser) -> None:
 def _replay(options: Namespace, output: Output) -> int:
     if options.in_place and options.new_id:
         raise CommandError("--in-place makes no new run: leave out --id", returncode=Exit.USAGE)
-    try:
-        with reading():
-            is_given = options.output_of_step is not NOTHING
-            plan = operations.plan_replay(options.id, options.location, with_output=is_given)
-        if options.dry_run:
-            _print_plan(output, plan, in_place=options.in_place)
-            return Exit.REFUSED if plan.refusals_of(in_place=options.in_place) else Exit.OK
-        if not (options.yes or options.plan):
-            _ask(output, plan, in_place=options.in_place)
-        with acting_as(shell_actor(options.user), reason=options.reason):
-            how = {"in_place": options.in_place, "plan_hash": options.plan or plan.hash, "as_id": options.new_id}
-            if is_given:
-                run_id = operations.give_output(options.id, options.location, options.output_of_step, **how).id
-            else:
-                run_id = operations.replay(options.id, options.location, **how).id
-    except REFUSALS as error:
-        output.complain(error)
-        return Exit.REFUSED
+    is_given = options.output_of_step is not NOTHING
+    with refusable(), reading():
+        plan = operations.plan_replay(options.id, options.location, with_output=is_given)
+    if options.dry_run:
+        _print_plan(output, plan, in_place=options.in_place)
+        return Exit.REFUSED if plan.refusals_of(in_place=options.in_place) else Exit.OK
+    if not (options.yes or options.plan):
+        _ask(output, plan, in_place=options.in_place)
+    with acting(options):
+        how = {"in_place": options.in_place, "plan_hash": options.plan or plan.hash, "as_id": options.new_id}
+        if is_given:
+            run_id = operations.give_output(options.id, options.location, options.output_of_step, **how).id
+        else:
+            run_id = operations.replay(options.id, options.location, **how).id
     if plan.starts_note:
         output.say(f"{plan.starts_note}.")
     if output.format == "json":
@@ -81,17 +76,14 @@ def _replay(options: Namespace, output: Output) -> int:
 
 def _ask(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:
     """Show the plan to the person at the terminal. Raises CommandError without one, or if the answer is no."""
-    if not is_at_terminal():
-        raise CommandError(
-            "a replay runs steps again: look at it with --dry-run, then say --yes, or --plan with the hash it shows",
-            returncode=Exit.USAGE,
-        )
+    need_terminal(
+        "a replay runs steps again: look at it with --dry-run, then say --yes, or --plan with the hash it shows"
+    )
     for line in _lines(plan, in_place=in_place):
         output.say(line)
     number = plan.counts.started_children
     again = f", and start {number:,} {'child' if number == 1 else 'children'} again" if number else ""
-    if not confirmed(output, f"Replay it{again}?"):
-        raise CommandError("nothing was done", returncode=Exit.REFUSED)
+    confirm(output, f"Replay it{again}?")
 
 
 def _print_plan(output: Output, plan: ReplayPlan, *, in_place: bool) -> None:

@@ -1,4 +1,4 @@
-"""What `durable replay-check` does. Its arguments are in `durable.cli.replay_check`, which every command imports."""
+"""What `durable replay-check` does. Its arguments are in `durable.cli.code_checks`, which every command imports."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 from django.db import Error
 
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
+from durable.cli.output import Exit, Output
 from durable.core import registry
 from durable.core.records import ENDED
 from durable.core.renames import Alias, Rename

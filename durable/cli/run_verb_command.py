@@ -1,4 +1,4 @@
-"""`durable recover`, `cancel`, `wake`, `move`, `pause`, `restart` and others: one verb on each of the named runs.
+"""`durable recover`, `cancel`, `wake`, `move`, `pause`, `restart` and others: a verb on each of the named runs; `bulk`.
 
 Each run is decided separately: a refusal for one run does not stop the others.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -15,9 +16,11 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from durable import runtime
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import (
+from durable.cli.output import Exit, Output
+from durable.cli.subcommand import (
     JSON_HELP,
+    Subcommand,
+    acting,
     add_acting,
     add_confirming,
     add_filters,
@@ -26,22 +29,28 @@ from durable.cli.arguments import (
     add_option,
     add_revision,
     confirmed,
+    duration,
+    found_run,
     given_ids,
     is_at_terminal,
     keyword,
+    refusable,
     selected_ids,
+    shell_actor,
 )
-from durable.cli.bulks import add_canary, is_slow, start_bulk
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
-from durable.cli.subcommand import Subcommand, found_run
 from durable.conf import conf
 from durable.core.errors import BulkCountError
+from durable.inspection.bulks import BulkSummary, failed_again, find_bulk, order_words, refusals
+from durable.inspection.database import reading
+from durable.inspection.explain_states import explain
 from durable.inspection.family import FailedChildren, verb_note
 from durable.inspection.humanize import plural
 from durable.inspection.selection import Filtered
 from durable.inspection.undone import Undone, undone_steps
+from durable.inspection.wording import command
+from durable.listings.operators import bulk_data
 from durable.listings.runs import CAUSE_FILTERS, criteria_of
+from durable.listings.shapes import Seen
 from durable.models import Run
 from durable.operations import bulk
 from durable.operations.audit import REFUSALS, acting_as, bulk_id, outcome_of
@@ -49,9 +58,12 @@ from durable.operations.eligibility import BulkStarts, StartsCounter
 from durable.operations.replay import replay_failed
 from durable.operations.start import restart
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
+from durable.runtime import current
 
 PAGE = 100  # runs whose states are read at a time
 _PLANNED = 200  # runs with children whose replays are planned beforehand
+_SHOWN = 20  # runs of a group
+_MOST = 10_000  # ids of runs that failed again
 
 
 def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
@@ -66,14 +78,14 @@ def _configure(verb: RunVerb, parser: ArgumentParser) -> None:
         "--expect", type=int, metavar="N", help="do nothing unless N of the runs are in a state that allows it"
     )
     if verb.action in BULK_ACTIONS:
-        add_canary(parser)
+        _add_canary(parser)
     add_confirming(parser)
     add_format(parser)
 
 
 def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
     ids = _chosen(options)
-    is_bulk = verb.action in BULK_ACTIONS and is_slow(options)
+    is_bulk = verb.action in BULK_ACTIONS and _is_slow(options)
     if options.revision is not None and (len(options.ids) != 1 or "-" in options.ids or is_bulk):
         raise CommandError("--revision is that of one run: give its id alone", returncode=Exit.USAGE)
     if options.dry_run:
@@ -98,7 +110,7 @@ def _run(verb: RunVerb, options: Namespace, output: Output) -> int:
             output.say("Nothing was done.")
             return Exit.REFUSED
     if is_bulk:
-        return start_bulk(verb.action, _selection(options, ids), options, output)
+        return _start_bulk(verb.action, _selection(options, ids), options, output)
     done = refused = 0
     with acting_as(shell_actor(options.user), reason=options.reason, expected=options.revision), ExitStack() as stack:
         is_streamed = "-" in options.ids
@@ -299,3 +311,94 @@ def _subcommand(verb: RunVerb) -> Subcommand:
 
 
 VERBS = tuple(_subcommand(each) for each in RUN_VERBS.values() if each.past)
+
+
+# -- bulks
+
+
+def _add_canary(parser: ArgumentParser) -> None:
+    """Add the options of a bulk in the background."""
+    parser.add_argument(
+        "--canary", type=int, metavar="N", help="in the background: try the first N runs, and wait for them"
+    )
+    parser.add_argument(
+        "--stop-after", type=int, metavar="N", help="stop if N of these fail again (1), until go-on or stop-here"
+    )
+    parser.add_argument(
+        "--within", type=duration, metavar="DURATION", help="stop, too, if one is still under way then (10 min)"
+    )
+    parser.add_argument("--rate", type=float, metavar="N", help="in the background: at most N runs a second")
+
+
+def _is_slow(options: Namespace) -> bool:
+    """Return whether the bulk has a canary or a rate. Raises CommandError for options that need a canary."""
+    if options.canary is None and (options.stop_after is not None or options.within is not None):
+        raise CommandError("--stop-after and --within are options of --canary", returncode=Exit.USAGE)
+    return options.canary is not None or options.rate is not None
+
+
+def _start_bulk(verb: str, selection: Any, options: Namespace, output: Output) -> int:
+    """Start the bulk in the background, and print its id."""
+    within: timedelta | None = options.within
+    given: dict[str, Any] = {
+        each: value for each in bulk.BULK_OPTIONS.get(verb, ()) if (value := getattr(options, each))
+    }
+    with refusable():
+        canary = None if options.canary is None else bulk.Canary.of(options.canary, options.stop_after, within)
+    with acting(options):
+        report = bulk.apply(verb, selection, canary=canary, rate=options.rate, expected=options.expect, **given)
+    if output.format == "json":
+        output.json({"bulk": report.bulk_id})
+    else:
+        output.id(report.bulk_id)
+    output.say(f"It is done in the background: {command('bulk', report.bulk_id)}")
+    return Exit.OK
+
+
+def _configure_bulk(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the bulk's id")
+    add_format(parser)
+
+
+def _bulk(options: Namespace, output: Output) -> int:
+    with reading():
+        found = find_bulk(options.id)
+        if found is None:
+            output.complain(f'there is no bulk "{options.id}"')
+            return Exit.REFUSED
+        if output.format == "json":
+            output.json(bulk_data(found, refusals(found.id), Seen(now=current().now())))
+        elif output.format == "ids":
+            for run_id in failed_again(found.id, found.verb).order_by("pk").values_list("pk", flat=True)[:_MOST]:
+                output.id(run_id)
+        else:
+            _print_bulk(output, found)
+    return Exit.OK
+
+
+def _print_bulk(output: Output, found: BulkSummary) -> None:
+    output.line(f"{found.headline}.")
+    if found.order is not None:
+        output.line(order_words(found.order, found.began_at))
+    if found.stopped is not None:
+        for verb in ("go-on", "stop-here"):
+            output.line(f"  {command(verb, found.id)}")
+    if found.started:
+        output.line(f"children that are started again: {found.started}")
+    for group in refusals(found.id):
+        output.line(f"{group.outcome}: {group.number}. {group.reason}")
+        for run_id in group.runs:
+            output.line(f"  {run_id}")
+    if found.again:
+        output.line(f"failed again: {found.again}")
+        runs = failed_again(found.id, found.verb).defer("input", "output").order_by("pk")
+        for run in runs[:_SHOWN]:
+            output.line(f"  {run.id}: {explain(run, current().now()).headline}")
+
+
+BULK = Subcommand(
+    name="bulk",
+    help="Show what has come of a bulk; with -o ids, the runs that have failed again.",
+    configure=_configure_bulk,
+    run=_bulk,
+)

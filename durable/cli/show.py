@@ -1,30 +1,25 @@
-"""`durable show`, `why` and `export`: one run, or its records."""
+"""`durable show`, `why` and `compare`: a run with its history, why it does not go on, and what differs from another."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.arguments import add_filters, add_format, add_ids, duration, given_ids, selected_ids
-from durable.cli.exit_codes import Exit
-from durable.cli.follow import follow
 from durable.cli.list_command import counted
-from durable.cli.output import Cell, Output
-from durable.cli.subcommand import Subcommand, found_run
+from durable.cli.output import Cell, Exit, Output
+from durable.cli.subcommand import Subcommand, add_format, add_ids, found_run, given_ids
+from durable.cli.watching import add_following, follow
 from durable.conf import conf
-from durable.core.errors import PayloadError, RunNotFoundError
 from durable.core.places import Place
 from durable.core.records import EntryKind
 from durable.inspection.activities import activities_of_runs, saved_by
+from durable.inspection.comparison import Comparison, Difference, Side, compare_runs
 from durable.inspection.database import reading
 from durable.inspection.explain_states import explain_fully
 from durable.inspection.explanation import Explanation, awaited_queues
-from durable.inspection.export import written
 from durable.inspection.family import count_children, list_parents
 from durable.inspection.humanize import plural, span, until
 from durable.inspection.limits import refusal_of
@@ -40,11 +35,11 @@ from durable.inspection.run_facts import (
     work_words,
 )
 from durable.inspection.schedules import tick_data, tick_of
-from durable.inspection.selection import Filtered
 from durable.inspection.tree import TreeNode, TreePage, history_tree
 from durable.inspection.undone import state_word
-from durable.inspection.wording import command
-from durable.listings.runs import RUN_FILTERS, RunDetail, criteria_of, seen_runs
+from durable.inspection.wording import command, display_location
+from durable.listings import history
+from durable.listings.runs import RunDetail, seen_runs
 from durable.listings.shapes import Seen, data_of
 from durable.models import Run
 
@@ -63,14 +58,7 @@ def _configure_show(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--start", type=int, metavar="N", help="show the history from this position on (default: its end)"
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="then tell what happens, until the run has ended")
-    parser.add_argument(
-        "--interval",
-        type=duration,
-        metavar="DURATION",
-        default="1 s",
-        help="seconds between two looks of --follow (default: 1)",
-    )
+    add_following(parser, "then tell what happens, until the run has ended")
     add_format(parser, "table", "json")
 
 
@@ -286,83 +274,69 @@ def _remedies(run: Run, explanation: Explanation) -> list[str]:
 
 WHY = Subcommand(name="why", help="Explain why runs do not go on, and what to do.", configure=_configure_why, run=_why)
 
-# -- export
+
+# -- compare
 
 
-def _configure_export(parser: ArgumentParser) -> None:
-    add_ids(parser, may_be_none=True)
-    add_filters(parser, *RUN_FILTERS)
-    parser.add_argument("--no-payloads", action="store_true", help="leave out inputs, outputs, messages and tracebacks")
-    parser.add_argument(
-        "--history",
-        action="store_true",
-        help="write what a replay needs, in lines, for `replay-check --from`, `import` and tests: values as they are stored",
-    )
-    values = parser.add_mutually_exclusive_group()
-    values.add_argument(
-        "--redact",
-        action="store_true",
-        help="with --history: values by DURABLE['REDACT'], or placeholders of their types",
-    )
-    values.add_argument("--decrypt", action="store_true", help="with --history: values as any machine can read them")
+def _configure_compare(parser: ArgumentParser) -> None:
+    parser.add_argument("left", metavar="ID")
+    parser.add_argument("right", metavar="OTHER", help="for example the run that a replay has made")
+    parser.add_argument("--payloads", action="store_true", help="compare the outputs and the inputs too")
+    parser.add_argument("--all", action="store_true", help="places that are the same, too")
+    add_format(parser)
 
 
-def _exported(options: Namespace) -> Iterable[str]:
-    """Return the ids given, or those of the runs that the conditions select."""
-    try:
-        wanted = criteria_of({each.name: getattr(options, each.name) for each in RUN_FILTERS})
-    except ValueError as error:
-        raise CommandError(str(error), returncode=Exit.USAGE) from error
-    if wanted.is_empty != bool(options.ids):
-        raise CommandError("give the ids of runs, or conditions, and not both", returncode=Exit.USAGE)
-    return given_ids(options.ids) if options.ids else selected_ids(Filtered(wanted))
+def _compare(options: Namespace, output: Output) -> int:
+    with reading():
+        runs = []
+        for run_id in (options.left, options.right):
+            run = Run.objects.using(conf.DATABASE).filter(pk=run_id).defer("input", "output").first()
+            if run is None:
+                output.complain(f'there is no run "{run_id}"')
+                return Exit.REFUSED
+            runs.append(run)
+        start: int | None = 0
+        differing = 0
+        while start is not None:
+            found = compare_runs(*runs, with_payloads=options.payloads, start=start)
+            rows = [each for each in found.rows if each.differs or options.all]
+            differing += sum(bool(each.differs) for each in rows)
+            _print_differences(output, found, rows)
+            start = found.next_start
+    output.say(f"{differing} of {found.total} places differ")
+    return Exit.OK
 
 
-def _export(options: Namespace, output: Output) -> int:
-    if options.history:
-        if options.no_payloads:
-            raise CommandError("a history without values cannot be replayed: use --redact", returncode=Exit.USAGE)
-        return _export_histories(options, output)
-    if options.redact or options.decrypt:
-        raise CommandError("--redact and --decrypt are for --history", returncode=Exit.USAGE)
-    status: int = Exit.OK
-    for run_id in _exported(options):
-        try:
-            run = found_run(run_id)
-        except CommandError as error:
-            output.complain(error)
-            status = Exit.REFUSED
-            continue
-        end = output.pieces(written(run, with_payloads=not options.no_payloads))
-        if not end.endswith("true}"):
-            output.say(f"The history of {run_id} is longer than what is exported of it.")
-    return status
+def _print_differences(output: Output, found: Comparison, rows: list[Difference]) -> None:
+    if found.inputs is not None and output.format == "json":
+        output.json({"inputs": list(found.inputs)})
+    if output.format == "ids":
+        for each in rows:
+            output.id(each.location)
+    elif output.format == "json":
+        for each in rows:
+            output.json(data_of(history.Difference, each, Seen(now=timezone.now())))
+    elif rows:
+        output.table(
+            ["PLACE", "LEFT", "RIGHT", "DIFFERS"],
+            (
+                (display_location(each.location), _side(each.left), _side(each.right), ", ".join(each.differs))
+                for each in rows
+            ),
+        )
 
 
-def _export_histories(options: Namespace, output: Output) -> int:
-    from durable.histories import Values, written_history  # not for every other subcommand
-
-    status: int = Exit.OK
-    values = Values.REDACTED if options.redact else Values.DECRYPTED if options.decrypt else Values.STORED
-    for run_id in _exported(options):
-        try:
-            for line in written_history(run_id, values):
-                output.stdout.write(line)
-        except RunNotFoundError:
-            output.complain(f'there is no run "{run_id}"')
-            status = Exit.REFUSED
-        except PayloadError as error:
-            # What was written of this run has no end, so that no reader takes it for whole.
-            output.complain(
-                f"the history of {run_id} cannot be exported, what was written of it is no history: {error}"
-            )
-            return Exit.REFUSED
-    return status
+def _side(side: Side | None) -> Cell:
+    if side is None:
+        return Cell("nothing")
+    words = [side.status, f"{side.attempts} attempts" if side.attempts > 1 else "", "by hand" if side.is_given else ""]
+    took = "" if side.took is None else span(side.took.total_seconds())
+    return Cell(", ".join(filter(None, [*words, took, side.error])), side.status)
 
 
-EXPORT = Subcommand(
-    name="export",
-    help="Write all that is recorded of runs, those named or those that meet conditions, as a JSON document on a line of each.",
-    configure=_configure_export,
-    run=_export,
+COMPARE = Subcommand(
+    name="compare",
+    help="Compare two runs place by place, for example a run and its replay.",
+    configure=_configure_compare,
+    run=_compare,
 )

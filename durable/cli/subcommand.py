@@ -1,17 +1,35 @@
-"""A subcommand: a name, its arguments, and its function."""
+"""What subcommands share: what one is, its run and its actor, its arguments, and the parsing of their values."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+import getpass
+import json
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn, TextIO
 
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ObjectDoesNotExist
 from django.core.management.base import CommandError
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
 
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
+from durable.cli.output import FORMATS, Exit, Output
 from durable.conf import conf
+from durable.core.clock import to_utc
+from durable.core.duration import parse_duration
+from durable.core.registry import UnknownWorkflowError
+from durable.inspection.run_facts import read_tag
+from durable.listings.listing import MOST_LISTED, Filter
 from durable.models import Run
+from durable.operations.audit import REFUSALS, Actor, acting_as
+from durable.operations.bulk import Selection
+from durable.operations.verbs import Flag, Number, Option, Until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +47,340 @@ class Subcommand:
     alias: str = ""
 
 
+class RefusedError(Exception):
+    """A verb did nothing. Printed with the status `Exit.REFUSED`."""
+
+
+@contextmanager
+def refusable() -> Iterator[None]:
+    """Raise RefusedError for a verb in the block that was refused."""
+    try:
+        yield
+    except (*REFUSALS, UnknownWorkflowError) as error:
+        raise RefusedError(str(error)) from error
+
+
+@contextmanager
+def acting(options: Namespace) -> Iterator[None]:
+    """Act in the block as the options of `add_acting` and `add_revision` say. Raises RefusedError, CommandError."""
+    actor, expected = shell_actor(options.user), getattr(options, "revision", None)
+    with refusable(), acting_as(actor, reason=options.reason, expected=expected):
+        yield
+
+
 def found_run(run_id: str) -> Run:
     """Return the run's row. Raises CommandError if there is no such run."""
     run = Run.objects.using(conf.DATABASE).with_side_rows().filter(pk=run_id).first()
     if run is None:
         raise CommandError(f'there is no run "{run_id}"', returncode=Exit.REFUSED)
     return run
+
+
+# -- the actor
+
+
+def shell_actor(user_name: str | None) -> Actor:
+    """Return the actor. With a user, that user's permissions apply; without one, every action is allowed.
+
+    Raises CommandError for a user that does not exist or is not active.
+    """
+    label = _system_name()
+    if user_name is None:
+        return Actor("cli", label=label)
+    users = get_user_model()._default_manager
+    try:
+        user = users.get_by_natural_key(user_name)
+    except ObjectDoesNotExist:
+        raise CommandError(f"--as: there is no user {user_name!r}", returncode=Exit.USAGE) from None
+    if not user.is_active:
+        raise CommandError(f"--as: the user {user_name!r} is not active", returncode=Exit.USAGE)
+    return Actor("cli", user=user, label=label)
+
+
+def _system_name() -> str:
+    """Return the operating system's name for its user; the number if there is no name, as in many containers.
+
+    The environment is not used: LOGNAME may be set to any name.
+    """
+    if not hasattr(os, "getuid"):  # Windows
+        return getpass.getuser()
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+# -- arguments
+
+_LONGEST: Final = 10_000  # characters of a line with an id, which has 200 at most
+JSON_HELP: Final = "JSON; what does not look like JSON is taken as text, - is read from standard input"
+
+
+def add_format(parser: ArgumentParser, *formats: str) -> None:
+    """Add `-o`."""
+    parser.add_argument(
+        "-o", "--output", choices=formats or FORMATS, default="table", metavar="FORMAT", help="what to print"
+    )
+
+
+def add_report_format(parser: ArgumentParser, *formats: str) -> None:
+    """Add `-o`, with `--format` as another name: what other tools that check code call it. The first is the default."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        "--format",
+        choices=formats,
+        default=formats[0],
+        metavar="FORMAT",
+        help="what to print",
+    )
+
+
+def add_ids(parser: ArgumentParser, *, may_be_none: bool = False) -> None:
+    """Add the ids of runs."""
+    parser.add_argument(
+        "ids",
+        nargs="*" if may_be_none else "+",
+        metavar="ID",
+        help="run ids; - reads more of them from standard input, one a line",
+    )
+
+
+def add_filters(parser: ArgumentParser, *filters: Filter) -> None:
+    """Add the filters of a listing."""
+    for each in filters:
+        names = [*filter(None, [each.short]), f"--{each.name.replace('_', '-')}"]
+        said: dict[str, Any] = {"dest": each.name, "help": each.shell_help}
+        if each.kind is bool:
+            parser.add_argument(*names, action="store_true", **said)
+            continue
+        said |= {"metavar": each.metavar or each.name.upper(), "default": each.default}
+        if each.kind is datetime:
+            said |= {"type": moment, "metavar": "MOMENT"}
+        if each.kind is tuple:
+            said |= {"type": _tag}
+        if each.choices:
+            said |= {"choices": each.choices}
+        if each.several or each.kind is tuple:
+            said |= {"action": "append", "default": []}
+        parser.add_argument(*names, **said)
+
+
+def add_tags(parser: ArgumentParser, meaning: str) -> None:
+    """Add an option for tags, which may be given several times; `meaning` is its help."""
+    parser.add_argument("--tag", action="append", default=[], type=_tag, metavar="NAME=VALUE", help=meaning)
+
+
+def _tag(text: str) -> tuple[str, str]:
+    try:
+        return read_tag(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def add_option(parser: ArgumentParser, option: Option, *, is_named: bool = False) -> None:
+    """Add an option of a verb: an argument if it has to be given, unless it `is_named`."""
+    is_argument = option.is_required and not is_named
+    name = option.name if is_argument else f"--{option.name.replace('_', '-')}"
+    said: dict[str, Any] = {"help": option.shell_help}
+    if not is_argument:
+        said |= {"required": True} if option.is_required else {"default": option.default}
+    if isinstance(option, Flag):
+        parser.add_argument(name, action="store_true", **said)
+    elif isinstance(option, Number):
+        parser.add_argument(name, type=int, metavar="N", **said)
+    else:
+        parser.add_argument(name, metavar="DURATION" if isinstance(option, Until) else option.name.upper(), **said)
+
+
+def add_acting(parser: ArgumentParser) -> None:
+    """Add the actor and the reason."""
+    parser.add_argument("--reason", default="", help="the reason; it is recorded in the audit log")
+    parser.add_argument(
+        "--as", dest="user", metavar="USER", help="act as this user of Django, with no more than the user's permissions"
+    )
+
+
+def add_revision(parser: ArgumentParser) -> None:
+    """Add the revision of what the verb is about."""
+    parser.add_argument(
+        "--revision",
+        metavar="TEXT",
+        help="the `revision` that its JSON had when it was seen; what has changed since is left alone",
+    )
+
+
+def add_confirming(parser: ArgumentParser) -> None:
+    """Add the option that confirms a large change."""
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+# -- what is given, and answers
+
+
+def given_ids(ids: Iterable[str], stdin: TextIO | None = None) -> Iterator[str]:
+    """Yield each id once, in order; "-" is replaced by the lines of standard input, as they arrive."""
+    seen: set[str] = set()
+    for each in ids:
+        found: Iterable[str] = _lines(stdin or sys.stdin) if each == "-" else (each,)
+        for run_id in found:
+            if run_id.strip() and run_id not in seen:
+                seen.add(run_id)
+                yield run_id
+
+
+def selected_ids(selection: Selection) -> Iterator[str]:
+    """Yield the ids of the runs that are selected, a page at a time."""
+    cursor: str | None = None
+    while True:
+        ids, cursor = selection.page(cursor, MOST_LISTED)
+        yield from ids
+        if cursor is None:
+            return
+
+
+def _lines(stdin: TextIO) -> Iterator[str]:
+    while line := stdin.readline(_LONGEST):
+        if len(line) == _LONGEST:
+            raise CommandError("a line of standard input is too long for the id of a run", returncode=Exit.USAGE)
+        yield line.rstrip("\r\n")
+
+
+def is_at_terminal() -> bool:
+    """Return whether a person at a terminal can answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def need_terminal(otherwise: str) -> None:
+    """Raise CommandError unless a person at a terminal can answer; it says what to do `otherwise`."""
+    if not is_at_terminal():
+        raise CommandError(otherwise, returncode=Exit.USAGE)
+
+
+def confirm(output: Output, question: str) -> None:
+    """Ask the person at the terminal. Raises CommandError for any answer but yes."""
+    if not confirmed(output, question):
+        raise CommandError("nothing was done", returncode=Exit.REFUSED)
+
+
+def confirmed(output: Output, question: str) -> bool:
+    """Ask the person at the terminal; return True for yes."""
+    output.stderr.write(f"{question} [y/N] ", ending="")
+    output.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def read_all(stdin: TextIO | None = None) -> str:
+    """Read a value from standard input. At a terminal, print a hint that input is expected.
+
+    Raises ValueError for more than a value may be long, twice `MAX_PAYLOAD_BYTES`: its recorded form may be shorter.
+    """
+    if stdin is None and is_at_terminal():
+        sys.stderr.write("Write the value, then Ctrl-D; Ctrl-C changes nothing.\n")
+    limit = 2 * conf.MAX_PAYLOAD_BYTES
+    text = (stdin or sys.stdin).read(limit + 1)
+    if len(text) > limit:
+        raise ValueError(
+            f"standard input has more than {limit:,} characters: store the data elsewhere (a file, a row of your own) and "
+            'pass a reference to it, or raise DURABLE["MAX_PAYLOAD_BYTES"]'
+        )
+    return text
+
+
+# -- types, for argparse: they raise ArgumentTypeError with what was expected
+
+
+def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from error
+
+    return typed
+
+
+@_typed
+def duration(text: str) -> timedelta:
+    """Parse "30 days", "2h", or seconds."""
+    return parse_duration(float(text) if _is_number(text) else text)
+
+
+def number_up_to(most: int) -> Callable[[str], int]:
+    """Return a type for a whole number from 1 to `most`."""
+
+    def number(text: str) -> int:
+        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+        if not is_number or not 1 <= int(text) <= most:
+            raise ArgumentTypeError(f"a whole number from 1 to {most} is expected, not {text[:50]!r}")
+        return int(text)
+
+    return number
+
+
+@_typed
+def deadline(text: str) -> timedelta | datetime:
+    """Parse "30 days", seconds, or an ISO 8601 date or time, in the current time zone unless it has one."""
+    return _parsed(text) or duration(text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@_typed
+def moment(text: str) -> datetime:
+    """Parse a time: an ISO 8601 date or time, in the current time zone unless it has one, or a duration before now."""
+    if (found := _parsed(text)) is not None:
+        return found
+    try:
+        return timezone.now() - parse_duration(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f'{text!r} is not a time: write "2 hours" for two hours ago, or 2026-05-01T12:30') from None
+
+
+def _parsed(text: str) -> datetime | None:
+    found = parse_datetime(text)
+    if found is None and (day := parse_date(text)) is not None:
+        found = datetime(day.year, day.month, day.day)  # noqa: DTZ001  # the zone is added below
+    return found and to_utc(found if timezone.is_aware(found) else timezone.make_aware(found))
+
+
+@_typed
+def json_value(text: str) -> Any:
+    """Parse a value as JSON; a text that does not look like JSON stays a text. "-" reads JSON from standard input."""
+    if text == "-":
+        return _strict(read_all())
+    if text[:1] in ("{", "[", '"'):
+        return _strict(text)
+    try:
+        return _strict(text)
+    except ValueError:
+        return text
+
+
+@_typed
+def keyword(text: str) -> tuple[str, Any]:
+    """Parse `name=value`, the value as `json_value` does."""
+    name, mark, value = text.partition("=")
+    if not (mark and name.isidentifier()):
+        raise ValueError(f"{text!r} is not a keyword argument: write name=value")
+    return name, json_value(value)
+
+
+def _strict(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"that is not JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")

@@ -11,20 +11,23 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from django.core.management.base import CommandError
 from django.utils import timezone
 
-from durable.cli.actor import shell_actor
-from durable.cli.arguments import add_acting, add_option, add_revision, confirmed, is_at_terminal
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
-from durable.cli.schedule_verbs import BACKFILL, EDIT, told_of_tick
-from durable.cli.subcommand import Subcommand
+from durable.cli.output import Exit, Output
+from durable.cli.schedules import BACKFILL, EDIT, told_of_tick
+from durable.cli.subcommand import (
+    Subcommand,
+    acting,
+    add_acting,
+    add_option,
+    add_revision,
+    confirm,
+    need_terminal,
+    refusable,
+)
 from durable.core.duration import later, parse_duration
-from durable.core.registry import UnknownWorkflowError
 from durable.inspection.humanize import moment, plural
 from durable.operations import catalogue
-from durable.operations.audit import REFUSALS, acting_as
 from durable.operations.catalogue import LIMIT, RATE
 from durable.operations.verbs import Option, Subject, Until, Verb
 
@@ -55,17 +58,12 @@ def _configure(verb: Verb, parser: ArgumentParser) -> None:
 def _run(verb: Verb, options: Namespace, output: Output) -> int:
     now = timezone.now()
     if verb.asks and not options.yes:
-        if not is_at_terminal():
-            raise CommandError(f"say --yes: {verb.loses}", returncode=Exit.USAGE)
-        if not confirmed(output, verb.asks.format(name=options.name)):
-            raise CommandError("nothing was done", returncode=Exit.REFUSED)
-    try:
+        need_terminal(f"say --yes: {verb.loses}")
+        confirm(output, verb.asks.format(name=options.name))
+    with refusable():
         given = {each.name: _value(each, getattr(options, each.name), now) for each in verb.options}
-        with acting_as(shell_actor(options.user), reason=options.reason, expected=options.revision):
-            result = verb.call(options.name, **given)
-    except (*REFUSALS, UnknownWorkflowError) as error:
-        output.complain(error)
-        return Exit.REFUSED
+    with acting(options):
+        result = verb.call(options.name, **given)
     if verb.action == "run_schedule":
         return told_of_tick(result, output)
     output.say(verb.said.format(name=options.name, result=_told(result, now), **given))

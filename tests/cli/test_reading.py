@@ -203,7 +203,7 @@ class TestShow:
         happens: Iterator[Callable[[], object]] = iter(
             [lambda: shell("send", "one", "approved", '"yes"'), lambda: stage.settle("one")]
         )
-        monkeypatch.setattr("durable.cli.follow.time.sleep", lambda _seconds: next(happens)())
+        monkeypatch.setattr("durable.cli.watching.time.sleep", lambda _seconds: next(happens)())
         done = shell("show", "one", "--follow")
         assert done.status == 0
         assert done.lines[-2].endswith("  approval: completed")
@@ -213,7 +213,7 @@ class TestShow:
         self, shell: Shell, stage: Stage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         failing.using(id="one").start()
-        monkeypatch.setattr("durable.cli.follow.time.sleep", lambda _seconds: stage.settle("one"))
+        monkeypatch.setattr("durable.cli.watching.time.sleep", lambda _seconds: stage.settle("one"))
         done = shell("show", "one", "--follow", "-o", "json")
         assert done.status == 1
         assert [each.get("location") for each in done.all_json[1:]] == ["before", "charge", None]

@@ -1,6 +1,6 @@
 """The reference in docs/cli.md is that of the parsers, and what they say is complete."""
 
-from durable.cli.exit_codes import Exit
+from durable.cli.output import Exit
 from durable.cli.subcommands import SUBCOMMANDS
 from tests.cli.reference import DOCUMENT, documented, reference
 

@@ -13,7 +13,7 @@ from django.contrib.auth.models import Permission, User
 from django.db import OperationalError
 
 from durable import get_run, runtime
-from durable.cli import actor
+from durable.cli import subcommand
 from durable.conf import conf
 from durable.inspection.bulks import find_bulk
 from durable.models import OperatorAction, QueueMessage, Run
@@ -254,7 +254,7 @@ class TestActors:
             raise KeyError("getpwuid(): uid not found: 4711")
 
         monkeypatch.setattr(pwd, "getpwuid", unknown)
-        assert actor.shell_actor(None).label.startswith("uid ")
+        assert subcommand.shell_actor(None).label.startswith("uid ")
 
     def test_a_user_has_the_users_permissions_and_no_more(self, shell: Shell, stage: Stage) -> None:
         user = User.objects.create_user("ada")

@@ -10,9 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 from django.db import Error
 
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
-from durable.cli.subcommand import Subcommand
+from durable.cli.output import Exit, Output
+from durable.cli.subcommand import RefusedError, Subcommand
 from durable.cli.subcommands import SUBCOMMANDS
 from durable.core.words import safe
 from durable.execution.connections import DATABASE_TROUBLE
@@ -75,6 +74,9 @@ class Command(BaseCommand):
         except StatementTimeoutError as error:
             output.complain(error)
             return Exit.UNREACHABLE
+        except RefusedError as error:
+            output.complain(error)
+            return Exit.REFUSED
         except CommandError as error:  # the error repeats arguments of the caller
             raise CommandError(safe(error, lines=True), returncode=error.returncode) from error
         except KeyboardInterrupt:

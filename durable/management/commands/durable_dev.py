@@ -9,8 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from redis.exceptions import RedisError
 
-from durable.cli.reloader import CodeWatch
-from durable.cli.webserver import WebServer
+from durable.cli.development import CodeWatch, WebServer
 from durable.conf import conf
 from durable.management.commands import durable_worker
 from durable.notifier import redis_clients

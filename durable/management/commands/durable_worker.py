@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
 
 from durable.checks.code import without_code
-from durable.cli.reloader import CodeWatch
+from durable.cli.development import CodeWatch
 from durable.conf import conf
 from durable.execution.connections import close_connections
 from durable.metrics import is_installed

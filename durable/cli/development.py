@@ -1,13 +1,13 @@
-"""Watch the code of a project, for commands that restart when it changes (`durable_worker --reload`).
-
-Owns which files are watched: those of the modules that this process has imported, as Django's own reloader watches
-them, and every Python file of the project's apps, imported here or not. Decides nothing about the reaction to a change.
-"""
+"""For development: the code of a project is watched, and Django's server runs beside the workers of `durable_dev`."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import subprocess
+import sys
 import sysconfig
 import threading
 import time
@@ -20,6 +20,8 @@ from typing import Final, Self
 from django.apps import apps
 from django.conf import settings
 from django.utils.autoreload import StatReloader
+
+from durable.cli import guard
 
 logger = logging.getLogger("durable.worker")
 
@@ -77,3 +79,49 @@ def _directories() -> set[Path]:
     if name := getattr(settings, "SETTINGS_MODULE", ""):  # settings that were configured by a call have none
         found.add(Path(os.path.realpath(import_module(name).__file__ or "")).parent)
     return {each for each in found if not any(str(each).startswith(f"{path}{os.sep}") for path in installed)}
+
+
+GUARD: Final = Path(guard.__file__)
+
+
+class WebServer:
+    """A process that runs `command`. A context manager."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = list(command)
+
+    def __enter__(self) -> Self:
+        # A separate session: Ctrl+C in a terminal reaches the command that started the server, and that command ends
+        # both.
+        self._server = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", str(GUARD), str(self._server.pid)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait()
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of the server, 128 plus the signal if one has killed it; None while it runs."""
+        status = self._server.poll()
+        return 128 - status if status is not None and status < 0 else status
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._server.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.wait(guard.GRACE)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._server.pid, signal.SIGKILL)  # the remaining processes of the group
+        self._server.wait()

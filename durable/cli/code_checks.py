@@ -1,19 +1,17 @@
-"""`durable lint`: tell where workflows break a rule, reading their files as text."""
+"""`durable lint` and `replay-check`: do workflows break a rule, and would runs go on with the code at hand?"""
 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError
 
-from durable.cli.arguments import add_report_format
-from durable.cli.exit_codes import Exit
-from durable.cli.output import Output
-from durable.cli.subcommand import Subcommand
+from durable.cli.output import Exit, Output
+from durable.cli.subcommand import Subcommand, add_report_format
 from durable.inspection.humanize import plural
 from durable.inspection.workflow_code import files_of_workflows
 
@@ -21,7 +19,10 @@ if TYPE_CHECKING:
     from durable.lint import Finding
 
 
-def _configure(parser: ArgumentParser) -> None:
+# -- lint
+
+
+def _configure_lint(parser: ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="files, or directories of them (default: the files of all workflows)"
     )
@@ -41,7 +42,7 @@ def _lint(options: Namespace, output: Output) -> int:
     elif output.format == "sarif":
         output.json(as_sarif(findings))
     else:
-        _print(findings, output)
+        _print_findings(findings, output)
     return Exit.REFUSED if any(each.level != "hint" for each in findings) else Exit.OK
 
 
@@ -55,7 +56,7 @@ def _paths(given: list[str]) -> list[Path]:
     return [Path(each) for each in given] or files_of_workflows()
 
 
-def _print(findings: list[Finding], output: Output) -> None:
+def _print_findings(findings: list[Finding], output: Output) -> None:
     from durable.lint import LEVELS, RULES
 
     why = {rule.id: rule.why for rule in RULES}
@@ -72,6 +73,63 @@ def _print(findings: list[Finding], output: Output) -> None:
 LINT = Subcommand(
     name="lint",
     help="Tell where workflows break a rule of writing workflows. Files are read as text; nothing in them is run.",
-    configure=_configure,
+    configure=_configure_lint,
     run=_lint,
+)
+
+
+# -- replay-check
+
+
+def _configure_check(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--open", action="store_true", help="all open runs (default: these, and a sample of 1000 ended ones)"
+    )
+    parser.add_argument(
+        "--ended", type=_number, metavar="N", help="a sample of N ended runs, with one of each sequence of operations"
+    )
+    parser.add_argument(
+        "--workflow", nargs="+", action="extend", default=[], metavar="NAME", help="only runs of these workflows"
+    )
+    parser.add_argument(
+        "--from",
+        dest="files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="all runs of these files, which `export --history` has written, instead of runs of the database",
+    )
+    parser.add_argument("--jobs", type=_jobs, default=1, metavar="N", help="how many processes check runs")
+    add_report_format(parser, "text", "json")
+    parser.add_argument(
+        "--diff",
+        action="store_true",
+        help="what the code decides otherwise than ended runs have (default: 1000 of them)",
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"a number of runs is a whole number, not {text!r}")
+    return int(text)
+
+
+def _jobs(text: str) -> int:
+    if (number := _number(text)) < 1:
+        raise ArgumentTypeError("at least one process checks the runs")
+    return number
+
+
+def _check(options: Namespace, output: Output) -> int:
+    from durable.cli.replay_checking import check  # not for every other subcommand
+
+    return check(options, output)
+
+
+REPLAY_CHECK = Subcommand(
+    name="replay-check",
+    help="Replay recorded runs with the code at hand, read-only, and tell which would diverge. Nothing is executed.",
+    configure=_configure_check,
+    run=_check,
 )

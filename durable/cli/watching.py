@@ -1,0 +1,204 @@
+"""Watching a run: `durable show --follow` prints its changes, `logs` what it logs, `stack` where its steps are."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+from django.utils import timezone
+
+from durable import operations
+from durable.cli.output import Exit, Output
+from durable.cli.subcommand import Subcommand, acting, add_acting, add_format, duration, found_run
+from durable.conf import conf
+from durable.core.records import ENDED, RunState
+from durable.inspection.activities import RunningStack, activities_of, read_stack
+from durable.inspection.database import reading
+from durable.inspection.explain_states import explain
+from durable.inspection.progress import progress_of
+from durable.inspection.run_logs import LEVELS, LoggedLine, is_kept, read_logs
+from durable.inspection.wording import display_location
+from durable.listings.history import LogLine
+from durable.listings.shapes import Seen, data_of
+from durable.models import Entry, Run
+
+Skeleton = dict[str, tuple[str, int]]  # location: status, attempts
+
+
+def add_following(parser: ArgumentParser, meaning: str) -> None:
+    """Add `-f`, and how often the run is looked at."""
+    parser.add_argument("-f", "--follow", action="store_true", help=meaning)
+    parser.add_argument(
+        "--interval",
+        type=duration,
+        metavar="DURATION",
+        default="1 s",
+        help="seconds between two looks of --follow (default: 1)",
+    )
+
+
+# -- changes
+
+
+def follow(run: Run, output: Output, interval: float) -> int:
+    """Print a line for each change after `run` was read, until it has ended; return the exit status of its end."""
+    seen, revision, shown = _entries(run), "", _in_words(run, timezone.now())
+    while run.state not in ENDED:
+        time.sleep(interval)
+        now = timezone.now()
+        with reading():
+            run = found_run(run.id)
+            newest = progress_of(run).revision
+            if newest == revision:
+                continue
+            revision, entries = newest, _entries(run)
+        for location, (status, attempts) in _changes(seen, entries):
+            _print_entry(output, now, location, status, attempts)
+        seen = entries
+        if (current := _in_words(run, now)) != shown:
+            shown = current
+            _print_state(output, now, run, current)
+    return Exit.OK if run.state == RunState.COMPLETED else Exit.REFUSED
+
+
+def _entries(run: Run) -> Skeleton:
+    """Return the skeleton of the history, in the order in which the entries began."""
+    found = Entry.objects.using(conf.DATABASE).with_metadata_of(run.pk).order_by("ordinal")
+    rows = found.values_list("location", "metadata__status", "metadata__attempts")
+    return {location: (status, attempts) for location, status, attempts in rows}
+
+
+def _changes(before: Skeleton, after: Skeleton) -> Iterator[tuple[str, tuple[str, int]]]:
+    return ((location, entry) for location, entry in after.items() if before.get(location) != entry)
+
+
+def _in_words(run: Run, now: datetime) -> tuple[str, str]:
+    return run.state, explain(run, now).headline if run.state != RunState.RUNNING else ""
+
+
+def _print_entry(output: Output, now: datetime, location: str, status: str, attempts: int) -> None:
+    if output.format == "json":
+        output.json({"at": now.isoformat(), "location": location, "status": status, "attempts": attempts})
+        return
+    again = f", attempt {attempts}" if attempts > 1 else ""
+    output.line(f"{timezone.localtime(now):%H:%M:%S}  {display_location(location)}: {status}{again}")
+    output.stdout.flush()
+
+
+def _print_state(output: Output, now: datetime, run: Run, shown: tuple[str, str]) -> None:
+    state, what = shown
+    if output.format == "json":
+        output.json({"at": now.isoformat(), "run": run.id, "state": state, "what": what})
+        return
+    output.line(f"{timezone.localtime(now):%H:%M:%S}  run is {state}{f': {what}' if what else ''}")
+    output.stdout.flush()
+
+
+# -- what it logs
+
+
+def _configure_logs(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--level", choices=list(LEVELS), default="", metavar="LEVEL", help="without lines below it")
+    parser.add_argument("--place", default="", metavar="LOCATION", help="lines of this location, and within it")
+    parser.add_argument("--limit", type=int, default=200, metavar="N", help="the newest N lines (default: 200)")
+    add_following(parser, "then print what is logged, until the run has ended")
+    add_format(parser, "table", "json")
+
+
+def _logs(options: Namespace, output: Output) -> int:
+    with reading():
+        run = found_run(options.id)
+        lines = read_logs(run, level=options.level, place=options.place, limit=max(1, options.limit))
+    _print_lines(lines, output)
+    if not lines and not options.follow:
+        output.say("Nothing is logged." if is_kept() else "Nothing is kept: switch on durable.logs.RunLogHandler.")
+    last = lines[-1].id if lines else 0
+    while options.follow:
+        has_ended = run.state in ENDED
+        time.sleep(options.interval.total_seconds())
+        with reading():
+            run = found_run(options.id)
+            lines = read_logs(run, level=options.level, place=options.place, after=last, limit=1_000)
+        _print_lines(lines, output)
+        last = lines[-1].id if lines else last
+        if has_ended and not lines:  # the last lines are written shortly after the end
+            break
+    return Exit.OK
+
+
+def _print_lines(lines: Sequence[LoggedLine], output: Output) -> None:
+    for line in lines:
+        if output.format == "json":
+            output.json(data_of(LogLine, line, Seen(now=line.at)))
+        else:
+            place = f"{display_location(line.location)}: " if line.location else ""
+            first, *rest = line.text.split("\n")
+            output.line(f"{timezone.localtime(line.at):%Y-%m-%d %H:%M:%S} {line.level:8} {place}{first}")
+            for each in rest:  # indented: no line can be taken for another record
+                output.line(f"    {each}")
+    output.stdout.flush()
+
+
+LOGS = Subcommand(
+    name="logs",
+    help="Print what a run has logged, where durable.logs.RunLogHandler keeps it.",
+    configure=_configure_logs,
+    run=_logs,
+)
+
+
+# -- where its steps are
+
+_LOOK_EVERY: Final = 0.2  # seconds
+
+
+def _configure_stack(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--location", default="", help="the step at this location only (default: all that run)")
+    parser.add_argument(
+        "--wait",
+        type=duration,
+        metavar="DURATION",
+        default="15 s",
+        help="how long to wait for the worker (default: 15 s)",
+    )
+    add_acting(parser)
+
+
+def _stack(options: Namespace, output: Output) -> int:
+    run = found_run(options.id)
+    with acting(options):
+        operations.take_stack(run.id, location=options.location)
+    with reading():
+        steps = [each for each in activities_of(run, timezone.now()) if options.location in ("", each.location)]
+    until = time.monotonic() + options.wait.total_seconds()
+    status: int = Exit.OK
+    for step in steps:
+        found = _awaited(run, step.location, until)
+        output.line(f"{step.location}:")
+        if found is None:
+            output.line("  it has ended")
+        elif found.taken_at is None:
+            output.complain(f"the worker {step.worker} has not answered")
+            status = Exit.REFUSED
+        else:
+            output.text(found.text.rstrip())
+    return status
+
+
+def _awaited(run: Run, location: str, until: float) -> RunningStack | None:
+    while True:
+        with reading():
+            found = read_stack(run, location, timezone.now())
+        if found is None or found.taken_at is not None or time.monotonic() >= until:
+            return found
+        time.sleep(_LOOK_EVERY)
+
+
+STACK = Subcommand(
+    name="stack", help="Ask a run's worker where its steps are at this moment.", configure=_configure_stack, run=_stack
+)
