@@ -105,7 +105,13 @@ class _InForce(NamedTuple):
     looks: bool
 
 
-_known = _InForce(Moves(), looks=True)
+#: The moves of durable's own classes, which a step may have returned.
+OWN: Final = (
+    Move("durable.operations.run_info:RunInfo", "durable.operations.queries:RunInfo"),
+    Move("durable.operations.history:HistoryEntry", "durable.operations.queries:HistoryEntry"),
+    Move("durable.operations.comparison:HistoryDifference", "durable.operations.queries:HistoryDifference"),
+)
+_known = _InForce(Moves(OWN), looks=True)
 _look: Callable[[], object] | None = None
 
 
@@ -113,7 +119,7 @@ def put_in_force(moves: Iterable[Move]) -> None:
     """Replace the moves that are in force in this process by these, the oldest first."""
     global _known  # one value, replaced whole, that threads read without a lock
     if _known.looks:
-        _known = _InForce(Moves(moves), looks=True)
+        _known = _InForce(Moves((*OWN, *moves)), looks=True)
 
 
 @contextmanager
@@ -121,7 +127,7 @@ def in_force(moves: Iterable[Move]) -> Iterator[None]:
     """Take these moves as in force within the block, and look for no others."""
     global _known  # see `put_in_force`
     before = _known
-    _known = _InForce(Moves(moves), looks=False)
+    _known = _InForce(Moves((*OWN, *moves)), looks=False)
     try:
         yield
     finally:

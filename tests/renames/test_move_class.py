@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -82,6 +83,17 @@ def test_new_code_reads_old_records_and_old_code_new_ones(number: int) -> None:
         assert codec.encode(values(back["models"])[number]) == recorded
     with modules(orders=SHAPES, models="from moving_shop.orders import *") as both:  # an alias was left
         assert codec.decode(recorded) == codec.decode(written) == values(both["orders"])[number]
+
+
+@pytest.mark.parametrize("move", recorded_names.OWN, ids=lambda each: each.new)
+def test_records_of_durables_own_classes_are_read_where_these_have_moved(move: Move) -> None:
+    kind: Any = resolve_name(move.new)
+    value = kind(**dict.fromkeys([each.name for each in dataclasses.fields(kind)]))
+    old = codec.encode(value).replace(move.new, move.old)
+    assert move.old in old
+    assert codec.decode(old) == value
+    put_in_force(*MOVES)
+    assert codec.decode(old) == value
 
 
 def test_text_that_only_looks_like_the_path_stays(deploys: Deploys) -> None:
