@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from durable import Break, Context, Continue, current_step, get_run, workflow
 from durable.core.records import EntryKind
 from durable.models import Run
-from durable.operations import replay
 from durable.operations.replay_plan import StartsAgain
 from durable.testing import Harness
 from tests.support.stores import in_force, settle
@@ -137,7 +137,7 @@ def test_the_first_note_has_the_number_and_the_workflows(store: None) -> None:
 def test_the_children_of_pruned_iterations_are_counted(
     store: None, is_short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "_SHORT", 1_000 if is_short else -1)
+    monkeypatch.setattr(import_module("durable.operations.replay"), "_SHORT", 1_000 if is_short else -1)
     completed(looping)
     before = len(KEYS)
     entries = [each for each in get_run("one").history() if each.kind in (EntryKind.CHILD, EntryKind.MAP)]
