@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.conf import settings
 from django.test import override_settings
+from django.utils import timezone
 
-from durable import get_run
+from durable import get_run, models
 from durable.core.records import RunState
+from durable.inspection.explain_states import explain_fully
 from durable.notifier import redis_clients
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
@@ -133,3 +135,11 @@ def test_a_worker_that_starts_while_redis_is_away_executes_runs(
     assert program.pids() == [pid]
     assert program.end() == 0
     assert not [line for line in program.lines if "Traceback" in line]
+
+
+def test_why_says_what_workers_do_while_redis_is_away(store: Store, own_redis: EmbeddedRedis) -> None:
+    waiting = start_run(store, "flows.silent", "waiting")
+    said = "Redis does not answer. Workers of durable_worker poll the database"
+    assert said not in explain_fully(models.Run.objects.get(pk=waiting), timezone.now()).detail
+    own_redis.stop("kill")
+    assert said in explain_fully(models.Run.objects.get(pk=waiting), timezone.now()).detail
