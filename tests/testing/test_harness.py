@@ -534,8 +534,10 @@ class CommittingTests(TransactionTestCase):
 def spelled(ctx: Any, order_id: int, *, priority: str = "low") -> None: ...
 
 
-def test_the_same_arguments_are_the_same_input_however_they_are_passed() -> None:
-    with Harness():
+@pytest.mark.django_db
+@pytest.mark.parametrize("store", ["memory", "database"])
+def test_the_same_arguments_are_the_same_input_however_they_are_passed(store: Any) -> None:
+    with Harness(store=store):
         first = spelled.using(id="order-42").start(42)
         assert spelled.using(id="order-42").start(order_id=42) == first
         assert spelled.using(id="order-42").start(42, priority="low") == first
