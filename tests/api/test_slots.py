@@ -31,7 +31,14 @@ def carrier() -> None:
 
 
 KEY = {"key": "acme/🎉", "held": 1, "waiting": 1, "oldest_at": NOW.isoformat().replace("+00:00", "Z")}
-LIMIT = {"name": "carrier", "at_once": 1, "code_says": 1, "is_overridden": False, "keys": [KEY]}
+LIMIT = {
+    "name": "carrier",
+    "at_once": 1,
+    "code_says": 1,
+    "is_overridden": False,
+    "keys": [KEY],
+    "revision": "at once 1",
+}
 
 
 def test_limits_are_read(make_api: MakeApi) -> None:
@@ -44,7 +51,7 @@ def test_limits_are_read(make_api: MakeApi) -> None:
 def test_a_number_is_set_and_taken_back(make_api: MakeApi) -> None:
     api = make_api("change_limit", name="ada")
     done = api.post("/limits/carrier/set", {"at_once": 3, "reason": "they bought more"}).json()
-    assert done == {**LIMIT, "at_once": 3, "is_overridden": True}
+    assert done == {**LIMIT, "at_once": 3, "is_overridden": True, "revision": "at once 3"}
     assert api.post("/limits/carrier/take-back").json() == LIMIT
     assert (
         "there is no limit" in problem(api.post("/limits/none/set", {"at_once": 3}), 404, "not-found")["detail"].lower()

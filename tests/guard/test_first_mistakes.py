@@ -17,7 +17,10 @@ from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from durable import AsyncContext, Context, Handle
+from durable.core.effects import Ask
+from durable.core.simple_operations import PeekTags
 from durable.drivers.host import Host
+from durable.execution.recorded import NotRecorded
 from durable.lint import lint
 from durable.testing import Harness, NotDeterministicError
 from durable.testing.replays.orders import reordered
@@ -237,10 +240,15 @@ class TestTheReplaysHost:
         effects = {
             name
             for name, method in vars(Host).items()
-            if callable(method) and "effect" in inspect.signature(method).parameters
+            if callable(method) and {"effect", "question"}.intersection(inspect.signature(method).parameters)
         }
-        assert len(effects) >= 8
-        assert {name for name in effects if getattr(_Host, name) is not _Host._end} == set()
+        assert effects == {"save", "save_atomically", "ask"}
+        assert _Host.save is _Host.save_atomically is _Host._end
+        questions = [each for each in Ask.__subclasses__() if each.__name__ != PeekTags.__name__]
+        assert len(questions) >= 14
+        for each in questions:
+            with pytest.raises(NotRecorded):
+                object.__new__(_Host).ask(object.__new__(each))
 
     @pytest.mark.parametrize("size", [10, 1000])
     def test_an_equal_set_of_texts_has_another_order(self, size: int) -> None:
