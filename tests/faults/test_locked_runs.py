@@ -26,7 +26,7 @@ from durable.worker.loop import WorkerLoop
 from durable.worker.pools import ThreadPool
 from durable.worker.shutdown import ShutdownFlag
 from tests.support.runs import new_runs, state
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, sleep_through
 from tests.support.worker import lease_manager
 
 pytestmark = [
@@ -47,11 +47,7 @@ def hold(name: str) -> None:
     """Go on until the test lets it, whatever interrupts it."""
     begun.append(name)
     until = time.monotonic() + LIMIT
-    while not go_on.is_set() and time.monotonic() < until:
-        try:
-            time.sleep(0.01)
-        except BaseException:
-            continue
+    sleep_through(lambda: go_on.is_set() or time.monotonic() >= until)
 
 
 def write_to_itself() -> None:

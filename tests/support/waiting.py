@@ -17,6 +17,17 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def sleep_through(condition: Callable[[], bool]) -> None:
+    """Wait as code does that nothing can interrupt: what is raised in this thread meanwhile is dropped."""
+    while True:
+        try:
+            while not condition():
+                time.sleep(0.01)
+        except BaseException:
+            continue
+        return
+
+
 def wait_until_ended(log: Path) -> None:
     deadline = time.monotonic() + 300
     while left := list(Run.objects.exclude(state__in=["completed", "failed"]).values("id", "state", "summary")):
