@@ -68,6 +68,14 @@ def refusals() -> Iterator[None]:
 
 
 @contextmanager
+def acting_on_runs(request: HttpRequest, reason: str, *, expected: str | None = None) -> Iterator[None]:
+    """Act as the user on runs that the user may see. `expected` is the revision of the run. Raises as `refusals`."""
+    seen = access.seen_by(request)
+    with refusals(), acting_as(access.actor_of(request), reason=reason, expected=expected, sees=seen):
+        yield
+
+
+@contextmanager
 def acting(request: HttpRequest, given: Mapping[str, Any]) -> Iterator[None]:
     """Act as the user for the reason of the form. Raises Refusal, and what `refusals` raises."""
     as_seen = acting_as(access.actor_of(request), reason=given["reason"], expected=given["expected"] or None)
@@ -208,11 +216,7 @@ def asking_context(admin: AdminPages, request: HttpRequest, run: Run) -> dict[st
 
 def _do(request: HttpRequest, run: Run, name: str, given: dict[str, Any], options: dict[str, Any]) -> str:
     verb = RUN_VERBS[name]
-    expected = given["expected"] or None
-    with (
-        refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], expected=expected, sees=access.seen_by(request)),
-    ):
+    with acting_on_runs(request, given["reason"], expected=given["expected"] or None):
         if verb.makes_run:
             return str(verb.call(run.id, as_id=given["token"], **options).id)
         verb.call(run.id, **options)

@@ -43,7 +43,7 @@ from durable.inspection.wording import cause_in_words, command, state_in_words, 
 from durable.models import Run
 from durable.models.run import RunQuerySet
 from durable.operations import bulk
-from durable.operations.audit import PERMISSIONS, acting_as
+from durable.operations.audit import PERMISSIONS
 from durable.operations.eligibility import Selection, starts_of_bulk
 from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, RunVerb
 
@@ -217,8 +217,7 @@ def _do(
     admin: AdminPages, request: HttpRequest, name: str, selection: Any, form: BulkForm, options: dict[str, Any]
 ) -> HttpResponse:
     verb, given = RUN_VERBS[name], form.cleaned_data
-    sees = access.seen_by(request)
-    with action_page.refusals(), acting_as(access.actor_of(request), reason=given["reason"], sees=sees):
+    with action_page.acting_on_runs(request, given["reason"]):
         report = bulk.apply(
             name,
             selection,

@@ -33,7 +33,6 @@ from durable.inspection.payloads import TooLarge, former_messages, payload, read
 from durable.inspection.wording import command, display_location
 from durable.inspection.workflow_code import declared_messages
 from durable.models import Entry, QueueMessage, Run
-from durable.operations.audit import acting_as
 
 MOST_MESSAGES: Final = 30
 _MOST: Final = 4_000  # characters of a body that a row shows
@@ -126,7 +125,7 @@ def show_verb(admin: AdminPages, request: HttpRequest, key: str, message_key: st
             to = form.cleaned_data.get("to", run.id)
             try:
                 # No revision is expected: the operation refuses a message that the run has received.
-                with action_page.refusals(), acting_as(access.actor_of(request), reason=form.cleaned_data["reason"]):
+                with action_page.acting_on_runs(request, form.cleaned_data["reason"]):
                     if name == "move":
                         operations.move_message(run.id, message_id, to)
                     else:
@@ -218,10 +217,7 @@ def _declared_queues(declared: MessageTypes, awaited: list[str]) -> list[str]:
 
 def _send(request: HttpRequest, run: Run, given: dict[str, Any]) -> None:
     # No revision is expected: a message fits every state of the run. The token prevents a second send.
-    with (
-        action_page.refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
-    ):
+    with action_page.acting_on_runs(request, given["reason"]):
         operations.send(run.id, given["queue"], given["body"], idempotency_id=f"admin-{given['token']}")
 
 

@@ -25,7 +25,6 @@ from durable.inspection.humanize import thousands
 from durable.inspection.payloads import pretty
 from durable.inspection.wording import command, display_location, told
 from durable.models import Entry, Run
-from durable.operations.audit import acting_as
 from durable.operations.replay_plan import ReplayPlan, StartsAgain
 
 
@@ -105,10 +104,7 @@ def _replay(request: HttpRequest, run: Run, location: str, given: dict[str, Any]
         "plan_hash": given["plan_hash"],
         "as_id": None if in_place else given["token"],
     }
-    with (
-        action_page.refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
-    ):
+    with action_page.acting_on_runs(request, given["reason"]):
         if "output" in given:
             return operations.give_output(run.id, location, given["output"], **how).id
         return operations.replay(run.id, location, **how).id

@@ -41,7 +41,6 @@ from durable.inspection.workflow_code import WorkflowCode, code_of
 from durable.inspection.workflows import workflow_of
 from durable.models import Run
 from durable.notifier import redis_clients
-from durable.operations.audit import acting_as
 from durable.operations.start import arguments_of
 from durable.operations.start_options import READ, START_OPTIONS
 
@@ -351,10 +350,7 @@ def _start(request: HttpRequest, workflow: Workflow[Any, Any], form: StartForm) 
             gettext('Nothing was started: "%(argument)s" is %(expected)s, and %(value)s was given.') % told, 422
         )
     run_id = given["run_id"] or given["token"]  # so that a form sent twice starts one run
-    with (
-        action_page.refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
-    ):
+    with action_page.acting_on_runs(request, given["reason"]):
         try:
             handle = workflow.using(id=run_id, **form.start_options).start(*args, **kwargs)
             return str(handle.id), bool(handle.is_new)
@@ -427,8 +423,5 @@ def _start_again(request: HttpRequest, run: Run, editable: EditableInput, given:
     changes = {
         name: value for name, value in values.items() if name not in editable.values or editable.values[name] != value
     }
-    with (
-        action_page.refusals(),
-        acting_as(access.actor_of(request), reason=given["reason"], sees=access.seen_by(request)),
-    ):
+    with action_page.acting_on_runs(request, given["reason"]):
         return operations.restart(run.id, as_id=given["token"], changes=changes).id
