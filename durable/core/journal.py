@@ -236,7 +236,8 @@ class Journal:
         #: After a crash, an attempt is committed before it runs, until one attempt has ended well.
         self.commit_before_attempt = run.crashes > 0
         self.claims = MessageClaims()
-        self._crashes = run.crashes
+        #: The next commit is the progress that ends a series of crashes.
+        self._ends_crashes = run.crashes > 0
         self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
         #: This pass has taken slots of limits, or a place in a line.
         self.has_slots = False
@@ -535,9 +536,9 @@ class Journal:
             if only is None:
                 self._pending = _Pending()
                 self.taken += 1
-            if self._crashes:  # this commit is the progress that ends a series of crashes
+            if self._ends_crashes:
                 run = {**progressed(self.run), **(run or {})}
-                self._crashes = 0
+                self._ends_crashes = False
             now = self.environment.now()
             return Batch(
                 run_id=self.run.id,
@@ -636,7 +637,7 @@ class Journal:
             }
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
-            self._crashes |= batch.run is not None  # it was to end a series of crashes, and patched nothing else
+            self._ends_crashes |= batch.run is not None  # it patched the row for this alone
 
     def saved_at(self, location: str) -> SavedDetails | None:
         """Return what earlier attempts of the step at this location have saved, None for nothing."""
