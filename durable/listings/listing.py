@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from durable.core.ids import MAX_ID
 from durable.listings.shapes import Seen, Shape
+from durable.operations.verbs import as_shell_help
 
 MOST_LISTED: Final = 200  # of a page
 
@@ -54,7 +55,7 @@ class Filter:
     @property
     def shell_help(self) -> str:
         """What the command line says of it: no sentence."""
-        return self.on_shell or f"{self.does[:1].lower()}{self.does[1:].removesuffix('.')}"
+        return self.on_shell or as_shell_help(self.does)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 UNSET: Final = object()
 
 
+def as_shell_help(sentence: str) -> str:
+    """Return a sentence of REST's document as the help of an argument: no sentence."""
+    return f"{sentence[:1].lower()}{sentence[1:].removesuffix('.')}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """An option of a verb; without a default it has to be given.
@@ -55,7 +60,7 @@ class Option:
     @property
     def shell_help(self) -> str:
         """What the command line says of it: no sentence."""
-        return self.on_shell or f"{self.does[:1].lower()}{self.does[1:].removesuffix('.')}"
+        return self.on_shell or as_shell_help(self.does)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,7 +221,8 @@ def test_a_run_of_a_paused_queue_keeps_its_place_and_is_passed_by(store: Store) 
     assert the(store, "b").wake_at == NOW
 
 
-def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_its_queue_is_resumed(store: Store) -> None:
+def pass_by_a_paused_queue(store: Store) -> None:
+    """The run b of a paused queue waits for a slot that is free, and is passed by."""
     [one] = runs(store, "a")
     [two] = runs(store, "b", queue="other")
     want = SlotWant("x", "", SlotKind.STEP, 1)
@@ -231,6 +232,10 @@ def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_its_queue_is_resume
     give_up(store, one)
     store.sweep_slots(NOW, 100)
     assert holders(store, *"ab") == []
+
+
+def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_its_queue_is_resumed(store: Store) -> None:
+    pass_by_a_paused_queue(store)
     assert store.lift(HoldKind.QUEUE, "other")
     queues, _ = store.sweep_slots(NOW, 100)
     assert queues == {"other"}
@@ -242,15 +247,7 @@ def move(store: Store, run_id: str, queue: str) -> None:
 
 
 def test_a_free_slot_goes_to_the_run_that_was_passed_by_when_it_leaves_the_paused_queue(store: Store) -> None:
-    [one] = runs(store, "a")
-    [two] = runs(store, "b", queue="other")
-    want = SlotWant("x", "", SlotKind.STEP, 1)
-    take(store, one, want)
-    wait(store, two, want)
-    paused(store, "other")
-    give_up(store, one)
-    store.sweep_slots(NOW, 100)
-    assert holders(store, *"ab") == []
+    pass_by_a_paused_queue(store)
     move(store, "b", "q")
     queues, _ = store.sweep_slots(NOW, 100)
     assert queues == {"q"}
