@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db import InternalError
 from django.db.transaction import TransactionManagementError
@@ -242,25 +242,30 @@ class CommitSession:
         """
         # what closes a limit is an attempt that has failed, and whose record follows
         self.rollback_leftovers(already_failing=type(question) is CloseLimit)
-        return self._delegate.call(lambda: CHANGES[type(question)](self, question))
+        change, tell = CHANGES[type(question)]
+        answer = self._delegate.call(lambda: change(self, question))
+        if tell is not None:  # in the thread that asks: a slow receiver holds up no other branch
+            tell(self, question, answer)
+        return answer
 
     def _acquire(self, asked: Acquire) -> Admission:
         """Take slots for the run, or a place in the line of one."""
         run, now = self._journal.run, self._journal.environment.now()
         with self._answering(UnknownLimitError):
             wants = [declared_limits.defined(want) for want in asked.wants]
-            answer = self._store.acquire(run.id, run.fence, asked.location, wants, now)
+            return self._store.acquire(run.id, run.fence, asked.location, wants, now)
+
+    def _tell_of_slots(self, asked: Acquire, answer: Admission) -> None:
         limits = [want.limit for want in asked.wants] if answer.is_granted else [answer.limit]
         self._events.emit(Event("slots_asked", {"limits": limits, "is_granted": answer.is_granted}))
         if answer.queues_to_notify:
             self._notify(answer.queues_to_notify)
-        return answer
 
     def _reserve(self, asked: Reserve) -> Reservation:
         """Give an attempt its moment in a limit's rate."""
         run, environment = self._journal.run, self._journal.environment
         with self._answering(UnknownLimitError, RateUnitsError):
-            answer = self._store.reserve(
+            return self._store.reserve(
                 run.id,
                 run.fence,
                 asked.location,
@@ -269,11 +274,12 @@ class CommitSession:
                 may_begin=asked.may_begin,
                 patience=environment.short_sleep,
             )
+
+    def _tell_of_units(self, asked: Reserve, answer: Reservation) -> None:
         if asked.may_begin or not answer.begins:  # otherwise it asks again, when it has its slot
-            wait = max(0.0, (answer.at - environment.now()).total_seconds())
+            wait = max(0.0, (answer.at - self._journal.environment.now()).total_seconds())
             details = {"limit": asked.want.limit, "units": asked.want.units, "begins": answer.begins, "wait": wait}
             self._events.emit(Event("units_asked", details))
-        return answer
 
     def _close_limit(self, asked: CloseLimit) -> None:
         closing = LimitClosing(until=asked.until, by=f"run {self._journal.run.id}", reason=asked.reason)
@@ -544,14 +550,21 @@ class CommitSession:
         return self._store.states(ids)
 
 
+class _Change(NamedTuple):
+    """What a question changes, and what is told of the answer."""
+
+    make: Callable[[CommitSession, Any], Any]
+    tell: Callable[[CommitSession, Any, Any], None] | None = None
+
+
 #: The questions that change something, each in a transaction of its own.
-CHANGES: Final[dict[type[Ask], Callable[[CommitSession, Any], Any]]] = {
-    Acquire: CommitSession._acquire,
-    Reserve: CommitSession._reserve,
-    CloseLimit: CommitSession._close_limit,
-    UndoChild: CommitSession._undo_child,
-    RecoverChild: CommitSession._recover_child,
-    Supersede: CommitSession._supersede,
+CHANGES: Final[dict[type[Ask], _Change]] = {
+    Acquire: _Change(CommitSession._acquire, CommitSession._tell_of_slots),
+    Reserve: _Change(CommitSession._reserve, CommitSession._tell_of_units),
+    CloseLimit: _Change(CommitSession._close_limit),
+    UndoChild: _Change(CommitSession._undo_child),
+    RecoverChild: _Change(CommitSession._recover_child),
+    Supersede: _Change(CommitSession._supersede),
 }
 
 
