@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         UnknownLimitError,
         WorkflowError,
     )
+    from durable.core.limits.workflow_limits import Limit
     from durable.core.map_results import MapChild, MapResult
     from durable.core.messages import ANY
     from durable.core.options import RollbackContext, StepOptions
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
         StepResult,
     )
     from durable.core.retry_later import RetryLater
-    from durable.core.workflow_limits import Limit
     from durable.definitions import Input, Workflow, step, workflow
     from durable.handles import Handle, aget_run, aruns_info, get_run, runs_info
     from durable.models import Schedule
@@ -161,7 +161,7 @@ _MODULES = {
     ),
     "durable.core.map_results": ("MapChild", "MapResult"),
     "durable.core.messages": ("ANY",),
-    "durable.core.workflow_limits": ("Limit",),
+    "durable.core.limits.workflow_limits": ("Limit",),
     "durable.core.current": ("current_step",),
     "durable.handles": ("Handle", "aget_run", "aruns_info", "get_run", "runs_info"),
     "durable.operations.queries": ("HistoryDifference", "HistoryEntry", "RunInfo"),

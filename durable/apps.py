@@ -53,7 +53,7 @@ class DurableConfig(AppConfig):
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
         from durable.alerts import delivery  # noqa: F401  # the workflow whose runs send alerts
         from durable.checks import code, configuration, database  # noqa: F401
-        from durable.core import recorded_names
+        from durable.core.names import recorded_names
         from durable.execution import connections  # noqa: F401
         from durable.models import Schedule
         from durable.store import sessions

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 from durable.core import registry
 from durable.core.bodies import BLOCK_CATCHES, BLOCK_CATCHES_DEFAULT, try_block
 from durable.core.branches import join_branches, race_branches
-from durable.core.children import ChildRequest, call_child, child_result, start_child
+from durable.core.children.maps import MapRequest, map_children
+from durable.core.children.operations import ChildRequest, call_child, child_result, start_child
 from durable.core.current import current_scope
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.effects import Operation
 from durable.core.loops import loop
 from durable.core.map_results import MapResult
-from durable.core.maps import MapRequest, map_children
 from durable.core.message_claims import record_of
 from durable.core.messages import Received, Wait, body_of, complete, mapped, receive, receive_one, refuse, send
 from durable.core.options import StepOptions, StepPolicy, options_of

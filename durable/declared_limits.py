@@ -11,9 +11,9 @@ from dataclasses import replace
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import UnknownLimitError
-from durable.core.rates import RateWant, rate_of
-from durable.core.slot_records import SlotWant
-from durable.core.workflow_limits import Limit, WorkflowLimits
+from durable.core.limits.rates import RateWant, rate_of
+from durable.core.limits.slot_records import SlotWant
+from durable.core.limits.workflow_limits import Limit, WorkflowLimits
 
 
 def defined(want: SlotWant) -> SlotWant:

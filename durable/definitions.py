@@ -29,11 +29,12 @@ from django.apps import apps
 from durable import operations, runtime
 from durable.conf import conf
 from durable.core import registry
-from durable.core.children import ChildKey, ChildRequest
+from durable.core.children.operations import ChildKey, ChildRequest
 from durable.core.current import running_run
 from durable.core.duration import Duration
 from durable.core.errors import UndiscoveredWorkflowError
 from durable.core.ids import check_id, check_queue
+from durable.core.limits.workflow_limits import Limit, WorkflowLimits
 from durable.core.location import escape
 from durable.core.message_types import MessageTypes
 from durable.core.options import CommonStepOptions, RollbackContext, options_of
@@ -41,7 +42,6 @@ from durable.core.records import WhenParentEnds
 from durable.core.results import frozen
 from durable.core.signatures import advised
 from durable.core.tags import TagValue
-from durable.core.workflow_limits import Limit, WorkflowLimits
 from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.common import in_async

@@ -22,8 +22,8 @@ from typing import Any
 from django.db import IntegrityError, connections, transaction
 from django.db.models import Count, Exists, OuterRef, ProtectedError, Q, QuerySet, RestrictedError
 
+from durable.core.names.renames import names_of_workflow
 from durable.core.records import ENDED, RunState
-from durable.core.renames import names_of_workflow
 from durable.models import (
     Attempt,
     Cause,

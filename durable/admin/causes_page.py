@@ -14,7 +14,7 @@ from django.utils.translation import gettext, gettext_lazy
 from durable.admin import access, action_page, overview, pages
 from durable.admin.forms import MuteForm, NoteForm
 from durable.admin.pages import AdminPages
-from durable.core.renames import names_of_workflow
+from durable.core.names.renames import names_of_workflow
 from durable.inspection.causes import BARS, SPANS, find_cause, list_causes, spread_of
 from durable.inspection.database import reading
 from durable.inspection.explain_states import explain

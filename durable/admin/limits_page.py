@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from durable.admin import access, pages
 from durable.admin.pages import AdminPages
 from durable.admin.text import as_id
-from durable.core.rates import SECONDS, LimitClosing
+from durable.core.limits.rates import SECONDS, LimitClosing
 from durable.inspection.humanize import span, thousands
 from durable.inspection.limits import (
     LimitKeySummary,

@@ -29,8 +29,8 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from durable.conf import conf
 from durable.core import registry
+from durable.core.names.renames import Alias, Aliases, AliasKind
 from durable.core.registry import WorkflowDefinition
-from durable.core.renames import Alias, Aliases, AliasKind
 from durable.declared_limits import undefined
 from durable.operations.schedules.sync import differences, has_table
 from durable.tag_hashes import HOW_TO_KEEP, tells_of_people

@@ -63,11 +63,11 @@ from durable.conf import DURATIONS, MAX_BUILD, conf
 from durable.core import registry
 from durable.core.duration import seconds
 from durable.core.ids import check_limit
+from durable.core.limits.ranks import head_start, is_priority_name
+from durable.core.limits.rates import rate_of
+from durable.core.limits.workflow_limits import check_at_once
 from durable.core.places import Place
-from durable.core.ranks import head_start, is_priority_name
-from durable.core.rates import rate_of
 from durable.core.tags import check_tag_name
-from durable.core.workflow_limits import check_at_once
 from durable.guard import MODES
 from durable.mistakes import error_classes
 from durable.tag_hashes import KINDS

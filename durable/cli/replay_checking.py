@@ -14,8 +14,8 @@ from django.db import Error
 
 from durable.cli.output import Exit, Output
 from durable.core import registry
+from durable.core.names.renames import Alias, Rename
 from durable.core.records import ENDED
-from durable.core.renames import Alias, Rename
 from durable.histories import HistoryFileError, read_files
 from durable.inspection.humanize import plural
 from durable.renames.pending import with_other_names

@@ -1,8 +1,8 @@
 """Classes by importable name, `module:qualname`, and the conditions under which each kind is recordable.
 
-Owns the only place where a recorded value leads to a class. Must never import a module of a top-level package that this
-process has not imported already, nor a module whose source has no such class (`durable.core.recorded_names`), call
-anything it finds, or follow a module's `__getattr__` or a descriptor.
+Owns the only place where a recorded value leads to a class. Must never import a module of a top-level package that
+this process has not imported already, nor a module whose source has no such class
+(`durable.core.names.recorded_names`), call anything it finds, or follow a module's `__getattr__` or a descriptor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any
 
 from durable.codec.notation import Refused
-from durable.core.recorded_names import ModuleRefused, NotInUse, other_names, used_module
+from durable.core.names.recorded_names import ModuleRefused, NotInUse, other_names, used_module
 
 
 def loaded(module: str, name: str) -> Any:

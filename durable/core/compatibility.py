@@ -15,7 +15,7 @@ from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
 #: The newest format of an entry's data that this release reads; an entry without one has the first. The second:
 #: children of a map were taken out of its group, and others are to be started in their places
-#: (`durable.core.child_rollback`).
+#: (`durable.core.children.rollback`).
 FORMAT: Final = 2
 
 _MARK: Final = "format"

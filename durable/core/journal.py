@@ -16,13 +16,15 @@ from datetime import datetime
 from typing import Any, Final, NoReturn, Protocol
 
 from durable.core.causes import failure_by
-from durable.core.child_entries import dropped_with, open_group
+from durable.core.children.entries import dropped_with, open_group
 from durable.core.clock import bounded
 from durable.core.compatibility import is_readable
 from durable.core.control_flow import PassAborted
 from durable.core.errors import RunDeadlineError
+from durable.core.limits.slot_records import LIMIT, SlotChange
 from durable.core.message_claims import MessageClaims
 from durable.core.message_types import MessageTypes
+from durable.core.names.renames import names_of
 from durable.core.records import (
     ENDED,
     Batch,
@@ -43,8 +45,6 @@ from durable.core.records import (
     TagChange,
     Uncommitted,
 )
-from durable.core.renames import names_of
-from durable.core.slot_records import LIMIT, SlotChange
 from durable.core.tags import newest_pruned, with_pruned
 from durable.core.time_limits import RunLimits, key_of
 from durable.core.transitions import progressed
@@ -119,7 +119,10 @@ class Environment(Protocol):
         """Return the messages that a workflow declares; None if it declares none, or is not known here."""
 
     def resolve(self, name: str) -> Callable[..., Any]:
-        """Return the function or class of a recorded name (`durable.core.recorded_names`). Raises any exception."""
+        """Return the function or class of a recorded name (`durable.core.names.recorded_names`).
+
+        Raises any exception.
+        """
 
     def is_evicted(self) -> bool:
         """Return True if the pass has to end: the worker stops or the lease is lost."""

@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from durable.core.duration import Duration, seconds
-from durable.core.rates import RateWant, rate_wanted
-from durable.core.recorded_names import resolve_name
+from durable.core.limits.rates import RateWant, rate_wanted
+from durable.core.limits.slot_records import SlotWant, wanted
+from durable.core.names.recorded_names import resolve_name
 from durable.core.signatures import check_call
-from durable.core.slot_records import SlotWant, wanted
 
 R = TypeVar("R")
 

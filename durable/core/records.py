@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 from durable.core.errors import ErrorInfo
-from durable.core.slot_records import SlotChange
+from durable.core.limits.slot_records import SlotChange
 
 
 class EntryKind(StrEnum):

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.message_types import MessageTypes
-from durable.core.renames import names_of_workflow
-from durable.core.workflow_limits import WorkflowLimits
+from durable.core.names.renames import names_of_workflow
 
 
 class WorkflowDefinition(Protocol):

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from durable.core.clock import bounded
 from durable.core.duration import Duration, check_moment, parse_remaining
 from durable.core.errors import WorkflowError
-from durable.core.rates import rate_wanted
+from durable.core.limits.rates import rate_wanted
 from durable.core.words import kind_of, message_of
 
 

@@ -13,18 +13,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from durable.core.child_rollback import undo, undo_map
+from durable.core.children.rollback import undo, undo_map
 from durable.core.control_flow import ControlFlow, Evicted, Park
 from durable.core.effects import SAVE, Call, Operation, Save, StepInfo
 from durable.core.errors import CriticalError, ErrorInfo, RollbackCheckpointError
 from durable.core.journal import Event, Journal
+from durable.core.limits.slots import closed
 from durable.core.options import RollbackContext, StepPolicy
 from durable.core.records import NOTHING, EntryKind, EntryRecord, EntryStatus, Request
 from durable.core.retries import FailedAttempt, asked_by, described, retry_of
 from durable.core.retry_later import RetryLater
-from durable.core.rewind import with_children_to_undo
+from durable.core.rewind.rewinding import with_children_to_undo
 from durable.core.scope import Scope
-from durable.core.slots import closed
 from durable.core.summary import compensating
 
 

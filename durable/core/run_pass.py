@@ -18,15 +18,15 @@ from durable.core.control_flow import Evicted, LeaseLost, Park, PassAborted
 from durable.core.effects import Operation, Save
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OpenTransactionError, RunCrashedError
 from durable.core.journal import Event, Journal
+from durable.core.limits.rates import RateWant
+from durable.core.limits.slot_records import SlotWant
+from durable.core.limits.slots import acquired, reserved
 from durable.core.location import waiting_text
 from durable.core.mistakes import described, is_mistake
-from durable.core.rates import RateWant
 from durable.core.records import EntryRecord, Request, RunPatch, RunState
 from durable.core.results import origins_of
 from durable.core.rollback import RollbackFailed, has_compensation, roll_back
 from durable.core.scope import Scope
-from durable.core.slot_records import SlotWant
-from durable.core.slots import acquired, reserved
 from durable.core.summary import Summary, SummaryKind, waiting
 
 

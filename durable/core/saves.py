@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from durable.core.errors import PayloadError
+from durable.core.names.renames import canonical, names_of
 from durable.core.records import RunRecord, SavedDetails
-from durable.core.renames import canonical, names_of
 
 if TYPE_CHECKING:
     from durable.core.journal import Journal

@@ -21,8 +21,8 @@ from durable.core.control_flow import BranchCancelled, ControlFlow, Evicted, Par
 from durable.core.errors import EntryInProgressError, OpenTransactionError, PayloadError
 from durable.core.journal import Environment, Journal, Node
 from durable.core.message_claims import Receipts
+from durable.core.names.renames import canonical
 from durable.core.records import EntryKind, EntryRecord, Request, RunRecord
-from durable.core.renames import canonical
 from durable.core.replay_cursor import ReplayCursor
 
 

@@ -25,8 +25,10 @@ from durable.core.errors import (
     StepTimeoutError,
 )
 from durable.core.journal import Event
+from durable.core.limits.rates import RATE, RateWant
+from durable.core.limits.slot_records import LIMIT, SlotWant
+from durable.core.limits.slots import acquired, closed, reserved
 from durable.core.options import StepPolicy, handler_name
-from durable.core.rates import RATE, RateWant
 from durable.core.records import (
     AttemptRecord,
     EntryKind,
@@ -40,8 +42,6 @@ from durable.core.retry_later import RetryLater
 from durable.core.saves import StepProgress
 from durable.core.scope import Scope
 from durable.core.signatures import check_call
-from durable.core.slot_records import LIMIT, SlotWant
-from durable.core.slots import acquired, closed, reserved
 from durable.core.summary import backing_off
 from durable.core.words import message_of
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 
 from durable.core.control_flow import Park
 from durable.core.errors import STOPPED
+from durable.core.limits.slot_records import Admission, limit_label
 from durable.core.location import display_location, unescape
-from durable.core.slot_records import Admission, limit_label
 from durable.core.words import ENGLISH, Words, gettext_noop
 
 _MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: branches may do many things

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from durable.core.duration import later
 from durable.core.errors import RunDeadlineError
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetails
 
 

@@ -29,15 +29,19 @@ from django.db.transaction import TransactionManagementError
 
 from durable import declared_limits
 from durable.conf import conf
-from durable.core import child_rollback, children, clock
-from durable.core.child_questions import RecoverChild, Supersede, UndoChild
+from durable.core import clock
+from durable.core.children import operations as children
+from durable.core.children import rollback as child_rollback
+from durable.core.children.questions import RecoverChild, Supersede, UndoChild
 from durable.core.control_flow import CommitsLost, ControlFlow, LeaseLost, PassAborted
 from durable.core.effects import Ask, Call, Save
 from durable.core.errors import KeyConflictError, RateUnitsError, RunNotFoundError, UnknownLimitError
 from durable.core.ids import new_id
 from durable.core.journal import Event, Journal
+from durable.core.limits.rates import LimitClosing, Reservation
+from durable.core.limits.slot_records import Admission
+from durable.core.limits.slots import Acquire, CloseLimit, Reserve
 from durable.core.places import Place, of_message, of_start
-from durable.core.rates import LimitClosing, Reservation
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -55,8 +59,6 @@ from durable.core.records import (
     RunRecord,
     RunState,
 )
-from durable.core.slot_records import Admission
-from durable.core.slots import Acquire, CloseLimit, Reserve
 from durable.core.time_limits import NewRun
 from durable.core.transitions import started
 from durable.drivers.threads import ThreadDelegate

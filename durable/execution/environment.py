@@ -21,8 +21,8 @@ from durable.codec.binding import binding, encode_at, rebound, without_limit
 from durable.conf import conf
 from durable.core.ids import new_id
 from durable.core.message_types import MessageTypes
+from durable.core.names.recorded_names import resolve_name
 from durable.core.places import Place
-from durable.core.recorded_names import resolve_name
 from durable.core.records import RunRecord
 from durable.execution.events import PassEvents
 from durable.execution.open_transactions import OpenTransactions

@@ -12,15 +12,15 @@ from typing import Any, Final, TypeVar
 
 from durable import declared_limits
 from durable.conf import conf
-from durable.core.child_entries import open_group, waits_for
-from durable.core.child_questions import KeyOwner, PeekChild, PeekGroup, PeekKey, PeekMembers, PeekTaken
+from durable.core.children.entries import open_group, waits_for
+from durable.core.children.questions import KeyOwner, PeekChild, PeekGroup, PeekKey, PeekMembers, PeekTaken
 from durable.core.control_flow import PassAborted
 from durable.core.effects import Ask
+from durable.core.limits.slots import Ancestor, Deadlock, PeekDeadlock, find
 from durable.core.location import ANY_QUEUE, child_token, is_awaited
 from durable.core.messages import PeekInbox, PeekRun
 from durable.core.records import ENDED, ChildRecord, EntryStatus, GroupRecord, Member, Message, RunRecord
 from durable.core.simple_operations import PeekTags
-from durable.core.slots import Ancestor, Deadlock, PeekDeadlock, find
 from durable.core.time_limits import History
 from durable.core.witnesses import is_of_first_claim
 from durable.drivers.threads import ThreadDelegate

@@ -23,7 +23,7 @@ from durable.core.entry_shapes import check_shape
 from durable.core.errors import DurableError, ErrorInfo
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
-from durable.core.replay import moved_entry, moved_message
+from durable.core.rewind.replay import moved_entry, moved_message
 from durable.core.summary import Summary
 from durable.core.tags import check_stored
 from durable.histories.values import PLAIN, Values

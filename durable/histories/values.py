@@ -25,7 +25,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
 from durable.core.places import Place
 from durable.core.records import EntryRecord, Message, RunRecord
-from durable.core.replay import moved_entry, moved_message
+from durable.core.rewind.replay import moved_entry, moved_message
 from durable.core.tags import MAX_VALUE, with_new_values
 from durable.inspection.payloads import redacted, to_plain
 

@@ -22,9 +22,9 @@ from django.utils.translation import gettext as _
 
 from durable.conf import conf
 from durable.core.causes import numberless, place_of
+from durable.core.names.renames import names_of_workflow
 from durable.core.places import Place
 from durable.core.records import ActivityKind, EntryKind, EntryStatus, RunState
-from durable.core.renames import names_of_workflow
 from durable.inspection.counting import moment_of, sample_rows
 from durable.inspection.humanize import span
 from durable.inspection.pagination import InvalidCursorError, on_visible

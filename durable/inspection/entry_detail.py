@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
 from durable.conf import conf
-from durable.core.child_entries import AGAIN
+from durable.core.children.entries import AGAIN
 from durable.core.entry_shapes import CANNOT_BE_SHOWN, readable
 from durable.core.errors import ErrorInfo
 from durable.core.messages import MISFIT, NOT_ACCEPTED

@@ -20,8 +20,8 @@ from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core.mistakes import has_stopped
+from durable.core.names.renames import names_of_queue
 from durable.core.records import EntryStatus, Hold, HoldKind, Request, RunState
-from durable.core.renames import names_of_queue
 from durable.core.summary import Summary, SummaryKind
 from durable.inspection import explanation
 from durable.inspection.activities import RunningStep, activities_of

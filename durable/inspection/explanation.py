@@ -12,12 +12,12 @@ from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core import location as locations
-from durable.core.child_entries import UNDONE_FROM
+from durable.core.children.entries import UNDONE_FROM
+from durable.core.limits.slot_records import SlotKind, limit_label
 from durable.core.location import awaited_children
+from durable.core.names.renames import names_of_queue
 from durable.core.own_runs import is_stopped
 from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, RunState
-from durable.core.renames import names_of_queue
-from durable.core.slot_records import SlotKind, limit_label
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import recovered_note, whole_data

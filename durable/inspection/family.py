@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
-from durable.core.child_entries import START
+from durable.core.children.entries import START
 from durable.core.ids import MAX_ID
 from durable.core.records import ENDED, EntryKind, RunState, WhenParentEnds
 from durable.core.tally import Tally

@@ -20,7 +20,7 @@ from django.db.models.functions import Cast, Concat
 
 from durable.conf import conf
 from durable.core import registry
-from durable.core.rates import (
+from durable.core.limits.rates import (
     BUCKETS,
     Cell,
     LimitClosing,
@@ -33,8 +33,8 @@ from durable.core.rates import (
     nanoseconds,
     reserve,
 )
+from durable.core.limits.slot_records import SlotKind, limit_label
 from durable.core.records import RunState
-from durable.core.slot_records import SlotKind, limit_label
 from durable.inspection.counting import (
     CappedCount,
     Count,

@@ -46,8 +46,8 @@ from durable.codec.classes import is_named_tuple_type, is_pydantic_type
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
 from durable.core.location import unescape
+from durable.core.names.renames import names_of_workflow
 from durable.core.places import Place, of_message
-from durable.core.renames import names_of_workflow
 from durable.inspection.counting import newest_rows, sample_rows
 from durable.inspection.humanize import printable, thousands
 from durable.models import QueueMessage, Run

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
-from durable.core.ranks import UNTAGGED, Ranking
+from durable.core.limits.ranks import UNTAGGED, Ranking
 from durable.core.records import ENDED, HoldKind, KeyRecord, RunState
 from durable.core.tags import HASHED, MAX_TAGS, check_tag_name, tag_text
 from durable.core.time_limits import RunLimits

@@ -19,9 +19,9 @@ from django.db.models.lookups import Exact, IsNull
 from durable.conf import conf
 from durable.core import registry
 from durable.core.location import ANY_QUEUE, escape
+from durable.core.names.renames import names_of_workflow
 from durable.core.own_runs import INTERNAL
 from durable.core.records import ENDED, RunState
-from durable.core.renames import names_of_workflow
 from durable.core.summary import SummaryKind
 from durable.inspection.counting import Count, Key, OfEach, moment_of, sample_rows
 from durable.inspection.explanation import LATE

@@ -19,8 +19,8 @@ from django.db.models import F, Q, QuerySet
 from durable import runtime
 from durable.conf import conf
 from durable.core.causes import numberless
+from durable.core.names.renames import names_of_queue, names_of_workflow
 from durable.core.records import ENDED, RunState
-from durable.core.renames import names_of_queue, names_of_workflow
 from durable.inspection import run_lanes
 from durable.inspection.counting import Count, count_capped
 from durable.inspection.family import has_children

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from durable.conf import conf
 from durable.core import registry
-from durable.core.renames import names_of_queue
+from durable.core.names.renames import names_of_queue
 from durable.inspection.counting import queues_of_due_runs
 from durable.models import Build, OperatorAction, Run, WorkerProcess
 from durable.models.renames import learn_queues

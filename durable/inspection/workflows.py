@@ -27,10 +27,10 @@ from django.utils.translation import gettext_lazy
 from durable.conf import conf
 from durable.core import registry
 from durable.core.causes import numberless, place_of
+from durable.core.names.renames import names_of_workflow
 from durable.core.own_runs import BULK
 from durable.core.records import ENDED, Hold, RunState
 from durable.core.registry import WorkflowDefinition
-from durable.core.renames import names_of_workflow
 from durable.core.summary import Summary, SummaryKind
 from durable.inspection.activities import FOLDED_FROM, StepDurations, workflow_durations
 from durable.inspection.bulks import bulks_among

@@ -12,8 +12,8 @@ from datetime import datetime
 from django.db import models
 
 from durable.core.ids import MAX_ID
-from durable.core.rates import LimitClosing, Rate, RefusedStart
-from durable.core.slot_records import SlotKind, SlotRow
+from durable.core.limits.rates import LimitClosing, Rate, RefusedStart
+from durable.core.limits.slot_records import SlotKind, SlotRow
 from durable.models.rows import JSONTextField, MomentField, NameField, Row, choices
 from durable.models.run import Run
 
@@ -152,10 +152,10 @@ class RateLimit(Row):
 class RateKey(Row):
     """A key of a limit's rate. Each statement that gives an attempt its moment has this row locked.
 
-    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970 (`durable.core.rates`).
-    Nothing begins before `closed_until`; the row of the key "" closes all keys. `refused` counts the starts that found
-    no room; the other columns about them are of the last one. `recent` has the units of the last minute
-    (`durable.core.rates`).
+    `reserved`, `begun` and `put_off` are theoretical arrival times in nanoseconds since 1970
+    (`durable.core.limits.rates`). Nothing begins before `closed_until`; the row of the key "" closes all keys.
+    `refused` counts the starts that found no room; the other columns about them are of the last one. `recent` has the
+    units of the last minute (`durable.core.limits.rates`).
     """
 
     limit = NameField[str, str](max_length=MAX_ID)

@@ -13,8 +13,8 @@ from typing import Any
 from django.db import models
 from django.db.models import CharField, Value
 
-from durable.core.recorded_names import Move
-from durable.core.renames import Alias, AliasKind, Rename, put_in_force, put_queues_in_force
+from durable.core.names.recorded_names import Move
+from durable.core.names.renames import Alias, AliasKind, Rename, put_in_force, put_queues_in_force
 from durable.models.rows import NameField, Row, choices
 
 

@@ -20,7 +20,7 @@ from django.db import models
 from django.db.models import Q
 
 from durable.core.ids import MAX_ID
-from durable.core.ranks import Ranking, ShareTag
+from durable.core.limits.ranks import Ranking, ShareTag
 from durable.core.records import Hold as HoldRecord
 from durable.core.records import HoldKind
 from durable.core.time_limits import RunLimits
@@ -29,7 +29,7 @@ from durable.models.run import Run
 
 
 class RunRank(Row):
-    """The rank that the start of a run has given (`durable.core.ranks.Ranking`)."""
+    """The rank that the start of a run has given (`durable.core.limits.ranks.Ranking`)."""
 
     # no constraint in the database: the row is inserted in the transaction that has inserted the run
     run = models.OneToOneField(
@@ -63,7 +63,7 @@ class Lane(Row):
 
 
 class Share(Row):
-    """The position of a share of a queue (`durable.core.ranks.ShareTag`); the share "" is the queue itself."""
+    """The position of a share of a queue (`durable.core.limits.ranks.ShareTag`); the share "" is the queue itself."""
 
     queue = NameField[str, str](max_length=MAX_ID)
     share = NameField[str, str](max_length=MAX_ID, blank=True)

@@ -58,7 +58,7 @@ from rq.timeouts import BaseTimeoutException
 
 from durable.conf import conf
 from durable.core import clock
-from durable.core.renames import names_of_queue
+from durable.core.names.renames import names_of_queue
 from durable.notifier import enqueue, redis_clients, silence, wakeups
 
 logger = logging.getLogger("durable.bell")

@@ -12,7 +12,7 @@ from typing import Final
 from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import ScheduleNotFoundError, UnknownLimitError
-from durable.core.rates import MOST_UNITS, Rate
+from durable.core.limits.rates import MOST_UNITS, Rate
 from durable.operations import holds, limits, rates
 from durable.operations.schedules import verbs as schedules
 from durable.operations.verbs import Flag, Number, Subject, Text, Until, Verb

@@ -23,10 +23,10 @@ from durable.core.current import is_in_step, running_run
 from durable.core.duration import Duration, parse_remaining
 from durable.core.errors import BulkOrderError, InvalidTransitionError, OutsideStepError
 from durable.core.ids import check_queue
+from durable.core.names.renames import is_same_workflow, names_of_queue
 from durable.core.own_runs import BULK
 from durable.core.records import ENDED, RunRecord, RunState
 from durable.core.registry import UnknownWorkflowError, WorkflowDefinition
-from durable.core.renames import is_same_workflow, names_of_queue
 from durable.core.summary import Summary, SummaryKind
 from durable.instrumentation import observers
 from durable.notifier import redis_clients

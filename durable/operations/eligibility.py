@@ -18,7 +18,7 @@ from durable import runtime
 from durable.core.causes import failed_at
 from durable.core.errors import BulkCountError, EntryNotFoundError
 from durable.core.records import EntryRecord, RunRecord, RunState
-from durable.core.replay import Replay
+from durable.core.rewind.replay import Replay
 from durable.core.tally import Tally
 from durable.core.words import Sentence, gettext_noop
 from durable.operations.lifecycle import ALLOWED

@@ -15,8 +15,8 @@ from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import HoldError
 from durable.core.ids import check_queue
+from durable.core.names.renames import names_of_queue, names_of_workflow
 from durable.core.records import Hold, HoldKind, RunState
-from durable.core.renames import names_of_queue, names_of_workflow
 from durable.core.words import Sentence, gettext_noop
 from durable.models import Run
 from durable.notifier import redis_clients

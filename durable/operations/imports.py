@@ -27,8 +27,8 @@ from durable.core import registry
 from durable.core.errors import RunConflictError
 from durable.core.ids import check_id, check_queue
 from durable.core.location import unescape
+from durable.core.names.recorded_names import other_names
 from durable.core.options import handler_name
-from durable.core.recorded_names import other_names
 from durable.core.records import ENDED, EntryKind, EntryRecord, Message, Request, RunRecord, RunState, TagChange
 from durable.core.summary import Summary, SummaryKind
 from durable.core.tags import check_data

@@ -12,8 +12,8 @@ from durable import runtime
 from durable.core import transitions
 from durable.core.errors import InvalidTransitionError
 from durable.core.ids import check_reason
+from durable.core.names.renames import names_of_queue
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Request, RunChange, RunRecord, RunState
-from durable.core.renames import names_of_queue
 from durable.core.summary import Summary, SummaryKind
 from durable.core.transitions import starts_of
 from durable.core.words import Sentence, gettext_noop

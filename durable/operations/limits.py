@@ -15,8 +15,8 @@ from durable import runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import StaleLimitError, UnknownLimitError
-from durable.core.rates import Rate, rate_of
-from durable.core.workflow_limits import check_at_once
+from durable.core.limits.rates import Rate, rate_of
+from durable.core.limits.workflow_limits import check_at_once
 from durable.models import RateLimit
 from durable.operations.audit import audited
 

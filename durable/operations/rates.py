@@ -8,7 +8,7 @@ from durable import runtime
 from durable.core.duration import check_moment
 from durable.core.errors import StaleLimitError, UnknownLimitError
 from durable.core.ids import check_key, check_limit
-from durable.core.rates import LimitClosing, Rate
+from durable.core.limits.rates import LimitClosing, Rate
 from durable.operations.audit import ActorScope, audited
 from durable.runtime import Runtime
 

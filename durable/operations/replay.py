@@ -1,8 +1,8 @@
 """Preview a replay, and replay runs as the preview has told.
 
-In a database most of a history is counted there and not read (`durable.store.surveys`). `durable.core.replay` decides
-for the preview as well: it goes back in a history of the few entries that matter, and notes the regions that it
-deletes. A store in memory has all entries at hand, and so has a replay itself.
+In a database most of a history is counted there and not read (`durable.store.surveys`). `durable.core.rewind.replay`
+decides for the preview as well: it goes back in a history of the few entries that matter, and notes the regions that
+it deletes. A store in memory has all entries at hand, and so has a replay itself.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from durable import runtime
 from durable.core.causes import failed_at
-from durable.core.child_entries import divided, group_of, open_maps, unread_children
+from durable.core.children.entries import divided, group_of, open_maps, unread_children
 from durable.core.errors import EntryNotFoundError, ReplayRefusedError, RunConflictError, StalePlanError
 from durable.core.ids import new_id
 from durable.core.location import parent
 from durable.core.places import Place
 from durable.core.records import ENDED, EntryKind, EntryRecord, Message, RunChange, RunRecord, RunState, TagChange
-from durable.core.replay import Replay, nearest
+from durable.core.rewind.replay import Replay, nearest
 from durable.operations.audit import Attribution, audited
 from durable.operations.common import announce, check_not_an_order, require_step, send_run_changed
 from durable.operations.queries import record

@@ -1,8 +1,8 @@
 """The plan of a replay: its effects, described for the operator who decides, and a hash that ties the replay to them.
 
-The same for every surface and every store. `durable.core.replay` decides what a replay does. The children that it
-starts again are read from the entries that go; those of a loop's older iterations are pruned: there the store counts
-them. Nothing here writes.
+The same for every surface and every store. `durable.core.rewind.replay` decides what a replay does. The children that
+it starts again are read from the entries that go; those of a loop's older iterations are pruned: there the store
+counts them. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from durable.core.child_entries import divided, started_number
+from durable.core.children.entries import divided, started_number
 from durable.core.location import is_within, listed
 from durable.core.records import ENDED, EntryKind, EntryRecord, EntryStatus, Message, RunRecord, RunState
-from durable.core.replay import Replay
+from durable.core.rewind.replay import Replay
 from durable.core.words import Sentence, gettext_noop
 from durable.store.base import Store
 from durable.store.surveys import Listed, Mark, Survey, mark_of, survey_of

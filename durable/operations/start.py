@@ -22,8 +22,8 @@ from durable.core.current import running_run
 from durable.core.duration import later
 from durable.core.errors import KeyConflictError, RunConflictError, StartRefusedError
 from durable.core.ids import check_id, check_queue, new_id
+from durable.core.limits.ranks import Ranking
 from durable.core.places import Place
-from durable.core.ranks import Ranking
 from durable.core.records import ActionRecord, RunRecord
 from durable.core.registry import WorkflowDefinition
 from durable.core.time_limits import NewRun, RunLimits

@@ -26,12 +26,12 @@ from durable.conf import conf
 from durable.core.duration import Duration, check_moment, later, parse_duration, parse_remaining
 from durable.core.errors import KeyConflictError, StartRefusedError
 from durable.core.ids import check_key
+from durable.core.limits.ranks import Ranking, check_share, check_weight, head_start, ranking_of
+from durable.core.limits.rates import RateWant, RefusedStart, rate_wanted
+from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.places import Place
-from durable.core.ranks import Ranking, check_share, check_weight, head_start, ranking_of
-from durable.core.rates import RateWant, RefusedStart, rate_wanted
 from durable.core.records import RunRecord, WhenParentEnds
 from durable.core.tags import check_tags
-from durable.core.workflow_limits import WorkflowLimits
 from durable.declared_limits import with_rate
 from durable.instrumentation import observers
 from durable.operations import lifecycle

@@ -1,7 +1,7 @@
 """The operations of migrations that say where recorded classes and rollback handlers are now.
 
-Owns what is checked before a move is recorded. Rewrites no row: `durable.core.recorded_names` says what the fact means
-to a reader, docs/design/history-migrations.md why that is enough. Migration files import this module through
+Owns what is checked before a move is recorded. Rewrites no row: `durable.core.names.recorded_names` says what the fact
+means to a reader, docs/design/history-migrations.md why that is enough. Migration files import this module through
 `durable.migrations`: what needs models is imported when an operation is applied.
 """
 
@@ -19,7 +19,7 @@ from django.db.migrations.state import ProjectState
 from durable.codec.classes import is_dataclass_type, is_enum_type, is_named_tuple_type, is_pydantic_type
 from durable.conf import conf
 from durable.core import clock
-from durable.core.recorded_names import Move, Moves, recorded_name
+from durable.core.names.recorded_names import Move, Moves, recorded_name
 
 
 class _Moved(Operation):

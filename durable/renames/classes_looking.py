@@ -15,7 +15,7 @@ from typing import Final
 from django.db import connections
 
 from durable.conf import conf
-from durable.core.recorded_names import put_in_force
+from durable.core.names.recorded_names import put_in_force
 
 logger = logging.getLogger("durable.pass")
 

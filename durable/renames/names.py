@@ -16,8 +16,8 @@ from django.db import connections, transaction
 from django.db.models import F
 
 from durable.core import clock
+from durable.core.names.renames import Alias, AliasKind
 from durable.core.records import ENDED, RunState
-from durable.core.renames import Alias, AliasKind
 from durable.models import (
     Failure,
     HeldStart,

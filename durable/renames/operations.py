@@ -18,7 +18,7 @@ from django.db.migrations.state import ProjectState
 from durable.conf import conf
 from durable.core.ids import MAX_ID, check_queue
 from durable.core.location import MAX_LOCATION
-from durable.core.renames import Alias, AliasKind, Rename, check_pattern
+from durable.core.names.renames import Alias, AliasKind, Rename, check_pattern
 
 _INTERNAL: Final = "durable."  # with which the names of durable's own workflows begin
 

@@ -12,8 +12,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.migration import Migration
 
-from durable.core.recorded_names import Move
-from durable.core.renames import Alias, Aliases, AliasKind, Rename
+from durable.core.names.recorded_names import Move
+from durable.core.names.renames import Alias, Aliases, AliasKind, Rename
 from durable.renames.operations import renames_of
 
 

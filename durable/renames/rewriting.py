@@ -28,9 +28,9 @@ from durable.core.location import (
     parent,
     unescape,
 )
+from durable.core.names.renames import Alias, Aliases, AliasKind, Names, Rename
 from durable.core.places import Place, values_of, with_values
 from durable.core.records import EntryKind, EntryStatus
-from durable.core.renames import Alias, Aliases, AliasKind, Names, Rename
 from durable.core.summary import Summary, SummaryKind
 from durable.models import (
     Activity,

@@ -23,9 +23,9 @@ from django.db import Error
 from durable import guard, runtime
 from durable.conf import conf
 from durable.core.errors import ErrorInfo
-from durable.core.recorded_names import Move, importing_nothing
-from durable.core.recorded_names import in_force as moves_in_force
-from durable.core.renames import Alias, Rename, in_force
+from durable.core.names.recorded_names import Move, importing_nothing
+from durable.core.names.recorded_names import in_force as moves_in_force
+from durable.core.names.renames import Alias, Rename, in_force
 from durable.renames.pending import (
     all_migrations,
     expected_moves,

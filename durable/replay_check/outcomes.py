@@ -20,8 +20,8 @@ from durable.context import AsyncContext, Context
 from durable.core.divergences import Divergence, DivergenceKind
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, PayloadError
 from durable.core.location import escape, general_location, join
+from durable.core.names.recorded_names import resolve_used
 from durable.core.places import Place, values_of
-from durable.core.recorded_names import resolve_used
 from durable.core.records import ENDED, EntryRecord, EntryStatus, Message, OutgoingMessage, RunRecord, RunState
 from durable.core.scope import SILENT, Scope
 from durable.execution.recorded import NotRecorded, RecordedHost, RefusingJournal

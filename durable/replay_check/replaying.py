@@ -29,8 +29,8 @@ from durable.core.effects import Operation
 from durable.core.errors import ContractError, ErrorInfo, HistoryDivergedError, OutsideStepError, PayloadError
 from durable.core.location import escape, join
 from durable.core.mistakes import is_mistake
+from durable.core.names.recorded_names import resolve_used
 from durable.core.places import Place
-from durable.core.recorded_names import resolve_used
 from durable.core.records import ENDED, EntryKind, EntryRecord, Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.scope import Scope

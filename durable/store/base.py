@@ -11,8 +11,9 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from durable.core.ranks import Ranking
-from durable.core.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
+from durable.core.limits.ranks import Ranking
+from durable.core.limits.rates import LimitClosing, Rate, RateKeyRow, RateWant, RefusedStart, Reservation
+from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
 from durable.core.records import (
     ActionRecord,
     Activity,
@@ -36,7 +37,6 @@ from durable.core.records import (
     SavedDetails,
     TagChange,
 )
-from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.time_limits import History, RunLimits
 from durable.store.surveys import Surveyor
 
@@ -359,7 +359,7 @@ class Store(Protocol):
         """
 
     def learn_names(self) -> None:
-        """Read the renames of operations into this process (`durable.core.renames`)."""
+        """Read the renames of operations into this process (`durable.core.names.renames`)."""
 
     def learn_queues(self) -> None:
         """Read the renames of queues into this process, and no others; one statement."""
@@ -391,9 +391,9 @@ class Store(Protocol):
         claiming.
 
         A run with a head start counts as due for that much longer, and one of a share as due since its start tag
-        (`durable.core.ranks`), until a claim takes it. With `since`, claim of the runs without a rank only those at
-        this point of the order by `wake_at` or behind it. With `since_ranked` too, which a store may ignore, claim of
-        the others only those that became due, or were started, at this moment or later.
+        (`durable.core.limits.ranks`), until a claim takes it. With `since`, claim of the runs without a rank only
+        those at this point of the order by `wake_at` or behind it. With `since_ranked` too, which a store may ignore,
+        claim of the others only those that became due, or were started, at this moment or later.
 
         Due means: `wake_at <= now`, not paused or ended, no live lease (`lease_expires_at` None or <= now). A claimed
         run has `fence` + 1, the lease, the worker, `started_at` if it had none, state `running` (`rolling_back` stays),

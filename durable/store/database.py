@@ -19,7 +19,8 @@ from django.db import transaction
 from django.db.models import Count, Exists, OuterRef
 
 from durable.core.errors import RunNotFoundError
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
+from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -45,7 +46,6 @@ from durable.core.records import (
     TagChange,
 )
 from durable.core.records import Hold as HoldRecord
-from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.core.time_limits import History, RunLimits, key_of
 from durable.core.transitions import moved, paused_at_once, resumed

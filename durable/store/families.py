@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from durable.core.child_entries import unread_children
+from durable.core.children.entries import unread_children
 from durable.core.records import EntryRecord, Request, RunChange, RunRecord, RunState
-from durable.core.recovery import failed_children, failed_groups, stopped_groups
-from durable.core.recovery import recover as recovery_of
+from durable.core.rewind.recovery import failed_children, failed_groups, stopped_groups
+from durable.core.rewind.recovery import recover as recovery_of
 from durable.store.base import Store
 
 Decide = Callable[[RunRecord, Callable[[], list[EntryRecord]]], RunChange]

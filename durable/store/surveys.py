@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from durable.core.entry_shapes import readable
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message
-from durable.core.rewind import Region, Rewind
+from durable.core.rewind.rewinding import Region, Rewind
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from durable.conf import conf
+from durable.core.names.renames import names_of_queue
 from durable.core.records import RunRecord
-from durable.core.renames import names_of_queue
 from durable.drivers import loop_threads, threads
 from durable.execution.connections import abandon_inherited_connections, close_stale_connections
 from durable.execution.passes import execute_pass

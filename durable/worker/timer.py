@@ -36,8 +36,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from durable import signals
 from durable.conf import conf
 from durable.core import clock
+from durable.core.names.renames import names_of_queue
 from durable.core.records import ActionRecord, RunState
-from durable.core.renames import names_of_queue
 from durable.execution.connections import SESSION_TROUBLE, close_connections, close_stale_connections, worker_name
 from durable.notifier import notify, redis_clients, registry
 from durable.operations.schedules.tick import next_look, tick_due

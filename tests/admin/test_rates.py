@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durable import Context, workflow
-from durable.core.rates import counted, nanoseconds
+from durable.core.limits.rates import counted, nanoseconds
 from durable.models import OperatorAction, RateKey
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url

@@ -26,8 +26,8 @@ from durable.admin import access
 from durable.admin.run_admin import RunAdmin
 from durable.admin.run_parts import PART_NAMES
 from durable.core.control_flow import Park
+from durable.core.limits.slot_records import Admission
 from durable.core.own_runs import BULK
-from durable.core.slot_records import Admission
 from durable.core.summary import in_line, waiting
 from durable.models import Cause, Child, Failure, Hold, OperatorAction, QueueMessage, Run, SavedView, Slot
 from durable.operations import bulk

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from durable.conf import conf
-from durable.core.rates import Rate, RateWant
+from durable.core.limits.rates import Rate, RateWant
 from durable.models import OperatorAction, RateKey, Reservation, Run
 from durable.store import store_for
 from tests.api.conftest import MakeApi, problem

@@ -10,7 +10,7 @@ import pytest
 from django.test import override_settings
 
 from durable import Break, Context, Continue, get_run, workflow
-from durable.core.renames import Alias, AliasKind, in_force
+from durable.core.names.renames import Alias, AliasKind, in_force
 from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import add, ask, fail, loop

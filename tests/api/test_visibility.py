@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.core.control_flow import Park
-from durable.core.slot_records import Admission
+from durable.core.limits.slot_records import Admission
 from durable.core.summary import in_line, waiting
 from durable.inspection import actions, causes, pagination, run_lanes
 from durable.inspection.pagination import has_own_index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from durable.core.rates import BUCKETS, SECONDS, counted, counts_of
+from durable.core.limits.rates import BUCKETS, SECONDS, counted, counts_of
 
 START = 1_000 * SECONDS * 1_000_000_000
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, Limit, RetryLater, get_run, workflow
-from durable.core.rates import RATE, LimitClosing, Rate, rate_wanted
-from durable.core.slot_records import wanted
+from durable.core.limits.rates import RATE, LimitClosing, Rate, rate_wanted
+from durable.core.limits.slot_records import wanted
 from durable.testing import Harness
 
 NOW = datetime(2026, 3, 4, 14, 0, tzinfo=UTC)

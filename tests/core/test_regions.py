@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durable.core.rewind import Region, simplified
+from durable.core.rewind.rewinding import Region, simplified
 
 LOCATIONS = ["a", "a/b", "a/b/c", "a/d", "ab", "e", "e/f"]
 ORDINALS = range(6)

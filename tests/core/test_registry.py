@@ -10,9 +10,9 @@ from django.apps import apps as django_apps
 
 from durable.apps import DurableConfig
 from durable.core import registry
+from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.message_types import MessageTypes
 from durable.core.registry import Registry, UnknownWorkflowError
-from durable.core.workflow_limits import WorkflowLimits
 from tests.support.definitions import Definition, one, other
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from durable import AsyncContext, Context, CriticalError, Limit, RetryLater, UnknownLimitError, get_run, workflow
 from durable.core.control_flow import PassAborted
-from durable.core.slot_records import SlotKind, SlotWant
+from durable.core.limits.slot_records import SlotKind, SlotWant
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness

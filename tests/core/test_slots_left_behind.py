@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from durable import Context, Limit, get_run, workflow
-from durable.core.slot_records import SlotKind, SlotWant
+from durable.core.limits.slot_records import SlotKind, SlotWant
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.testing import Harness

@@ -10,8 +10,8 @@ import pytest
 
 from durable.core.control_flow import Park
 from durable.core.errors import STOPPED
+from durable.core.limits.slot_records import Admission
 from durable.core.location import escape
-from durable.core.slot_records import Admission
 from durable.core.summary import (
     KIND_LENGTH,
     Summary,

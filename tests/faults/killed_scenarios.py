@@ -23,7 +23,7 @@ from durable import (
     runtime,
     workflow,
 )
-from durable.core import maps
+from durable.core.children import maps
 from durable.models import Cascade, Child, Entry, GroupTally, Run, RunKey, RunTag, Turn
 from durable.store import families
 from project.shop.models import Mail

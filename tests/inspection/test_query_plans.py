@@ -21,7 +21,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from durable.api.changes import Follower
-from durable.core.rewind import Region
+from durable.core.rewind.rewinding import Region
 from durable.inspection import causes, history_counts, places, run_lanes, timeline_reads, tree, workflows
 from durable.inspection.activities import ENTRIES as ENTRIES_OF_A_RUN
 from durable.inspection.activities import usual_durations, workflow_durations

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.core.time_limits import NewRun
 from durable.inspection.run_facts import rank_note, rank_words, share_words
 from durable.models import Run

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durable import Context, get_run, runtime, workflow
-from durable.core.rates import counted, nanoseconds
+from durable.core.limits.rates import counted, nanoseconds
 from durable.inspection.explain_states import explain
 from durable.inspection.limits import (
     count_rates,

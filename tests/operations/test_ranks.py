@@ -10,7 +10,7 @@ from django.test import override_settings
 
 from durable import Context, operations, runtime, workflow
 from durable.checks.configuration import check_settings
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.models import RunRank
 from durable.operations import holds
 from durable.testing import Harness

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from durable import Context, StaleLimitError, UnknownLimitError, get_run, workflow
-from durable.core.rates import Rate
+from durable.core.limits.rates import Rate
 from durable.operations.audit import Actor, OperationDeniedError, acting_as
 from durable.operations.rates import close_limit, open_limit, rate_revision_of, set_rate, take_back_rate
 from durable.testing import Harness

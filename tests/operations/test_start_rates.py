@@ -21,7 +21,7 @@ from durable import (
     runtime,
     workflow,
 )
-from durable.core.rates import LimitClosing, RateKeyRow
+from durable.core.limits.rates import LimitClosing, RateKeyRow
 from durable.operations.audit import Actor, acting_as
 from durable.operations.rates import close_limit, open_limit
 from durable.testing import Harness

@@ -12,8 +12,8 @@ from django.db.migrations.state import ProjectState
 from django.utils import timezone
 
 from durable import runtime
-from durable.core import recorded_names
-from durable.core.renames import put_in_force
+from durable.core.names import recorded_names
+from durable.core.names.renames import put_in_force
 from durable.models import Entry, EntryMetadata, Run
 from tests.replay_check.conftest import Deploys, deploys
 from tests.support.processes import Program

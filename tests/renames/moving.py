@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from durable.core import recorded_names
+from durable.core.names import recorded_names
 from durable.models.renames import recorded_moves
 
 PACKAGE = "moving_shop"

@@ -20,9 +20,9 @@ from django.utils import timezone
 
 from durable import Context, CriticalError
 from durable.codec import JsonCodec
-from durable.core import recorded_names
 from durable.core.errors import PayloadError
-from durable.core.recorded_names import Move, Moves, recorded_name, resolve_name
+from durable.core.names import recorded_names
+from durable.core.names.recorded_names import Move, Moves, recorded_name, resolve_name
 from durable.crypto import FernetCodec
 from durable.migrations import MoveClass, MoveHandler
 from durable.models import Entry, MovedName, Run

@@ -13,9 +13,9 @@ from django.utils import timezone
 
 from durable import Schedule, every
 from durable.core.errors import BulkCountError, HoldError
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
+from durable.core.names.renames import AliasKind, names_of_queue, put_queues_in_force
 from durable.core.records import HoldKind
-from durable.core.renames import AliasKind, names_of_queue, put_queues_in_force
 from durable.core.time_limits import NewRun
 from durable.inspection.explain_states import explain
 from durable.inspection.pagination import RunOrder
@@ -366,9 +366,9 @@ def test_runs_with_ranks_are_claimed_in_their_order_under_the_other_name(store: 
 
 
 def _claimable_order(store: Store, queue: str) -> list[Run]:
-    """The runs in the order in which claims take them: by head start and tag, as `durable.core.ranks` has it."""
-    from durable.core.ranks import Candidate
-    from durable.core.ranks import ranked as in_order
+    """The runs in the order in which claims take them: by head start and tag, as `durable.core.limits.ranks` has it."""
+    from durable.core.limits.ranks import Candidate
+    from durable.core.limits.ranks import ranked as in_order
 
     found = Run.objects.filter(queue=queue)
     by_id = {each.id: each for each in found}

@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from durable import Break, Context, Continue, current_step, get_run
-from durable.core.renames import Names, Rename, put_in_force
+from durable.core.names.renames import Names, Rename, put_in_force
 from durable.inspection import history_counts, places
 from durable.migrations import RenameStep
 from durable.models import (

@@ -13,8 +13,8 @@ from django.utils import timezone
 from durable import Context, Schedule, current_step, every, get_run, workflow
 from durable.core import registry
 from durable.core.errors import HoldError, RunNotFoundError
+from durable.core.names.renames import Alias, Aliases, AliasKind, in_force, names_of_workflow
 from durable.core.records import HoldKind
-from durable.core.renames import Alias, Aliases, AliasKind, in_force, names_of_workflow
 from durable.definitions import Workflow
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass

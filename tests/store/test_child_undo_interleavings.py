@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from durable.core import transitions
-from durable.core.child_rollback import change_of
+from durable.core.children.rollback import change_of
 from durable.core.errors import InvalidTransitionError
 from durable.core.records import ENDED, Batch, EntryStatus, Request, RunChange, RunRecord, RunState
 from durable.store import Store

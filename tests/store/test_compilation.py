@@ -13,7 +13,7 @@ import pytest
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.store.postgres import PostgresStore
 from durable.store.routines.definitions import Function
 from durable.store.routines.operations import ROUTINES

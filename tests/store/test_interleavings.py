@@ -16,7 +16,7 @@ import pytest
 from django.db import connections
 
 from durable.core import transitions
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.core.records import RunChange, RunRecord
 from durable.store import Store
 from durable.store.postgres import PostgresStore

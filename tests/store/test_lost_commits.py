@@ -15,9 +15,10 @@ import pytest
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import ErrorInfo
+from durable.core.limits.ranks import Ranking
+from durable.core.limits.rates import Rate, RateWant
+from durable.core.limits.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.location import escape
-from durable.core.ranks import Ranking
-from durable.core.rates import Rate, RateWant
 from durable.core.records import (
     Activity,
     EntryRecord,
@@ -28,7 +29,6 @@ from durable.core.records import (
     SavedDetails,
     Witness,
 )
-from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.transitions import fence_raised
 from durable.core.witnesses import FIRST, is_of_first_claim
 from durable.models import Entry, EntryMetadata, Run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, CriticalError, runtime, workflow
-from durable.core import maps
+from durable.core.children import maps
 from durable.core.control_flow import PassAborted
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass

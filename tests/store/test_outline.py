@@ -9,7 +9,7 @@ import pytest
 
 from durable.core.errors import ErrorInfo
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
-from durable.core.replay import Replay
+from durable.core.rewind.replay import Replay
 from durable.models.rows import BATCH_BYTES
 from durable.operations.replay_plan import Family, build_plan, outlook_of
 from durable.store import Store

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import connections, transaction
 
-from durable.core.ranks import UNTAGGED, Ranking
+from durable.core.limits.ranks import UNTAGGED, Ranking
 from durable.core.records import RunRecord, RunState
 from durable.models import Run
 from durable.store.base import Claimed

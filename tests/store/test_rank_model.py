@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from durable.core import transitions
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.core.records import ENDED, RunChange, RunRecord
 from durable.store import Store
 from durable.store.memory import MemoryStore

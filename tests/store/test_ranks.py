@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from durable.core import transitions
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.core.records import RunChange, RunRecord, RunState
 from durable.store import Store
 from tests.store.family import a_child, start_children

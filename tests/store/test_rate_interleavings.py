@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from durable.core import transitions
-from durable.core.rates import LimitClosing, Rate, RateWant, nanoseconds
+from durable.core.limits.rates import LimitClosing, Rate, RateWant, nanoseconds
 from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord, RunState
 from durable.models import Reservation
 from durable.store import Store

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from durable.core import rates as gcra
-from durable.core.rates import Cell, LimitClosing, Rate, RateWant, Want, nanoseconds
+from durable.core.limits import rates as gcra
+from durable.core.limits.rates import Cell, LimitClosing, Rate, RateWant, Want, nanoseconds
 from durable.store import Store
 from durable.store.database import DatabaseStore
 from durable.store.memory import MemoryStore

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connections
 
-from durable.core.rates import Rate, RateWant, from_nanoseconds, nanoseconds
+from durable.core.limits.rates import Rate, RateWant, from_nanoseconds, nanoseconds
 from durable.core.records import RunRecord
 from durable.store import Store
 from tests.store.making import NOW, started

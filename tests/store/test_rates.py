@@ -9,7 +9,7 @@ import pytest
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
-from durable.core.rates import LimitClosing, Rate, RateWant, Reservation, counted, counts_of, nanoseconds
+from durable.core.limits.rates import LimitClosing, Rate, RateWant, Reservation, counted, counts_of, nanoseconds
 from durable.core.records import RunRecord
 from durable.store import Store
 from tests.store.making import NOW, at, commit, park, started, the

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from durable.core.rates import BUCKETS, END, LONGEST, SECONDS
+from durable.core.limits.rates import BUCKETS, END, LONGEST, SECONDS
+from durable.core.limits.slot_records import SlotKind
 from durable.core.records import (
     ENDED,
     EntryKind,
@@ -20,7 +21,6 @@ from durable.core.records import (
     RunState,
     WhenParentEnds,
 )
-from durable.core.slot_records import SlotKind
 from durable.core.summary import DROPPED, PARENT_ENDED, SummaryKind
 from durable.store import routines
 from durable.store.postgres.sql import RAISED

@@ -17,8 +17,8 @@ from django.db import transaction
 
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
+from durable.core.limits.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.records import ENDED, Hold, HoldKind, OutgoingMessage, RunChange, RunRecord, RunState
-from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store import transactions
 from durable.store.postgres import PostgresStore

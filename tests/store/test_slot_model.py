@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.core import transitions
+from durable.core.limits.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.records import ENDED, Hold, HoldKind, RunChange, RunRecord, RunState
-from durable.core.slot_records import SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store import Store
 from tests.store.making import LEASE, NOW, a_run, commit, park, the

@@ -10,8 +10,8 @@ from django.db import connections, transaction
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import UnknownLimitError
+from durable.core.limits.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.records import Hold, HoldKind, RunChange, RunRecord, RunState
-from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotWant
 from durable.core.summary import Summary, SummaryKind
 from durable.store import Store
 from durable.store.postgres import PostgresStore, sql_functions

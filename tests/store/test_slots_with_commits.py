@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 
 from durable.core import transitions
 from durable.core.control_flow import LeaseLost
+from durable.core.limits.slot_records import SlotChange, SlotWant
 from durable.core.records import RunRecord, RunState
-from durable.core.slot_records import SlotChange, SlotWant
 from durable.store import sessions
 from durable.store.postgres import PostgresStore
 from tests.store.family import a_child

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from durable.core import transitions
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.core.records import Batch, OutgoingMessage, RunChange, RunPatch, RunRecord, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.models import Run

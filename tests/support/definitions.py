@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.message_types import MessageTypes
-from durable.core.workflow_limits import WorkflowLimits
 
 
 def one(ctx: object) -> None: ...

@@ -271,7 +271,7 @@ def _problems(workflow: WorkflowValue) -> Iterator[tuple[str, str]]:
 
 
 _NAMING: Final = ("limit", "rate")
-_DECLARING: Final = frozenset({"durable.Limit", "durable.core.workflow_limits.Limit"})
+_DECLARING: Final = frozenset({"durable.Limit", "durable.core.limits.workflow_limits.Limit"})
 _MANAGERS: Final = frozenset({"objects", "_default_manager", "_base_manager"})
 _WAITED_FOR: Final = frozenset({"child", "map"})
 

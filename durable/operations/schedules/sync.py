@@ -21,7 +21,7 @@ from durable import runtime
 from durable.conf import conf
 from durable.core import registry
 from durable.core.errors import PayloadError
-from durable.core.renames import is_same_workflow, names_of_workflow
+from durable.core.names.renames import is_same_workflow, names_of_workflow
 from durable.models import RenamedName, Schedule
 from durable.operations.schedules.rows import (
     arguments_of,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from durable.core.rates import Rate
+from durable.core.limits.rates import Rate
+from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
 from durable.core.records import ENDED, RunRecord, RunState
-from durable.core.slot_records import SlotKind, SlotRow, SlotWant
 from durable.store.memory.tables import MemoryHolds
 from durable.store.rules import lines, row_rules
 from durable.store.rules.lines import Place

@@ -17,8 +17,9 @@ from typing import Final
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RunNotFoundError
+from durable.core.limits.ranks import Ranking
+from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
 from durable.core.location import escape
-from durable.core.ranks import Ranking
 from durable.core.records import (
     ENDED,
     ActionRecord,
@@ -50,7 +51,6 @@ from durable.core.records import (
     TagChange,
     Witness,
 )
-from durable.core.slot_records import Admission, SlotRow, SlotWant
 from durable.core.time_limits import History, NewRun, RunLimits, key_of
 from durable.core.transitions import moved
 from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
 from durable.core.records import (
     AttemptRecord,
     Batch,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from durable.core.ranks import UNTAGGED
+from durable.core.limits.ranks import UNTAGGED
 from durable.core.records import HoldKind, MessageState, RunState
 from durable.core.transitions import TRANSITIONS, starts_of
 from durable.core.witnesses import FIRST

@@ -19,9 +19,10 @@ from django.db import Error, IntegrityError, InternalError, connections, transac
 
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RateUnitsError, UnknownLimitError
+from durable.core.limits.ranks import Ranking
+from durable.core.limits.rates import RateWant, Reservation, from_nanoseconds
+from durable.core.limits.slot_records import Admission, SlotChange, SlotWant
 from durable.core.location import escape
-from durable.core.ranks import Ranking
-from durable.core.rates import RateWant, Reservation, from_nanoseconds
 from durable.core.records import (
     Activity,
     AskedOfActivity,
@@ -39,7 +40,6 @@ from durable.core.records import (
     SavesForgotten,
     TagChange,
 )
-from durable.core.slot_records import Admission, SlotChange, SlotWant
 from durable.core.time_limits import History, NewRun, key_of, without_key
 from durable.models import Run, SlotNote
 from durable.models.rows import pack, unpack

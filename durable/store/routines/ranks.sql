@@ -1,7 +1,7 @@
 -- The rank of runs on PostgreSQL: start tags of shares, and the claim of due runs by rank.
 
 -- Move a share by this number of runs of this weight. Returns the start tag of the first of them
--- (`durable.core.ranks.tagged`). A start waits for another start of the share. A claim, which does not wait, leaves
+-- (`durable.core.limits.ranks.tagged`). A start waits for another start of the share. A claim, which does not wait, leaves
 -- a share that another transaction has locked where it is.
 CREATE FUNCTION durable_tag_1(
   on_queue text, of_share text, of_weight float8, number integer, at timestamptz, waits boolean
@@ -85,7 +85,7 @@ BEGIN
 END $$;
 
 -- Give a new child a ranking: what its start says (`given`, NULL for nothing), and for the rest what its parent has
--- (`durable.core.ranks.inherited`).
+-- (`durable.core.limits.ranks.inherited`).
 CREATE FUNCTION durable_rank_child_1(
   of_run text, on_queue text, by_parent text, given json, at timestamptz
 ) RETURNS void LANGUAGE plpgsql SET enable_seqscan TO off SET jit TO off AS $$

@@ -1,7 +1,7 @@
 -- Rates of limits on PostgreSQL: the one statement that gives an attempt its moment.
 --
 -- It locks the row of the key, and no row of a run: so it may wait for nothing but another call of itself.
--- `durable.core.rates` says what it computes.
+-- `durable.core.limits.rates` says what it computes.
 
 -- Give an attempt its moment, or let it begin. `given_spacing` is that of a limit that has no row yet, NULL if it is
 -- not defined. `is_ours` is NULL for an older fence. `refusal` is 'undefined', or 'units' for units that take too

@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
-from durable.core.child_entries import divided
+from durable.core.children.entries import divided
 from durable.core.records import (
     ENDED,
     ChildStart,

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from durable.core.errors import UnknownLimitError
-from durable.core.slot_records import Admission, SlotChange, SlotKind, SlotRow, SlotWant
+from durable.core.limits.slot_records import Admission, SlotChange, SlotKind, SlotRow, SlotWant
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Protocol
 
-from durable.core import rates
 from durable.core.errors import RateUnitsError, UnknownLimitError
-from durable.core.rates import (
+from durable.core.limits import rates
+from durable.core.limits.rates import (
     Cell,
     LimitClosing,
     Rate,

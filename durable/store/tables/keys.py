@@ -15,9 +15,9 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, F
 
 from durable.core.errors import KeyConflictError
+from durable.core.names.renames import canonical_workflow
 from durable.core.records import KeyedSend as KeyedSendRecord
 from durable.core.records import KeyRecord, MessageState
-from durable.core.renames import canonical_workflow
 from durable.models import KeyedSend, QueueMessage, Run, RunKey
 from durable.models.renames import know_names
 

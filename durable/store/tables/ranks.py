@@ -13,7 +13,7 @@ from typing import Final
 
 from django.db.models import Exists, OuterRef, Q
 
-from durable.core.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
+from durable.core.limits.ranks import UNTAGGED, Candidate, Ranking, ShareTag, inherited, ranked, span, tagged
 from durable.core.records import ChildStart, RunRecord, RunState
 from durable.core.time_limits import NewRun
 from durable.models import Lane, Run, RunRank, Share

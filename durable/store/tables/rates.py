@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db.models import OuterRef, Subquery
 
-from durable.core.rates import Cell, LimitClosing, Rate
+from durable.core.limits.rates import Cell, LimitClosing, Rate
 from durable.core.records import RunRecord
 from durable.models import RateKey as RateKeyModel
 from durable.models import RateLimit, Reservation, Run, SlotNote

@@ -11,8 +11,8 @@ from typing import Any
 
 from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Value
 
+from durable.core.limits.slot_records import SlotKind, SlotRow, SlotWant
 from durable.core.records import ENDED, HoldKind, RunState
-from durable.core.slot_records import SlotKind, SlotRow, SlotWant
 from durable.models import Hold, Limit, Reservation, Run, Slot, SlotNote
 from durable.store.rules import lines, row_rules
 from durable.store.rules.lines import Place

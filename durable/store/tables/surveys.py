@@ -37,7 +37,7 @@ from django.db.models.functions import Coalesce, Greatest, StrIndex, Substr
 from django.db.models.lookups import Contains, LessThanOrEqual
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState
-from durable.core.rewind import Region, simplified
+from durable.core.rewind.rewinding import Region, simplified
 from durable.models import Child, Entry, EntryMetadata, QueueMessage
 from durable.models.history import EntryQuerySet
 from durable.models.rows import ByteLength, dump_json, in_batches, load_json

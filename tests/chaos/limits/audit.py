@@ -12,7 +12,7 @@ from typing import Final
 
 from django.db import connection
 
-from durable.core.rates import Rate
+from durable.core.limits.rates import Rate
 from durable.models import Run
 from tests.chaos.audit import numbers_drawn_twice
 from tests.chaos.limits.load import LimitLoad

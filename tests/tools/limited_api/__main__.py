@@ -61,7 +61,7 @@ def _try(workers: Workers, options: argparse.Namespace) -> int:
     from django.core.management import call_command
     from django.db import connections
 
-    from durable.core.rates import Rate
+    from durable.core.limits.rates import Rate
     from durable.models import Run
     from tests.tools.limited_api.audit import broken_promises, install, moments
     from tests.tools.limited_api.server import Api, served

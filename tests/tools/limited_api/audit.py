@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from django.db import connection
 
-from durable.core.rates import Rate
+from durable.core.limits.rates import Rate
 from durable.models import Reservation, Run, Slot
 from tests.tools.limited_api.server import Api
 

@@ -54,7 +54,7 @@ class Supersede(Ask):
 
 @dataclass(frozen=True, slots=True)
 class UndoChild(Ask):
-    """Begin the compensation of a child (`durable.core.child_rollback.change_of`).
+    """Begin the compensation of a child (`durable.core.children.rollback.change_of`).
 
     Answer: its run then, None if it is gone.
 

@@ -18,9 +18,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from durable.core import transitions
-from durable.core.child_entries import ANEW, CALL, DEADLOCK, RESULT, START, TIMEOUT, is_to_start
-from durable.core.child_questions import KeyOwner, PeekChild, PeekKey, Supersede
-from durable.core.child_rollback import LOOK_EVERY, POLICY, undo_before_anew
+from durable.core.children.entries import ANEW, CALL, DEADLOCK, RESULT, START, TIMEOUT, is_to_start
+from durable.core.children.questions import KeyOwner, PeekChild, PeekKey, Supersede
+from durable.core.children.rollback import LOOK_EVERY, POLICY, undo_before_anew
 from durable.core.compatibility import unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
@@ -37,7 +37,11 @@ from durable.core.errors import (
     RunConflictError,
 )
 from durable.core.ids import MAX_ID, check_id
-from durable.core.ranks import Ranking
+from durable.core.limits.ranks import Ranking
+from durable.core.limits.slot_records import SlotKind, SlotWant
+from durable.core.limits.slots import Deadlock, PeekDeadlock
+from durable.core.limits.workflow_limits import WorkflowLimits
+from durable.core.names.renames import canonical, is_same, is_same_workflow
 from durable.core.records import (
     ENDED,
     ChildRecord,
@@ -51,15 +55,11 @@ from durable.core.records import (
     RunState,
     WhenParentEnds,
 )
-from durable.core.renames import canonical, is_same, is_same_workflow
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
-from durable.core.slot_records import SlotKind, SlotWant
-from durable.core.slots import Deadlock, PeekDeadlock
 from durable.core.summary import Summary, SummaryKind, awaiting
 from durable.core.time_limits import NewRun, RunLimits
 from durable.core.transitions import started
-from durable.core.workflow_limits import WorkflowLimits
 
 _REASON: Final = 'replaced by run "{child}", which was started with its key'
 

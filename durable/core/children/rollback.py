@@ -28,8 +28,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from durable.core import transitions
-from durable.core.child_entries import ANEW, CLOSED, REPLACED, UNDONE_FROM, UNDONE_SOME, taken_out
-from durable.core.child_questions import PeekGroup, PeekMembers, UndoChild
+from durable.core.children.entries import ANEW, CLOSED, REPLACED, UNDONE_FROM, UNDONE_SOME, taken_out
+from durable.core.children.questions import PeekGroup, PeekMembers, UndoChild
 from durable.core.compatibility import marked_as_newer, unmarked
 from durable.core.control_flow import Park
 from durable.core.effects import SAVE, Operation

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from durable.core import transitions
-from durable.core.child_entries import begun_again, group_of, taken_out, waiting_again
+from durable.core.children.entries import begun_again, group_of, taken_out, waiting_again
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, RunChange, RunRecord
-from durable.core.rewind import FORKS, UNFINISHED, Rewind, first_try
+from durable.core.rewind.rewinding import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
 from durable.core.summary import Summary, SummaryKind
 

@@ -1,7 +1,7 @@
 """Going back in a history: which entries are deleted, and which ones around them are reopened.
 
-`durable.core.rewind` deletes entry by entry, and notes the regions that it has deleted. A database counts what is in
-them (`durable.store.tables.surveys`). Both read the rule here.
+`durable.core.rewind.rewinding` deletes entry by entry, and notes the regions that it has deleted. A database counts
+what is in them (`durable.store.tables.surveys`). Both read the rule here.
 
 Shared by recovery and replay. Entries are replaced, never changed: the given ones stay as they were.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from durable.core.child_entries import (
+from durable.core.children.entries import (
     UNDONE_FROM,
     UNDONE_SOME,
     continued,

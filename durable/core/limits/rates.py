@@ -1,6 +1,6 @@
 """Rates: how many units of a limit may begin in each period of time, and when an attempt may begin (GCRA).
 
-An attempt that wants units is given a moment of its own, a *reservation* (`durable.core.rates` computes it).
+An attempt that wants units is given a moment of its own, a *reservation* (`durable.core.limits.rates` computes it).
 
 The text is the number of the newest five seconds since 1970, and behind it the counts, the newest first. It is bounded,
 and written by the statement that lets an attempt begin. The function in `durable/store/routines/rates.sql` does what
@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 from durable.core.duration import parse_duration
-from durable.core.slot_records import limit_label, split_label
+from durable.core.limits.slot_records import limit_label, split_label
 
 #: The key in an entry's data of what its newest attempt has reserved: limit, units, moment.
 RATE: Final = "rate"
@@ -118,7 +118,7 @@ class RefusedStart:
 class RateKeyRow:
     """A key of a rate: until when it is reserved, None for never; and its closing, None while it is open.
 
-    `recent` counts the units of the last minute (`durable.core.rates`), `refused` the starts it has refused.
+    `recent` counts the units of the last minute (`durable.core.limits.rates`), `refused` the starts it has refused.
     """
 
     limit: str

@@ -4,12 +4,11 @@ Owns which other names a recorded name has. They are asked for only where a name
 code goes before facts: what a process has under a name is what the name means to it. A process knows the moves that
 were put in force in it; it looks again, with the function of `look_with`, for a name that these do not explain.
 
-Owns how far a recorded name may lead. What the name does not lead to may have moved (`durable.core.recorded_names`).
-`resolve_name` imports any module: a worker calls a rollback handler by its name, also one that nothing has imported
-yet. `used_module` and `resolve_used` are for readers of records that another program may have written. They import no
-module of a top-level package that this process has not imported already, and none whose source has no such name. Within
-`importing_nothing` they import none.
-Nothing here calls what it finds.
+Owns how far a recorded name may lead. What the name does not lead to may have moved
+(`durable.core.names.recorded_names`). `resolve_name` imports any module: a worker calls a rollback handler by its
+name, also one that nothing has imported yet. `used_module` and `resolve_used` are for readers of records that another
+program may have written. They import no module of a top-level package that this process has not imported already, and
+none whose source has no such name. Within `importing_nothing` they import none. Nothing here calls what it finds.
 """
 
 from __future__ import annotations

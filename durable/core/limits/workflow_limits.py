@@ -1,6 +1,6 @@
 """The limits of a workflow: of which its runs hold slots, and for which keys.
 
-`Limit` is what code writes. Plain data: `durable.core.slots` takes the slots.
+`Limit` is what code writes. Plain data: `durable.core.limits.slots` takes the slots.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from durable.core.ids import check_key, check_limit
-from durable.core.rates import Rate, RateWant, rate_of
+from durable.core.limits.rates import Rate, RateWant, rate_of
+from durable.core.limits.slot_records import SlotKind, SlotWant
 from durable.core.signatures import advised
-from durable.core.slot_records import SlotKind, SlotWant
 
 _HOLDS: Final = (SlotKind.RUNNING.value, SlotKind.OPEN.value)
 

@@ -20,9 +20,9 @@ from durable.core.effects import Ask, Operation, ShortSleep
 from durable.core.errors import DeadlockError, RateUnitsError, UnknownLimitError
 from durable.core.ids import MAX_REASON
 from durable.core.journal import Journal
-from durable.core.rates import RateWant, Reservation
+from durable.core.limits.rates import RateWant, Reservation
+from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotWant
 from durable.core.retry_later import RetryLater
-from durable.core.slot_records import Admission, SlotKind, SlotRow, SlotWant
 from durable.core.summary import in_line, rated
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from durable.core.child_entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
-from durable.core.child_questions import PeekGroup, PeekMembers, PeekTaken, RecoverChild
-from durable.core.child_rollback import POLICY, cancel_open, replace_undone
-from durable.core.children import ChildRequest, created_at, ids_at
+from durable.core.children.entries import AGAIN, ANEW, CLOSED, REPLACED, group_of
+from durable.core.children.operations import ChildRequest, created_at, ids_at
+from durable.core.children.questions import PeekGroup, PeekMembers, PeekTaken, RecoverChild
+from durable.core.children.rollback import POLICY, cancel_open, replace_undone
 from durable.core.compatibility import unmarked, unreadable
 from durable.core.control_flow import Park
 from durable.core.duration import later
@@ -28,6 +28,7 @@ from durable.core.effects import SAVE, Operation, Save
 from durable.core.errors import ErrorInfo, MapError, PayloadError, RollbackCheckpointError
 from durable.core.ids import MAX_ID, check_id
 from durable.core.map_results import MapChild, MapResult
+from durable.core.names.renames import is_same, is_same_workflow
 from durable.core.records import (
     ChildRecord,
     ChildStart,
@@ -41,7 +42,6 @@ from durable.core.records import (
     OnFailure,
     RunState,
 )
-from durable.core.renames import is_same, is_same_workflow
 from durable.core.results import Failure, with_failure
 from durable.core.scope import Scope
 from durable.core.summary import awaiting_group

@@ -23,8 +23,8 @@ from durable.core.errors import EntryNotFoundError
 from durable.core.location import escape, is_within, parent
 from durable.core.places import Place, of_message, values_of, with_values
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, Message, MessageState, RunChange, RunRecord
-from durable.core.recovery import rewind_compensated
-from durable.core.rewind import FORKS, Rewind, first_try
+from durable.core.rewind.recovery import rewind_compensated
+from durable.core.rewind.rewinding import FORKS, Rewind, first_try
 from durable.core.steps import ATOMIC
 from durable.core.summary import Summary, SummaryKind
 from durable.core.words import Sentence, gettext_noop

@@ -1,0 +1,1 @@
+"""Limits, rates and ranks: which run may go on, and which comes first."""

@@ -1,0 +1,1 @@
+"""Names that have changed: of workflows, operations, queues, functions and classes."""
