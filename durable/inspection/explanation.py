@@ -645,7 +645,7 @@ def _in_line(facts: Facts, line: Line) -> Explanation:
     }
     if line.holder is not None and line.holder.id == facts.run.id and line.holder_kind != SlotKind.OPEN:
         headline = _("In line for limit %(limit)s for %(span)s, of which it holds a slot itself") % told
-        detail = _("Wake it: its next pass gives the slot up")
+        detail = _("A durable_worker takes the slot back within two minutes. To have it done now, wake the run")
         return Explanation(headline=headline, detail=detail, needs_attention=True, remedies=("wake", "pause", "cancel"))
     if facts.paused is not None:
         hold = facts.paused

@@ -427,7 +427,8 @@ def _kept_slots(slots: Sequence[KeptSlot]) -> list[Finding]:
 def _idle_slots(slots: Sequence[IdleSlot]) -> list[Finding]:
     title = _("Sleeping runs hold slots of limits that are for their steps alone: %(limits)s")
     advice = _(
-        "Others wait for these slots, or the runs themselves. Wake the runs: their next pass gives the slots up."
+        "Others wait for these slots, or the runs themselves. A durable_worker takes them back within two minutes. To have "
+        "it done now, wake the runs."
     )
     return [_of_slots("slot_idle", title, advice, slots, "wake", is_urgent=True)] if slots else []
 

@@ -48,6 +48,7 @@ from durable.inspection.pagination import first_visible
 from durable.models import Limit, RateKey, RateLimit, Reservation, Run, Slot
 from durable.models.rows import pack, unpack
 from durable.models.run import RunQuerySet
+from durable.store.rules.lines import IDLE
 
 # Both databases name the columns of VALUES alike. By `place` slots of a key are in the order of its index, which keeps
 # each count on it. Parameters: the limit and the cap of held slots, the limit and the cap of waiting ones, the limit,
@@ -220,8 +221,6 @@ STILL: Final = timedelta(hours=1)
 #: How many runs wait for a full limit, and for how long the first of them, before the line is reported.
 LONG: Final = 20
 WAITED: Final = timedelta(minutes=1)
-#: For how long a run that no worker executes holds a slot of a running run before the slot is reported.
-IDLE: Final = timedelta(minutes=1)
 _MOST_TROUBLED: Final = 100
 _ROWS: Final = 500  # slots of a limit that are looked at
 _PAUSED: Final = "paused"

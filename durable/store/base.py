@@ -451,6 +451,13 @@ class Store(Protocol):
         Return the queues to notify, and how much was done.
         """
 
+    def give_up_idle_slots(self, now: datetime, most: int) -> list[RunRecord]:
+        """Give up what sleeping runs have held for a minute and may hold in a pass alone; wake these runs, return them.
+
+        No commit leaves such a slot: it is of an older version, or of rows that somebody has edited. The sweep hands it
+        on. Runs whose rows another transaction has locked are left for the next time.
+        """
+
     def set_limit(self, name: str, override: int | None) -> int | None:
         """Let a limit allow another number of slots than its code says, or the code's again (None).
 

@@ -65,7 +65,7 @@ from durable.models import (
 )
 from durable.models.renames import learn_names, learn_queues
 from durable.store.base import ChildIdTaken, ChildKeyTaken
-from durable.store.rules import families, row_rules
+from durable.store.rules import families, lines, row_rules
 from durable.store.rules.families import FamilyStore
 from durable.store.rules.rates import RateStore
 from durable.store.tables import activities, keys, ranks, slots, surveys
@@ -472,6 +472,19 @@ class DatabaseStore(RateStore, FamilyStore):
                 except RowsLocked:
                     locked.append(run_id)
         return released
+
+    def give_up_idle_slots(self, now: datetime, most: int) -> list[RunRecord]:
+        idle = slots.idle(self.alias, now).order_by("run_id").values_list("run_id", flat=True).distinct()
+        given_up: list[RunRecord] = []
+        for run_id in idle[:most]:
+            with transaction.atomic(using=self.alias):
+                run = self._lock_run(run_id, wait=False)
+                if run is None or not lines.is_asleep(run, now):
+                    continue
+                slots.note_pause(self.alias, run_id)
+                Run.objects.using(self.alias).filter(id=run_id).update(wake_at=now)
+                given_up.append(replace(run, wake_at=now))
+        return given_up
 
     def _released_start(self, run_id: str, due_at: datetime) -> list[RunRecord]:
         """Resume a run that was started under a hold; [] if it is no longer paused by that. Raises RowsLocked."""

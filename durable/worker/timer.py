@@ -211,7 +211,7 @@ class Sweep(Periodic):
         self._round: Iterator[Pruned] | None = None
         self._next_round = 0.0
         self._unlogged = Pruned()
-        self._next_burial = 0.0  # when dead workers are looked for again, monotonic
+        self._next_search = 0.0  # when dead workers and forgotten slots are looked for again, monotonic
         self._last_group = ""  # of children whose turns were looked at
         self._next_row = 0.0  # when the audit log may be written to again, monotonic
 
@@ -224,7 +224,7 @@ class Sweep(Periodic):
         self._roller.look(now)
         self._prune(now)
         self._log(now)
-        self._forget_dead(now)
+        self._clear_up(now)
         self._release_starts(now)
         self._cascade(now)
         self._give_turns(now)
@@ -270,11 +270,16 @@ class Sweep(Periodic):
             if time.monotonic() >= until:
                 return
 
-    def _forget_dead(self, now: datetime) -> None:
-        """Delete the rows of workers that have been dead for long; once in a while."""
-        if time.monotonic() >= self._next_burial:
-            self._next_burial = time.monotonic() + PRUNE_EVERY
-            presence.forget_dead(now)
+    def _clear_up(self, now: datetime) -> None:
+        """Delete the rows of workers that have been dead for long, and give up forgotten slots; once in a while."""
+        if time.monotonic() < self._next_search:
+            return
+        self._next_search = time.monotonic() + PRUNE_EVERY
+        presence.forget_dead(now)
+        for run in self.store.give_up_idle_slots(now, RELEASE_AT_ONCE):
+            text = "run %s slept with slots that are for its passes alone: they are given up, and the run is woken"
+            logger.warning(text, run.id, extra={"run_id": run.id, "workflow": run.workflow})
+            notify.notify(run.queue)
 
     def _prune(self, now: datetime) -> None:
         """Continue the round of pruning, or begin one if it is time; for a moment only."""

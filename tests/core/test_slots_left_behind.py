@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -115,6 +115,29 @@ def test_code_without_the_step_after_a_crash_in_its_first_attempt() -> None:
         h.settle()
         assert handle.state == "sleeping"
         assert h._store.slots(["changed"]) == []
+
+
+@workflow(name="left.parent")
+def parent(ctx: Context) -> str:
+    return str(ctx.child("only", "left.moved"))
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+@pytest.mark.parametrize("hold", ["open", "running"])
+def test_code_that_limits_a_step_and_no_longer_its_workflow(hold: Literal["open", "running"], is_child: bool) -> None:
+    """The run has its slot of the workflow still, and does not wait for it."""
+
+    @workflow(name="left.moved", limit=Limit("left-moved", at_once=1, hold=hold))
+    def moved(ctx: Context) -> str:
+        ctx.sleep("night", 60)
+        return ctx.step("work", lambda: "done", limit="left-moved")
+
+    with Harness() as h:
+        first = h.start(parent if is_child else moved)
+        h.settle()
+        moved.limits = None
+        assert h.finish(first).output == "done"
+        assert h._store._slots.held == {}
 
 
 def test_a_run_that_is_paused_after_a_crash() -> None:

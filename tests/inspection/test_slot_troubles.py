@@ -19,6 +19,7 @@ from durable.models import Limit as LimitRow
 from durable.models import Run, Slot, SlotNote
 from durable.operations import holds
 from durable.operations.audit import Actor, acting_as
+from durable.worker.timer import Sweep
 from tests.support.plans import scans
 from tests.support.stores import passed
 
@@ -174,7 +175,8 @@ def test_a_slot_that_a_sleeping_run_keeps_for_a_step_and_that_it_gives_up_when_i
     assert not Slot.objects.exists()
 
 
-def test_a_run_that_waits_for_a_slot_of_its_own_says_so_and_what_to_do() -> None:
+@pytest.mark.parametrize("by", ["a person", "the sweep"])
+def test_a_run_that_waits_for_a_slot_of_its_own_says_so_and_goes_on(by: str, caplog: pytest.LogCaptureFixture) -> None:
     LimitRow.objects.create(name="gpu", at_once=1)
     for each in ("a", "b"):
         two_steps.using(id=each).start()
@@ -188,10 +190,21 @@ def test_a_run_that_waits_for_a_slot_of_its_own_says_so_and_what_to_do() -> None
     assert told is not None
     assert told.headline.startswith("In line for limit gpu for ")
     assert told.headline.endswith(", of which it holds a slot itself")
-    assert told.detail == "Wake it: its next pass gives the slot up"
+    assert told.detail == "A durable_worker takes the slot back within two minutes. To have it done now, wake the run"
     assert told.needs_attention
     assert told.remedies == ("wake", "pause", "cancel")
-    get_run("a").wake()
+    assert found(timezone.now()) == {}, "it may have been handed to the run a moment ago"
+    finding = found(timezone.now() + timedelta(minutes=2))["slot_idle"]
+    assert finding.runs == [("a", two_steps.name)]
+    assert finding.command == "python manage.py durable wake a"
+    if by == "a person":
+        get_run("a").wake()
+    else:
+        Slot.objects.filter(is_held=True).update(since=timezone.now() - timedelta(minutes=2))
+        Sweep(runtime.current().store).tick(timezone.now())
+        assert "run a slept with slots that are for its passes alone" in caplog.text
+        assert not Slot.objects.filter(is_held=True).exists()
+    assert "slot_idle" not in found(timezone.now() + timedelta(minutes=2))
     passed(runtime.current(), "a")
     passed(runtime.current(), "a")
     assert Slot.objects.count() == 0

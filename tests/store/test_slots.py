@@ -157,6 +157,26 @@ def test_a_run_that_parks_gives_up_what_it_holds_for_steps_that_it_does_not_wait
     assert holders(store, "a", "b") == ["a", "b"]
 
 
+def test_a_run_that_sleeps_with_a_slot_that_is_for_its_passes_gives_it_up_and_goes_on(store: Store) -> None:
+    one, two, three = runs(store, "abc")
+    want = SlotWant("x", "", SlotKind.STEP, 1)
+    take(store, one, want, location="forgotten")
+    wait(store, one, want, location="next")  # for what it holds itself
+    wait(store, two, want)
+    take(store, three, SlotWant("y", "", SlotKind.OPEN, 1), location="")
+    park(store, three)
+    assert store.give_up_idle_slots(at(59), 10) == []
+    [woken] = store.give_up_idle_slots(at(61), 10)
+    assert (woken.id, woken.queue, woken.wake_at) == ("a", "q", at(61))
+    assert the(store, "a").wake_at == at(61)
+    store.sweep_slots(at(61), 10)
+    assert [(each.run_id, each.location) for each in store.slots(["a", "b", "c"]) if each.is_held] == [
+        ("a", "next"),
+        ("c", ""),
+    ]
+    assert store.give_up_idle_slots(at(130), 10) == [], "it is due"
+
+
 @pytest.mark.parametrize("kind", list(SlotKind))
 def test_a_run_that_is_paused_before_it_uses_its_slot_gives_it_up(store: Store, kind: SlotKind) -> None:
     one, two, three = runs(store, "abc")

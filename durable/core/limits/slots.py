@@ -158,6 +158,8 @@ def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Oper
         journal.stop(error)
     if not answer.is_granted:
         journal.has_running_slots = True  # perhaps the very slot for which it waits, of a pass that was cut short
+        if location and not journal.has_own_slots:
+            journal.release_slots("")  # of a version of the code whose workflow had a limit
         look_again = yield from _checked(journal, location, answer)
         raise Park(look_again, doing=[in_line(answer)], slots=frozenset({location}))
     if not location:
@@ -178,7 +180,7 @@ def _checked(journal: Journal, location: str, line: Admission) -> Operation:
     if not location and any(True for _ in journal.entries()):
         return None
     want = SlotWant(line.limit, line.key, at_once=line.at_once)
-    own = _NEEDED_BY_STEPS if location else frozenset[SlotKind]()
+    own = _NEEDED_BY_STEPS if location and journal.has_own_slots else frozenset[SlotKind]()
     found: Deadlock | None = yield PeekDeadlock((want,), own, is_full=True)
     if found is None:
         return None

@@ -18,7 +18,7 @@ from typing import Final
 from durable.core.control_flow import CommitsLost, LeaseLost
 from durable.core.errors import RunNotFoundError
 from durable.core.limits.ranks import Ranking
-from durable.core.limits.slot_records import Admission, SlotRow, SlotWant
+from durable.core.limits.slot_records import Admission, SlotKind, SlotRow, SlotWant
 from durable.core.location import escape
 from durable.core.records import (
     ENDED,
@@ -575,6 +575,16 @@ class MemoryStore(RateStore, FamilyStore):
         with self._lock:
             queues, number = sweep(self._slot_table, now)
             return frozenset(queues), number
+
+    def give_up_idle_slots(self, now: datetime, most: int) -> list[RunRecord]:
+        with self._lock:
+            held = [row for row in self._slots.held.values() if row.kind is not SlotKind.OPEN]
+            ids = sorted({row.run_id for row in held if row.since < now - lines.IDLE})
+            asleep = [run_id for run_id in ids if run_id in self._runs and lines.is_asleep(self._runs[run_id], now)]
+            for run_id in asleep[:most]:
+                self._slot_table.leave_all(run_id, keeping=())
+                self._runs[run_id] = replace(self._runs[run_id], wake_at=now)
+            return [row_rules.copied(self._runs[run_id]) for run_id in asleep[:most]]
 
     def set_limit(self, name: str, override: int | None) -> int | None:
         with self._lock:

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Final, Protocol
 
 from durable.core.errors import UnknownLimitError
 from durable.core.limits.slot_records import Admission, SlotChange, SlotKind, SlotRow, SlotWant
+from durable.core.records import RunRecord, RunState
+
+#: How long a slot that is for passes alone may be held by a run that sleeps: it was handed on, and nobody told the run.
+IDLE: Final = timedelta(minutes=1)
+
+
+def is_asleep(run: RunRecord, now: datetime) -> bool:
+    """Return True if the run sleeps, and is not due."""
+    return run.state == RunState.SLEEPING and (run.wake_at is None or run.wake_at > now)
 
 
 @dataclass(frozen=True, slots=True)

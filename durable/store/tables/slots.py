@@ -188,6 +188,14 @@ def note_pause(alias: str, run_id: str) -> None:
     _note(alias, DatabaseSlots(alias).leave_all(run_id, keeping=()))
 
 
+def idle(alias: str, now: datetime) -> QuerySet[Slot]:
+    """Return what sleeping runs have held for long and may hold in a pass alone."""
+    held = Slot.objects.using(alias).filter(is_held=True, since__lt=now - lines.IDLE).exclude(kind=SlotKind.OPEN.value)
+    asleep = Q(run__wake_at=None) | Q(run__wake_at__gt=now)
+    # by limit, so that PostgreSQL can read along the index
+    return held.filter(asleep, run__state=RunState.SLEEPING.value, limit__in=Limit.objects.using(alias).values("name"))
+
+
 def settle(alias: str, run_id: str, at: datetime) -> set[str]:
     """Hand on what the end of a run has given up; return the queues to notify."""
     notes = SlotNote.objects.using(alias).filter(run_id=run_id)
