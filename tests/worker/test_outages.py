@@ -1,11 +1,16 @@
 """`manage.py durable_worker` while Redis is away: killed, stopped without a word, back without what it had."""
 
+import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 
 import pytest
 from django.conf import settings
+from django.core.management import call_command
+from django.db import transaction
 from django.test import override_settings
 from django.utils import timezone
 
@@ -15,6 +20,7 @@ from durable.inspection.explain_states import explain_fully
 from durable.notifier import redis_clients
 from durable.store import Store, store_for
 from project.servers import EmbeddedRedis
+from tests.support.flows.workflows import silent
 from tests.support.processes import Program, Run, is_completed, start_run
 from tests.support.runs import state
 from tests.support.waiting import eventually
@@ -120,6 +126,42 @@ def test_work_goes_on_while_redis_is_away_and_says_so_once(
     assert not [line for line in program.lines if "ERROR" in line or "Traceback" in line or "retrying" in line]
 
 
+@pytest.mark.parametrize(("go", "come_back"), [(killed, back_again), (stopped, continued)], ids=["killed", "stopped"])
+def test_a_start_and_a_message_beside_a_dead_redis_are_committed_and_found(
+    go: Callable[[EmbeddedRedis], None],
+    come_back: Callable[[EmbeddedRedis], None],
+    store: Store,
+    run: Run,
+    own_redis: EmbeddedRedis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The first caller that Redis lets wait does so for a second; those after it do not ask."""
+    program = run(1)
+    program.pids()
+    goes_on(store, "before")
+    go(own_redis)
+    try:
+        begun = time.monotonic()
+        handles = [silent.using(id=f"plain-{number}").start(f"plain-{number}") for number in range(20)]
+        with transaction.atomic():
+            handles.append(silent.using(id="atomic").start("atomic"))
+            handles[-1].send("news", "peace")
+        for each in handles[:-1]:
+            each.send("news", "peace")
+        assert time.monotonic() - begun < 20, "one call waits at most, and not for long"
+        assert {each.state for each in handles} <= {"pending", "running", "sleeping", "completed"}
+        eventually(lambda: is_completed(store, *(each.id for each in handles)))
+        [record] = [each for each in caplog.records if each.name == "durable.bell"]
+        assert record.levelno == logging.WARNING
+        assert record.getMessage().startswith(
+            'Redis is away (queue "default"), durable_worker polls the database until it is back: '
+        )
+    finally:
+        come_back(own_redis)
+    program.wait_for("Redis answers again", 2)
+    assert program.end() == 0
+
+
 def test_a_worker_that_starts_while_redis_is_away_executes_runs(
     store: Store, run: Run, own_redis: EmbeddedRedis
 ) -> None:
@@ -135,6 +177,22 @@ def test_a_worker_that_starts_while_redis_is_away_executes_runs(
     assert program.pids() == [pid]
     assert program.end() == 0
     assert not [line for line in program.lines if "Traceback" in line]
+
+
+def doctor(*arguments: str) -> str:
+    out = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("durable", "doctor", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_the_doctor_says_what_workers_do_while_redis_is_away(run: Run, own_redis: EmbeddedRedis) -> None:
+    run(1).pids()
+    own_redis.stop("kill")
+    said = doctor()
+    assert "redis: Redis does not answer (ConnectionError)" in said
+    assert "Workers of durable_worker poll the database every 0.5 s until Redis is back" in said
+    assert "plain RQ workers execute nothing meanwhile" in said
 
 
 def test_why_says_what_workers_do_while_redis_is_away(store: Store, own_redis: EmbeddedRedis) -> None:
