@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, NamedTuple
 
 from durable import runtime
@@ -29,6 +30,7 @@ from durable.core.records import (
     RunState,
 )
 from durable.core.words import Sentence, gettext_noop
+from durable.notifier import redis_clients
 from durable.operations import audit
 from durable.operations.audit import ActorScope, Attribution, audited
 from durable.operations.common import (
@@ -46,6 +48,11 @@ from durable.operations.queries import check_not_lost, record
 from durable.operations.start import Call, Started, StartRequest, start
 from durable.operations.start_options import note_refused
 from durable.runtime import Runtime
+
+logger = logging.getLogger("durable.operations")
+
+#: At most a line each half minute: whoever may send may do so to any id.
+_log_this = redis_clients.LogThrottle()
 
 #: The states of a message to which its run has given an answer.
 ANSWERED: Final = frozenset({MessageState.COMPLETED, MessageState.REFUSED})
@@ -122,12 +129,26 @@ def _body_of(at: Runtime, run_id: str, message: Message | OutgoingMessage) -> An
     return at.decode(message.body, of_message(run_id, "message", message.id, message.queue))
 
 
+def _receiver(run_id: str) -> RunRecord:
+    """Return the run. Raises RunNotFoundError; senders often go on then, so operators are told too."""
+    try:
+        return record(run_id)
+    except RunNotFoundError:
+        if _log_this("no receiver"):
+            logger.warning(
+                "a message to run %s is refused, because there is no such run. If it was started, it has been pruned, or the "
+                "database has lost it: a standby that lagged was promoted, or a backup was restored",
+                ascii(run_id[:200]),
+            )
+        raise
+
+
 def _put(at: Runtime, message: OutgoingMessage, body: Any) -> Message:
     """Put the message into the run's inbox; return it as stored, or the earlier one with its idempotency id.
 
     The body is compared with what the workflow declares, where this process knows it.
     """
-    run = record(message.to)
+    run = _receiver(message.to)
     check_not_an_order(run.workflow, "send to")
     if run.state in ENDED and message.idempotency_id is not None:
         before = at.store.sent_before(run.id, message.idempotency_id)

@@ -199,7 +199,7 @@ class RunExecutor:
             close_connections()
             self._return_after_loss(record)
         except LeaseLost:
-            logger.info("run %s was taken over by another worker", record.id, extra=about)
+            self._tell_of_loss(record, about)
         except (PassAborted, *SESSION_TROUBLE) as error:
             _log_cut_short(error, about)
             close_connections()
@@ -232,6 +232,22 @@ class RunExecutor:
             record.pending_request = kept[record.id]
         elif record.id not in busy:  # a busy one may begin: its first commit waits for the lock and checks the fence
             self.leases.drop([record])
+
+    def _tell_of_loss(self, record: RunRecord, about: Mapping[str, str]) -> None:
+        """Log that another worker has the run, or that the run is gone: nothing of durable's deletes an open one."""
+        try:
+            is_gone = self.store.get(record.id) is None
+        except Error:
+            close_connections()
+            is_gone = False
+        if is_gone:
+            text = (
+                "run %s is gone, and this worker had it: its row was deleted by hand, or the database has lost its start "
+                "because a standby that lagged was promoted, or a backup was restored"
+            )
+            logger.warning(text, record.id, extra=about)
+        else:
+            logger.info("run %s was taken over by another worker", record.id, extra=about)
 
     def _announce(self, record: RunRecord, outcome: PassOutcome) -> bool:
         """Notify other queues of their due runs. Return True if runs of this one are due."""

@@ -17,6 +17,7 @@ from django.utils import timezone
 from durable import AsyncContext, Break, Context, Continue, CriticalError, Handle, get_run, workflow
 from durable.core.control_flow import CommitsLost
 from durable.core.current import current_step
+from durable.core.errors import RunNotFoundError
 from durable.core.records import ENDED, Batch, Committed
 from durable.core.witnesses import LOST_COMMITS
 from durable.execution.environment import Eviction
@@ -24,6 +25,7 @@ from durable.execution.passes import execute_pass
 from durable.inspection.findings import collect_findings
 from durable.inspection.workers import worker_overview
 from durable.models import Entry, EntryMetadata, OperatorAction, Run
+from durable.operations import messages
 from durable.testing import Harness
 from project.shop.models import Mail
 from tests.core.conftest import NOW
@@ -266,6 +268,29 @@ def test_a_step_whose_commit_is_lost_is_done_again_by_the_worker(
     assert (found.runs, found.count.number, found.is_urgent) == ([(handle.id, flow.name)], 1, False)
     later = collect_findings(timezone.now() + timedelta(hours=25), worker_overview())
     assert "commits_lost" not in {each.kind for each in later}
+
+
+@pytest.mark.redis
+@pytest.mark.django_db(transaction=True)
+def test_a_run_whose_start_is_lost_is_told_of_by_its_worker_and_by_who_sends_to_it(
+    calls: list[str], caplog: pytest.LogCaptureFixture, redis_connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose() -> None:
+        Run.objects.filter(pk=handle.id).delete()
+
+    monkeypatch.setattr(messages._log_this, "_said", {})
+    handle = plain.start(False)
+    _behind.append(lose)
+    work_off()
+    assert calls == ["first", "book", "wait"]
+    assert f"run {handle.id} is gone, and this worker had it" in caplog.text
+    for _ in range(3):
+        with pytest.raises(RunNotFoundError):
+            handle.send("news", 1)
+    [told] = [each for each in caplog.records if "there is no such run" in each.getMessage()]
+    assert (told.name, told.levelname) == ("durable.operations", "WARNING")
+    assert f"a message to run '{handle.id}' is refused" in told.getMessage()
+    assert "the database has lost it" in told.getMessage()
 
 
 @pytest.mark.redis
