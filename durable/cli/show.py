@@ -15,6 +15,7 @@ from durable.cli.watching import add_following, follow
 from durable.conf import conf
 from durable.core.places import Place
 from durable.core.records import EntryKind
+from durable.inspection.actions import read_marks
 from durable.inspection.activities import activities_of_runs, saved_by
 from durable.inspection.comparison import Comparison, Difference, Side, compare_runs
 from durable.inspection.database import reading
@@ -71,6 +72,7 @@ def _show(options: Namespace, output: Output) -> int:
             output.json(_shown_data(run, page, now, with_payloads=options.payloads))
         else:
             _print_run(output, run, now)
+            _print_marks(output, run, now)
             if options.payloads:
                 _print_payloads(output, run)
             _print_history(output, run, page)
@@ -131,6 +133,13 @@ def _print_run(output: Output, run: Run, now: datetime) -> None:
             "replay of": run.replay_of_id,
         }
     )
+
+
+def _print_marks(output: Output, run: Run, now: datetime) -> None:
+    """Print what operators did to the run, and which workers died with it or took it over."""
+    if marks := read_marks(run, now):
+        output.line()
+        output.table(["WHEN", "WHAT HAPPENED"], ((until(mark.at, now), mark.title) for mark in marks))
 
 
 def _print_payloads(output: Output, run: Run) -> None:

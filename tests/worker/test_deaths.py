@@ -3,12 +3,16 @@
 import os
 import signal
 from collections.abc import Iterator
+from html import unescape
+from io import StringIO
 
 import pytest
 import redis
 from django.contrib.admin.utils import quote
+from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from durable.inspection.events import list_events
 from durable.inspection.explain_states import explain_fully
@@ -35,8 +39,8 @@ def programs(child_environment: dict[str, str]) -> Iterator[list[Program]]:
         each.close()
 
 
-def begin(environment: dict[str, str], programs: list[Program]) -> tuple[Program, int]:
-    settings = {"DJANGO_SETTINGS_MODULE": "tests.support.flows.settings", "PYTHONUNBUFFERED": "1"}
+def begin(environment: dict[str, str], programs: list[Program], **more: str) -> tuple[Program, int]:
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.support.flows.settings", "PYTHONUNBUFFERED": "1", **more}
     program = Program("durable_worker", environment={**environment, **settings})
     programs.append(program)
     (pid,) = program.pids()
@@ -56,7 +60,7 @@ def test_a_killed_worker_leaves_a_trace_on_its_run_and_on_its_page(
     redis_connection: redis.Redis,
     admin_client: Client,
 ) -> None:
-    _, pid = begin(child_environment, programs)
+    _, pid = begin(child_environment, programs, FLOWS_LEASE="600")  # nobody takes the run over before that is over
     run_id = start_run(store, "flows.long", "a")
     eventually(lambda: Activity.objects.filter(run_id=run_id).exists())
     worker = Run.objects.get(pk=run_id).worker
@@ -68,21 +72,29 @@ def test_a_killed_worker_leaves_a_trace_on_its_run_and_on_its_page(
     assert "; its lease ends at " in why
 
     run = Run.objects.get(pk=run_id)
-    if run.worker == worker:  # as long as nobody has taken it over
-        assert run.lease_expires_at is not None
-        assert "killed by signal 9 (SIGKILL)" in explain_fully(run, run.lease_expires_at).detail
+    assert run.worker == worker
+    assert run.lease_expires_at is not None
+    assert "killed by signal 9 (SIGKILL)" in explain_fully(run, run.lease_expires_at).detail
 
     page = admin_client.get(reverse("admin:durable_run_worker", args=[quote(worker)])).content.decode()
     assert "killed by signal 9 (SIGKILL)" in page
     assert run_id in page
 
     redis_connection.set("go a", "1")
+    Run.objects.filter(pk=run_id).update(lease_expires_at=timezone.now())
     eventually(lambda: is_completed(store, run_id))
     who, why = told(run_id)["taken_over"]
     assert who not in ("", worker)
     assert why.startswith(f'after its worker {worker} was lost in step "last" (attempt 1, since ')
     happened = [each.what for each in list_events(Run.objects.get(pk=run_id)).events]
     assert {"worker_died", "taken_over"} <= set(happened)
+
+    page = admin_client.get(reverse("admin:durable_run_change", args=[quote(run_id)])).content.decode()
+    shown = StringIO()
+    call_command("durable", "show", run_id, stdout=shown)
+    for text in (unescape(page), shown.getvalue()):
+        assert f'worker {worker} died: killed by signal 9 (SIGKILL), in step "last" (attempt 1, since ' in text
+        assert f'taken over by {who}: after its worker {worker} was lost in step "last" (attempt 1, since ' in text
 
 
 def test_the_worker_that_goes_on_says_so_where_no_parent_has_seen_the_death(

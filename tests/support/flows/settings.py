@@ -8,7 +8,7 @@ from project.settings import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.support.flows"]
 DURABLE: dict[str, Any] = {  # type: ignore[no-redef]  # replaced as a whole
-    "LEASE": 2,
+    "LEASE": float(os.environ.get("FLOWS_LEASE", "2")),
     "SWEEP_INTERVAL": float(os.environ.get("FLOWS_SWEEP", "1")),
     "OTHER_JOBS": ["tests.support.flows.workflows."],
 }
