@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 
 from durable.conf import conf
 from durable.core import location as locations
+from durable.core import registry
 from durable.core.children.entries import UNDONE_FROM
 from durable.core.limits.slot_records import SlotKind, limit_label
 from durable.core.location import awaited_children
@@ -709,12 +710,19 @@ def _rated(facts: Facts, wait: RateWait) -> Explanation:
 
 
 def _unknown_workflow(facts: Facts) -> Explanation:
+    """Explain a run whose worker does not know its workflow. Others may: of their code only this process's is known."""
+    if facts.run.workflow in registry.registry:
+        detail = _(
+            "The code here has the workflow: a worker of its queue that runs this code takes the run when it is due"
+        )
+    else:
+        detail = _("Deploy the code that has the workflow to the workers of its queue, or cancel the run")
     return Explanation(
         headline=_tried(
             facts,
             _('The worker that took it does not know the workflow "%(workflow)s"') % {"workflow": facts.run.workflow},
         ),
-        detail=_("Deploy the code that has the workflow to the workers of its queue, or cancel the run"),
+        detail=detail,
         needs_attention=True,
         remedies=("wake", "cancel"),
     )

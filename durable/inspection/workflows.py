@@ -354,7 +354,7 @@ _MOST_DOING: Final = 3  # places at which one run stands that are named
 _SLEEPING: Final = {
     SummaryKind.DIVERGED: gettext_lazy("code does not fit"),
     SummaryKind.MISTAKE: gettext_lazy("a mistake in the code"),
-    SummaryKind.UNKNOWN_WORKFLOW: gettext_lazy("a workflow that no worker knows"),
+    SummaryKind.UNKNOWN_WORKFLOW: gettext_lazy("a workflow that its worker does not know"),
 }
 
 

@@ -72,8 +72,8 @@ def _where(run: RunRecord, now: datetime) -> str:
         return f"it is {run.state}: worker {run.worker} has it"
     if Summary.load(run.summary).kind is SummaryKind.UNKNOWN_WORKFLOW:
         return (
-            f'no worker knows its workflow "{run.workflow}": move the function into the workflows.py of an installed app, and '
-            "restart the workers with that code"
+            f'the worker that took it does not know its workflow "{run.workflow}": have the function in the workflows.py of '
+            "an installed app, and restart the workers of its queue with that code"
         )
     if run.wake_at is not None and run.wake_at <= now:
         late = (now - run.wake_at).total_seconds()

@@ -6,8 +6,9 @@ import pytest
 from django.utils import translation
 from pytest_django import DjangoAssertNumQueries
 
-from durable import get_run, runtime
+from durable import Context, get_run, runtime, workflow
 from durable.conf import conf
+from durable.core import registry
 from durable.core.records import RunState
 from durable.inspection.explain_states import explain, explain_fully
 from durable.inspection.explanation import Explanation
@@ -126,6 +127,29 @@ def test_a_run_on_a_queue_that_the_settings_lack_says_what_they_have(stage: Stag
     said = explanation(stage, "due")
     assert "RQ_QUEUES lacks this queue, and has default" in said.detail
     assert said.remedies == ("move",)
+
+
+def test_a_workflow_that_a_worker_of_an_older_build_does_not_know_is_not_said_to_be_unknown_to_all(
+    stage: Stage,
+) -> None:
+    @workflow(name="tests.explain.flat")
+    def flat(_ctx: Context) -> str:
+        return "done"
+
+    flat.using(id="run").start()
+    registry.registry.unregister(flat)
+    stage.run("run")
+    told = explanation(stage, "run")
+    assert told.headline.startswith('The worker that took it does not know the workflow "tests.explain.flat"')
+    assert told.detail == "Deploy the code that has the workflow to the workers of its queue, or cancel the run"
+    registry.registry.register(flat)  # in this process, which is of a newer build
+    told = explanation(stage, "run")
+    assert told.headline.startswith('The worker that took it does not know the workflow "tests.explain.flat"')
+    assert told.detail == (
+        "The code here has the workflow: a worker of its queue that runs this code takes the run when it is due"
+    )
+    stage.advance(minutes=1)
+    assert stage.run("run").state == "completed"
 
 
 def test_a_delayed_start_says_when(stage: Stage) -> None:

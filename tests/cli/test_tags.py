@@ -11,6 +11,7 @@ def test_a_start_gives_tags_by_which_runs_are_listed(stage: Stage, shell: Shell)
         assert shell("start", "cli.echo", "1", "--id", f"r{number}", *tags).lines == [f"r{number}"]
     assert shell("list", "--tag", "tenant=acme", "-o", "ids").lines == ["r1", "r0"]
     assert shell("list", "--tag", "tenant=acme", "--tag", "order=0", "-o", "ids").lines == ["r0"]
+    assert shell("list", "--tag", "tenant:acme", "-o", "ids").lines == ["r1", "r0"]  # with a colon it is the same
     assert shell("list", "tag:tenant=other", "-o", "ids").lines == ["r2"]
     assert "order=2, tenant=other" in shell("show", "r2").out
     assert shell("show", "r2", "-o", "json").json["tags"] == {"order": "2", "tenant": "other"}

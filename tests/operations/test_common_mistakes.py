@@ -115,7 +115,7 @@ def test_a_wait_without_end_in_a_transaction_is_logged_once(caplog: pytest.LogCa
         ({"state": "running", "worker": "w1", "lease_expires_at": LATER}, "it is running: worker w1 has it"),
         (
             {"summary": Summary(SummaryKind.UNKNOWN_WORKFLOW, workflow="x"), "wake_at": LATER},
-            "move the function into the workflows.py of an installed app",
+            'the worker that took it does not know its workflow "tests.first_week.greet": have the function in the workflows.py',
         ),
     ],
 )
