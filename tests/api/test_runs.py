@@ -39,6 +39,19 @@ class TestStarting:
         assert api.get("/runs/order%201").json()["id"] == "order 1"
         assert Run.objects.count() == 1
 
+    def test_the_same_arguments_are_the_same_input_however_they_are_passed(self, api: Api) -> None:
+        spelled: list[dict[str, Any]] = [
+            {"args": [1]},
+            {"kwargs": {"one": 1}},
+            {"args": [1], "kwargs": {"other": 1}},
+            {"kwargs": {"other": 1, "one": 1}},
+        ]
+        answers = [api.post("/runs", {"workflow": "tests.api.add", "id": "one", **each}) for each in spelled]
+        assert [each.status_code for each in answers] == [201, 200, 200, 200]
+        assert Run.objects.count() == 1
+        body = {"workflow": "tests.api.add", "id": "one", "kwargs": {"one": 1, "other": 2}}
+        problem(api.post("/runs", body), 409, "id-taken")
+
     @pytest.mark.parametrize("other", [{"args": [2]}, {"workflow": "tests.api.loop"}, {"on_conflict": "error"}])
     def test_the_id_of_another_is_a_conflict(self, api: Api, other: dict[str, Any]) -> None:
         body = {"workflow": "tests.api.add", "args": [1], "id": "one"}

@@ -314,6 +314,12 @@ class TestStart:
             assert (done.status, done.out) == (1, "")
             assert '"one"' in done.err
 
+    def test_the_same_arguments_are_the_same_input_however_they_are_passed(self, shell: Shell) -> None:
+        for arguments in (["7"], ["-k", "number=7"], ["7"]):
+            assert shell("start", "cli.bill", *arguments, "--id", "one").out == "one\n"
+        assert Run.objects.count() == 1
+        assert shell("start", "cli.bill", "-k", "number=8", "--id", "one").status == 1
+
     @pytest.mark.parametrize(
         ("arguments", "status", "says"),
         [

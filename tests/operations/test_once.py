@@ -25,6 +25,10 @@ def waits(ctx: Any, number: int = 0) -> int:
     return number
 
 
+@workflow(name="tests.once.spelled")
+def spelled(ctx: Any, order_id: int, *, priority: str = "low") -> None: ...
+
+
 @pytest.fixture(params=["memory", "database"])
 def store(request: pytest.FixtureRequest) -> Iterator[None]:
     with Harness() if request.param == "memory" else in_force():
@@ -41,6 +45,15 @@ class TestIsNew:
         assert "is_new" not in repr(first)
         assert [each.is_new for each in waits.start_many([(1,), (2,)], ids=["a", "b"])] == [False, True]
         assert async_to_sync(waits.using(id="b").astart)(2).is_new is False
+
+    def test_the_same_arguments_are_the_same_input_however_they_are_passed(self) -> None:
+        first = spelled.using(id="order-42").start(42)
+        assert spelled.using(id="order-42").start(order_id=42) == first
+        assert spelled.using(id="order-42").start(42, priority="low") == first
+        inputs = [spelled.input(order_id=42), spelled.input(43)]
+        assert [each.is_new for each in spelled.start_many(inputs, ids=["order-42", "order-43"])] == [False, True]
+        with pytest.raises(RunConflictError, match="another input"):
+            spelled.using(id="order-42").start(order_id=42, priority="high")
 
     def test_so_do_restarts_and_replays(self) -> None:
         run = waits.using(id="a").start()

@@ -528,18 +528,3 @@ class CommittingTests(TransactionTestCase):
     def start_and_refuse(self) -> None:
         greet.using(id="gone").start("Ada")
         raise Refused
-
-
-@workflow(name="harness.spelled")
-def spelled(ctx: Any, order_id: int, *, priority: str = "low") -> None: ...
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("store", ["memory", "database"])
-def test_the_same_arguments_are_the_same_input_however_they_are_passed(store: Any) -> None:
-    with Harness(store=store):
-        first = spelled.using(id="order-42").start(42)
-        assert spelled.using(id="order-42").start(order_id=42) == first
-        assert spelled.using(id="order-42").start(42, priority="low") == first
-        with pytest.raises(RunConflictError, match="another input"):
-            spelled.using(id="order-42").start(order_id=42, priority="high")
