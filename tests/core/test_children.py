@@ -184,6 +184,39 @@ def test_the_failure_of_a_child_is_raised(parent: Any) -> None:
         assert 'child "p:label" of children.one failed: CriticalError: no a' in end.error.message
 
 
+class DeclinedError(CriticalError):
+    def __init__(self, code: str) -> None:
+        super().__init__(f"declined with code {code}")
+
+
+@workflow(name="children.declined")
+def declined(ctx: Context) -> None:
+    ctx.step("charge", decline)
+
+
+def decline() -> None:
+    raise DeclinedError("51")
+
+
+def test_an_error_that_makes_a_sentence_of_its_argument_says_it_once_to_the_parent() -> None:
+    seen: list[tuple[str, str]] = []
+
+    @workflow(name="children.pays")
+    def pays(ctx: Context) -> None:
+        try:
+            ctx.child("pay", declined)
+        except ChildFailedError as error:
+            seen.append((error.error.type, error.error.message))
+        ctx.sleep("night", 60)
+        ctx.child("again", declined)
+
+    with Harness() as h:
+        end = h.finish(h.start(pays))
+        assert seen == [("DeclinedError", "declined with code 51")] * 3, "in each pass"
+        assert end.error is not None
+        assert end.error.message.endswith("children.declined failed: DeclinedError: declined with code 51")
+
+
 def test_the_attributes_of_a_failure_are_the_same_on_replay() -> None:
     FAIL.add("a")
     seen: list[Any] = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from durable import CriticalError, RetryLater, RollbackError, StepExhaustedError, current_step, step
@@ -414,6 +416,60 @@ def test_retry_if_sees_the_errors_of_a_group(h: Harness, flavour: Flavour) -> No
     assert h.finish(h.start(flavour(ship))).state == "failed"
     assert [type(each) for each in seen] == [ConnectionError, KeyError]
     assert len(fails.calls) == 1
+
+
+def in_task_group(kind: str, *errors: Exception) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return the function of a step whose tasks raise these errors at once, in a real task group."""
+
+    async def fail(error: Exception, together: asyncio.Barrier) -> None:
+        await together.wait()
+        raise error
+
+    async def act() -> None:
+        together = asyncio.Barrier(len(errors))
+        if kind == "asyncio":
+            async with asyncio.TaskGroup() as tasks:
+                for each in errors:
+                    tasks.create_task(fail(each, together))
+        else:
+            async with anyio.create_task_group() as group:
+                for each in errors:
+                    group.start_soon(fail, each, together)
+
+    return act
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "anyio"])
+class TestTaskGroups:
+    @pytest.mark.parametrize("asked", [CriticalError("never"), RollbackError("undo")], ids=["critical", "rollback"])
+    def test_what_a_task_asks_for_is_done(self, h: Harness, flavour: Flavour, kind: str, asked: Exception) -> None:
+        async def ship(ctx: Any) -> Any:
+            found = await ctx.try_step(
+                "a", in_task_group(kind, ConnectionError("reset"), asked), catch=("critical", "rollback", "exhausted")
+            )
+            return [found.failure.kind, found.failure.attempts, found.failure.error.message]
+
+        wanted = "rollback" if isinstance(asked, RollbackError) else "critical"
+        assert h.run(h.start(flavour(ship))).output == [wanted, 1, str(asked)]
+
+    def test_a_task_says_when_to_try_again(self, h: Harness, flavour: Flavour, kind: str) -> None:
+        async def ship(ctx: Any) -> Any:
+            await ctx.step("a", in_task_group(kind, ConnectionError("reset"), RetryLater("1 hour")))
+
+        assert h.run(h.start(flavour(ship))).wake_at == h.now + timedelta(hours=1)
+
+    def test_retry_if_sees_the_errors_of_the_tasks(self, h: Harness, flavour: Flavour, kind: str) -> None:
+        seen: list[type[Exception]] = []
+
+        def is_transient(error: Exception) -> bool:
+            seen.append(type(error))
+            return isinstance(error, OSError)
+
+        async def ship(ctx: Any) -> Any:
+            await ctx.step("a", in_task_group(kind, ConnectionError("reset"), KeyError("sku")), retry_if=is_transient)
+
+        assert h.run(h.start(flavour(ship))).state == "failed"
+        assert KeyError in seen
 
 
 def test_retry_if_decides_which_errors_are_retried(h: Harness, flavour: Flavour) -> None:
