@@ -1,4 +1,9 @@
-"""The settings of that project. `WITHOUT_DURABLE` in the environment leaves durable out, for a comparison."""
+"""The settings of that project, and what the environment may say of it.
+
+WITHOUT_DURABLE leaves durable out, for a comparison. MOUNTED_AT is the path below which a server has the project,
+SERVED_BY=asgi serves it by ASGI. ADMIN_THEME is another theme of the admin (unfold, jazzmin). AGENT is the agent that
+traces the database: ddtrace, or else the tests' own proxies.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,21 @@ from project.settings import TEMPLATES as BASE_TEMPLATES
 from project.settings import database_from
 from tests.support.proxies import wrap_connections
 
+MOUNTED_AT = os.environ.get("MOUNTED_AT", "")
+IS_ASGI = os.environ.get("SERVED_BY") == "asgi"
+if IS_ASGI:
+    FORCE_SCRIPT_NAME = MOUNTED_AT or None
+
 SECRET_KEY = "of a project under tests, which listens nowhere"
-ALLOWED_HOSTS = ["testserver"]
+ALLOWED_HOSTS = ["testserver", "127.0.0.1"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 STATIC_URL = "static/"
 
+#: The application of each theme; it comes before the admin, whose site is the project's own.
+THEMES = {"": [], "unfold": ["unfold.apps.BasicAppConfig"], "jazzmin": ["jazzmin"]}
 INSTALLED_APPS = [
+    *THEMES[os.environ.get("ADMIN_THEME", "")],
     "tests.foreign.intern.site.InternConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -48,7 +61,7 @@ MIDDLEWARE = [
 TEMPLATES = [{**BASE_TEMPLATES[0], "DIRS": []}]
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
-_HERE = {**database_from(os.environ["DATABASE_URL"]), "CONN_MAX_AGE": 600}
+_HERE = {**database_from(os.environ["DATABASE_URL"]), "CONN_MAX_AGE": 0 if IS_ASGI else 600}
 
 
 def _replica() -> dict[str, Any]:
@@ -110,5 +123,9 @@ class Counting(Transport):
         self.events += [event for item in envelope.items if (event := item.get_event()) is not None]
 
 
-wrap_connections()
+match os.environ.get("AGENT"):
+    case "ddtrace":  # as `ddtrace-run` does
+        import ddtrace.auto  # noqa: F401
+    case _:
+        wrap_connections()
 sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=Counting, traces_sample_rate=1.0)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from django.contrib.admin import AdminSite
+import os
+from typing import Any
+
 from django.contrib.admin.apps import AdminConfig
+from django.utils.module_loading import import_string
+
+_UNFOLD = os.environ.get("ADMIN_THEME") == "unfold"
+Site: Any = import_string("unfold.sites.UnfoldAdminSite" if _UNFOLD else "django.contrib.admin.AdminSite")
 
 
-class InternSite(AdminSite):
+class InternSite(Site):  # type: ignore[misc]  # the theme's class, or Django's
     """The only site of the project."""
 
     site_header = "Verwaltung"

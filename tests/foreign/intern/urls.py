@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import apps
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, URLResolver, include, path
+from django.urls import URLPattern, URLResolver, include, path, reverse
 from drf_spectacular.views import SpectacularJSONAPIView
 from rest_framework import serializers, viewsets
 from rest_framework.routers import DefaultRouter
@@ -34,7 +34,7 @@ router.register("runs", Runs)
 
 def home(request: HttpRequest) -> HttpResponse:
     """The project's own first page."""
-    return HttpResponse(f'<h1>Races</h1><p>{request.user}</p><a href="/intern/verwaltung/">Verwaltung</a>')
+    return HttpResponse(f'<h1>Races</h1><p>{request.user}</p><a href="{reverse("admin:index")}">Verwaltung</a>')
 
 
 urlpatterns: list[URLPattern | URLResolver] = [
