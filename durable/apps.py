@@ -63,6 +63,7 @@ class DurableConfig(AppConfig):
         post_migrate.connect(_follow_migrate, sender=self)
         recorded_names.look_with(_look_for_moves)
         sessions.read_all_times()
+        database.look_at_first_request()
         metrics.set_up()
         tracing.set_up()
 

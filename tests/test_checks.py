@@ -1,19 +1,22 @@
 """The system checks: each finds what it is for, is silent otherwise, and has a hint."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 from cryptography.fernet import Fernet
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, run_checks
-from django.db import connection
+from django.core.signals import request_started
+from django.db import connection, connections
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from django.db.models import Model
-from django.test import override_settings
+from django.test import Client, override_settings
 
 from durable.checks import configuration, database
 from durable.codec import JsonCodec
@@ -21,6 +24,7 @@ from durable.conf import Values
 from durable.core import registry
 from durable.core.registry import Registry
 from durable.crypto import FernetCodec
+from tests.api.serving import asgi_server
 from tests.support.definitions import Definition, one, other
 
 JSON_QUEUE = {"URL": "redis://127.0.0.1:1/0", "SERIALIZER": "rq.serializers.JSONSerializer"}
@@ -342,6 +346,49 @@ class TestNetwork:
         found = {"ENGINE": "django.db.backends.sqlite3", "HOST": "", "OPTIONS": {}}
         monkeypatch.setattr(database, "connections", SimpleNamespace(settings={"default": found}))
         assert database.check_network_options() == []
+
+
+class TestTheFirstRequest:
+    """Of a process: it shows whether the process serves ASGI."""
+
+    @pytest.fixture(autouse=True)
+    def new_process(self) -> Iterator[None]:
+        database.look_at_first_request()
+        yield
+        request_started.disconnect(dispatch_uid="durable.checks.first_request")
+
+    @pytest.mark.postgres
+    @pytest.mark.parametrize(("age", "warnings"), [(60, 1), (None, 1), (0, 0)])
+    def test_under_asgi_kept_connections_are_logged_once(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, age: int | None, warnings: int
+    ) -> None:
+        monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", age)
+        monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", age)
+        with asgi_server() as address:
+            statuses = [httpx.get(f"{address}/nowhere", timeout=60).status_code for _ in range(3)]
+        assert statuses == [404, 404, 404]
+        said = [each.getMessage() for each in caplog.records if each.name == "durable.store"]
+        assert len(said) == warnings
+        assert all(f'"default" keeps them: its CONN_MAX_AGE is {age}' in each for each in said)
+
+    def test_under_wsgi_nothing_is_said(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, client: Client
+    ) -> None:
+        monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 60)
+        assert client.get("/nowhere").status_code == 404
+        assert "CONN_MAX_AGE" not in caplog.text
+        assert not request_started.disconnect(dispatch_uid="durable.checks.first_request"), "a later request is asked"
+
+    @pytest.mark.parametrize("vendor", ["sqlite", "mysql"])
+    def test_other_databases_are_not_meant(self, monkeypatch: pytest.MonkeyPatch, vendor: str) -> None:
+        monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 60)
+        assert database.keeps_connections() is (connection.vendor == "postgresql")
+        monkeypatch.setattr(connection, "vendor", vendor)
+        assert not database.keeps_connections()
+
+    def test_an_unknown_database_is_left_to_its_check(self) -> None:
+        with override_settings(DURABLE={"DATABASE": "defualt"}):
+            assert not database.keeps_connections()
 
 
 class TestSqlite:

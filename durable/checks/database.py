@@ -4,14 +4,19 @@ They have Django's tag `database` alone: with another tag, Django 6.1 would run 
 `durable doctor` and the start of `durable_worker` report the same. `durable.checks.configuration` has the other checks,
 and the list.
 Every process registers them, and few run them, so what they ask is imported when they do.
+
+No check knows how a process serves requests: settings name an ASGI application that nothing serves, or none though a
+server has one. So what concerns ASGI is logged when the first request comes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.signals import request_started
 from django.db import OperationalError, ProgrammingError, connections
 
 from durable.conf import conf
@@ -29,6 +34,39 @@ NETWORK_ADVICE: Final = (
     "If the host of the database vanishes, workers and requests wait for minutes for an answer that never comes. "
     'Settings for a failover are in docs/guides/deploying.md, "When the database fails over".'
 )
+
+_FIRST_REQUEST: Final = "durable.checks.first_request"
+logger = logging.getLogger("durable.store")
+
+
+def look_at_first_request() -> None:
+    """Have the first request of this process noticed. A later one costs nothing."""
+    request_started.connect(_warn_under_asgi, dispatch_uid=_FIRST_REQUEST)
+
+
+def _warn_under_asgi(**request: object) -> None:
+    """Log a warning if the process serves ASGI and keeps the connections that it opens for each request."""
+    is_first = request_started.disconnect(dispatch_uid=_FIRST_REQUEST)
+    if is_first and "scope" in request and keeps_connections():
+        logger.warning(
+            'This process serves ASGI, where each request may open a connection of its own, and the database "%s" keeps '
+            "them: its CONN_MAX_AGE is %s. Requests at once may take all connections of the server. Give the processes "
+            'that serve ASGI CONN_MAX_AGE = 0 and a pool, or 0 alone: docs/guides/other-projects.md, "ASGI and '
+            'connections".',
+            conf.DATABASE,
+            connections[conf.DATABASE].settings_dict["CONN_MAX_AGE"],
+        )
+
+
+def keeps_connections() -> bool:
+    """Return whether durable's database is a PostgreSQL whose connections stay open after a request.
+
+    Those of a pool do not: Django wants a `CONN_MAX_AGE` of 0 beside it.
+    """
+    if conf.DATABASE not in connections.settings:  # `durable.E006`
+        return False
+    connection = connections[conf.DATABASE]
+    return connection.vendor == "postgresql" and connection.settings_dict["CONN_MAX_AGE"] != 0
 
 
 @register(Tags.database)
