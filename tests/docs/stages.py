@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -153,6 +154,20 @@ def _shop(_: Play, __: Namespace) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def _two_sites(_: Play, __: Namespace) -> Iterator[None]:
+    """After the page: the site that it has made has durable's pages, which lead to no page of the first site."""
+    yield
+    staff = Client()
+    staff.force_login(User.objects.create_superuser("ada"))
+    for path in ("/staff/", "/staff/durable/", "/staff/durable/run/", "/staff/durable/run/queues/"):
+        answer = staff.get(path)
+        assert answer.status_code == 200, path
+        leads = re.findall(r'(?:href|action|data-durable-live)="(/[^"]*)"', answer.content.decode())
+        assert "/staff/durable/run/" in leads, path
+        assert not [each for each in leads if each.startswith("/admin/")], path
+
+
 STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]]]] = {
     "docs/admin.md": _models,
     "docs/cli.md": _failed,
@@ -160,6 +175,7 @@ STAGES: Final[dict[str, Callable[[Play, Namespace], AbstractContextManager[None]
     "docs/guides/from-celery.md": _models,
     "docs/guides/from-dbos.md": _models,
     "docs/guides/operating.md": _shop,
+    "docs/guides/other-projects.md": _two_sites,
     "docs/guides/security.md": _with_key,
     "docs/guides/state.md": _customer,
     "docs/guides/transactions.md": _models,

@@ -14,6 +14,7 @@ django.setup()
 
 from durable import Context, workflow  # noqa: E402  # after the setup, as in a project
 from durable.testing import Harness  # noqa: E402
+from tests.docs.pages import page  # noqa: E402
 
 
 class Collecting(Transport):
@@ -70,7 +71,12 @@ def quiet(ctx: Context) -> str:
     return "done"
 
 
-sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=Collecting, traces_sample_rate=0)
+#: What the guide advises.
+GUIDE: dict[str, Any] = {}
+for block in page("docs/guides/other-projects.md").examples():
+    if "def before_send" in block.parsed:
+        exec(block.parsed, GUIDE)
+sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=Collecting, before_send=GUIDE["before_send"])
 with Harness() as h:
     h.finish(h.start(quiet, id="run-0"))
     for number, amount in enumerate((1, 2, -1), start=1):

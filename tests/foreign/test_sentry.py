@@ -41,9 +41,27 @@ def test_a_failed_run_is_one_event_with_the_exception_and_its_stack(events: dict
         assert event["extra"]["workflow"].startswith("reports.")
 
 
-def test_causes_are_told_apart_by_their_exceptions(events: dict[str, dict[str, Any]]) -> None:
-    causes = {run: event["exception"]["values"][0]["type"] for run, event in events.items()}
-    assert causes == {"run-1": "LookupError", "run-2": "LookupError", "run-3": "ValueError", "run-4": "LookupError"}
+def test_each_cause_of_each_workflow_is_a_group(events: dict[str, dict[str, Any]]) -> None:
+    """A tracker groups by the fingerprint, whose default is the type and the frames of the exception."""
+    groups = {run: group_of(event) for run, event in events.items()}
+    assert groups["run-1"] == groups["run-2"]
+    assert len(set(groups.values())) == 3
+    assert [events[run]["exception"]["values"][0]["type"] for run in ("run-1", "run-3")] == [
+        "LookupError",
+        "ValueError",
+    ]
+    assert default_group_of(events["run-4"]) == default_group_of(events["run-1"])  # of two workflows
+
+
+def group_of(event: dict[str, Any]) -> tuple[Any, ...]:
+    assert "{{ default }}" in event["fingerprint"]
+    return (*event["fingerprint"], *default_group_of(event))
+
+
+def default_group_of(event: dict[str, Any]) -> tuple[Any, ...]:
+    cause = event["exception"]["values"][0]
+    frames = cause["stacktrace"]["frames"]
+    return (cause["type"], *((each["module"], each["function"], each["context_line"]) for each in frames))
 
 
 def test_a_failure_that_is_compensated_keeps_its_exception(events: dict[str, dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A project's own REST beside durable's: its component is called as ours would be."""
+"""A project's own REST beside durable's: its components are called as ours would be."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class RunSerializer(serializers.Serializer[object]):
 
     metres = serializers.IntegerField()
     state = serializers.ChoiceField(["walking", "resting"])
+    event = serializers.ChoiceField(["entry", "removed", "reset", "run", "end"])  # as an event of our streams
 
 
 class RunView(GenericAPIView[Any]):
@@ -27,7 +28,7 @@ class RunView(GenericAPIView[Any]):
     serializer_class = RunSerializer
 
     def get(self, request: Request, *args: object, **kwargs: object) -> Response:
-        return Response({"metres": 42_195, "state": "resting"})
+        return Response({"metres": 42_195, "state": "resting", "event": "run"})
 
 
 own = [path("race/", RunView.as_view())]
