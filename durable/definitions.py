@@ -46,7 +46,7 @@ from durable.handles import Handle
 from durable.mistakes import Mistakes, check_mistakes
 from durable.operations.common import in_async
 from durable.operations.start import check_arguments, request_of
-from durable.operations.start_options import IfOpen, Keep, StartOptions, WhenFull
+from durable.operations.start_options import IfOpen, Keep, StartOptions, WhenFull, warn_of
 from durable.schedules import RuleLike, Rules, check_name, read_rules
 
 if TYPE_CHECKING:
@@ -273,6 +273,8 @@ class Workflow(Generic[P, R_co]):
                 f'using(when_full="drop") does not fit a child of {self.name}, which the parent needs: start the run in a step'
             )
         check_arguments(self.name, self.signature, args, kwargs)
+        if options.queue is not None:
+            warn_of(check_queue(options.queue))
         return ChildRequest(
             workflow=self.name,
             queue=check_queue(self.queue),
@@ -306,7 +308,8 @@ class Workflow(Generic[P, R_co]):
         """Start a run, with an id of its own unless `using` gave one; inside a transaction, if and when that commits.
 
         With an id that exists, return the handle of that run; raises RunConflictError if it is another's. Raises
-        TypeError for arguments that do not fit the function, PayloadError for a value the codec refuses,
+        TypeError for arguments that do not fit the function, ValueError for a queue of `using` that the settings lack,
+        PayloadError for a value the codec refuses,
         StartRefusedError where `using(when_full="drop")` finds no room in the rate, UnknownLimitError for a limit of
         the workflow that is not defined, and UndiscoveredWorkflowError if no installed app brings the workflow into
         workers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import select
 import time
@@ -56,7 +57,9 @@ def check_served(queue: str) -> str:
     if check_queue(queue) not in known:
         runtime.current().store.learn_queues()
         if not any(each in known for each in names_of_queue(queue)):
-            raise ValueError(f'no worker can serve a queue "{queue[:64]}"; there are {", ".join(known) or "none"}')
+            nearest = difflib.get_close_matches(queue, known, n=1)
+            advice = f'did you mean "{nearest[0]}"? RQ_QUEUES' if nearest else "RQ_QUEUES"
+            raise ValueError(f'no worker can serve the queue "{queue[:64]}": {advice} has {", ".join(known) or "none"}')
     return queue
 
 

@@ -18,6 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, ProgrammingError
 
 from durable import runtime
+from durable.conf import conf
 from durable.core.current import running_run
 from durable.core.duration import later
 from durable.core.errors import KeyConflictError, RunConflictError, StartRefusedError
@@ -34,6 +35,7 @@ from durable.operations.audit import Attribution, audited
 from durable.operations.common import (
     announce,
     check_not_an_order,
+    check_served,
     is_of_workflow,
     require_step,
     send_run_changed,
@@ -149,9 +151,12 @@ class StartRequest:
 def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, options: StartOptions) -> StartRequest:
     """Return the start of a workflow, whose function has this signature, with these options.
 
-    Raises UnknownLimitError, and TypeError and ValueError for options that do not go together.
+    Raises UnknownLimitError, and TypeError and ValueError for options that do not go together, and for a queue that the
+    settings lack. A harness has no workers, and takes any.
     """
     check_defined(workflow.limits)
+    if options.queue is not None and conf.REDIS and not runtime.is_replaced():
+        check_served(options.queue)
     for name in OF_CHILDREN:
         if getattr(options, name) is not None:
             raise TypeError(

@@ -11,15 +11,12 @@ unit.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, get_args
-
-from django.conf import settings
 
 from durable import runtime
 from durable.conf import conf
@@ -34,6 +31,7 @@ from durable.core.records import RunRecord, WhenParentEnds
 from durable.core.tags import check_tags
 from durable.declared_limits import with_rate
 from durable.instrumentation import observers
+from durable.notifier import redis_clients
 from durable.operations import lifecycle
 from durable.operations.common import announce
 from durable.runtime import Runtime
@@ -284,18 +282,16 @@ class StartOptions:
         return key_options(self.key, if_open=self.if_open, debounce=self.debounce, at_most=self.at_most, keep=self.keep)
 
 
-def _known_queue(queue: str) -> str:
-    """Return the queue. Log a warning, once, if the settings lack it: its runs wait until they have it."""
-    if conf.REDIS and isinstance(queue, str) and queue not in (known := getattr(settings, "RQ_QUEUES", {})):
+def warn_of(queue: str) -> None:
+    """Log a warning, once, if the settings lack the queue of a child: it is not refused, since a replay asks again."""
+    if conf.REDIS and queue not in (known := redis_clients.queue_names()):
         _warn_of(queue, tuple(known))
-    return queue
 
 
 @lru_cache(maxsize=100)
 def _warn_of(queue: str, known: tuple[str, ...]) -> None:
-    nearest = difflib.get_close_matches(queue, known, n=1)
-    advice = f'; did you mean "{nearest[0]}"?' if nearest else f", and has {', '.join(known) or 'none'}."
-    logger.warning('RQ_QUEUES lacks the queue "%s"%s Runs that are started on it wait for a worker', queue, advice)
+    text = 'RQ_QUEUES lacks the queue "%s", and has %s: children that are started on it wait for a worker'
+    logger.warning(text, queue, ", ".join(known) or "none")
 
 
 def _priority(priority: Duration) -> Duration:
@@ -347,7 +343,7 @@ def _seconds(what: str) -> Callable[[Duration], float]:
 #: By each option of `Workflow.using`, what makes of its argument the value of a start.
 READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "id": lambda run_id: run_id,
-    "queue": _known_queue,
+    "queue": lambda given: given,
     "delay": _seconds("a delay"),
     "on_conflict": _refuses,
     "deadline": _deadline,

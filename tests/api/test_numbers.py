@@ -194,7 +194,8 @@ class TestVisibility:
         assert (found["in_per_minute"], found["out_per_minute"]) == (0.1, 0.0)
 
     def test_a_pause_names_no_queue_of_others(self, make_api: MakeApi) -> None:
-        add.using(id="bob-1", queue="secret").start(1)
+        add.using(id="bob-1").start(1)
+        Run.objects.filter(pk="bob-1").update(queue="secret")
         holds.pause_queue("secret")
         holds.pause_queue("high")
         api = make_api("view_run", name="ada")

@@ -226,7 +226,7 @@ def victim(ctx: Context) -> str:
 
 def test_a_pass_that_is_the_victim_of_a_deadlock_is_made_again(redis_connection: redis.Redis) -> None:
     global _adversary
-    receiver, sender = cut_off.using(queue="other").start(), victim.start()
+    receiver, sender = cut_off.using(queue="high").start(), victim.start()
     _adversary = Adversary()
     _adversary.sender, _adversary.receiver = sender.id, receiver.id
     work_until_ended(sender)

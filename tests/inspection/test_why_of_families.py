@@ -159,7 +159,7 @@ class TestBacklog:
         one.using(id="held").start(0)
         one.using(id="r").start(1)
         one.using(id="later").start(2)
-        one.using(id="elsewhere", queue="other").start(2)
+        one.using(id="elsewhere", queue="high").start(2)
         now = timezone.now()
         Run.objects.filter(id__startswith="before").update(wake_at=now - timedelta(seconds=9))
         Run.objects.filter(id="before-2").update(state="paused")
@@ -167,7 +167,7 @@ class TestBacklog:
         Run.objects.filter(id="later").update(wake_at=now - timedelta(seconds=4))
         a_worker("full", slots=1)
         a_worker("free", slots=2)
-        a_worker("away", slots=1, queues=["other"])
+        a_worker("away", slots=1, queues=["high"])
         a_worker("dead", slots=1, last_seen_at=now - timedelta(minutes=10))
         claimed = at.store.claim_run("held", now=at.now(), lease_until=at.now() + timedelta(hours=1), worker="full")
         assert claimed is not None

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connection, transaction
+from django.test import override_settings
 
 from durable import Limit, get_run, runtime, workflow
 from durable.core.summary import Summary, SummaryKind
 from durable.models import Run
+from durable.testing import Harness
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db]
 LATER = datetime(2126, 1, 1, tzinfo=UTC)
@@ -142,11 +144,28 @@ def test_an_option_of_a_limit_that_does_not_exist_asks_for_the_one_that_was_mean
         Limit("crm", at_onc=1)  # type: ignore[call-arg]  # the mistake
 
 
-def test_a_start_on_a_queue_that_the_settings_lack_asks_for_the_one_that_was_meant(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    greet.using(queue="hihg")
-    assert 'RQ_QUEUES lacks the queue "hihg"; did you mean "high"?' in caplog.text
-    caplog.clear()
-    greet.using(queue="high")
-    assert caplog.text == ""
+def test_a_start_on_a_queue_that_the_settings_lack_asks_for_the_one_that_was_meant() -> None:
+    """Its run would wait for ever."""
+    meant = r'no worker can serve the queue "hihg": did you mean "high"\? RQ_QUEUES has default, high'
+    with pytest.raises(ValueError, match=meant):
+        greet.using(queue="hihg").start("ada")
+    with pytest.raises(ValueError, match=meant):
+        greet.using(queue="hihg").start_many([("ada",)])
+    with pytest.raises(ValueError, match='the queue "nope": RQ_QUEUES has default, high'):
+        greet.using(queue="nope", key="k").start_or_send("news", 1, "ada")
+    assert not Run.objects.exists()
+    assert Run.objects.get(pk=greet.using(queue="high").start("ada").id).queue == "high"
+    with override_settings(DURABLE={"REDIS": False}):  # a durable_worker without names serves any queue
+        greet.using(queue="nope").start("ada")
+    with Harness() as h:
+        assert h.finish(greet.using(queue="nope").start("ada")).state == "completed"
+
+
+def test_a_child_on_a_queue_that_the_settings_lack_is_told_of_and_replayed(caplog: pytest.LogCaptureFixture) -> None:
+    @workflow(name="tests.first_week.parent")
+    def parent(ctx: Any) -> Any:
+        return ctx.child("greet", greet.using(queue="children"), "ada")
+
+    with Harness() as h:
+        assert h.finish(h.start(parent)).state == "completed"
+    assert caplog.text.count('RQ_QUEUES lacks the queue "children", and has default, high') == 1

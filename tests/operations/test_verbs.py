@@ -371,7 +371,9 @@ def test_a_move_keeps_the_wait_and_is_logged_with_both_queues(h: Harness) -> Non
 
 def test_a_run_is_not_moved_where_no_worker_can_be(h: Harness) -> None:
     run = sleeping(h)
-    with pytest.raises(ValueError, match='no worker can serve a queue "hihg"; there are default, high'):
+    with pytest.raises(
+        ValueError, match=r'no worker can serve the queue "hihg": did you mean "high"\? RQ_QUEUES has default, high'
+    ):
         run.move("hihg")
     with pytest.raises(InvalidTransitionError, match='run "run" is in the queue "high" already'):
         run.move("high")

@@ -284,7 +284,7 @@ def test_creating_and_editing_need_what_a_start_needs(h: Harness) -> None:
 
 
 def test_a_queue_that_nobody_can_serve_is_refused(h: Harness) -> None:
-    with pytest.raises(ValueError, match='no worker can serve the queue "nowhere": the project'):
+    with pytest.raises(ValueError, match='no worker can serve the queue "nowhere": RQ_QUEUES has default, high'):
         make("other", queue="nowhere")
     before = make().queue
     with pytest.raises(ValueError, match="no worker can serve"):

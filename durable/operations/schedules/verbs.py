@@ -18,9 +18,8 @@ from durable.conf import conf
 from durable.core.duration import Duration, check_moment
 from durable.core.errors import ScheduleError, StaleScheduleError
 from durable.models import Schedule, Tick
-from durable.notifier import redis_clients
 from durable.operations.audit import Attribution, audited
-from durable.operations.common import check_not_an_order, require_step
+from durable.operations.common import check_not_an_order, check_served, require_step
 from durable.operations.schedules.rows import arguments_of, atomic, lock, next_moment
 from durable.operations.schedules.tick import KEPT, TickBatch, check_arguments, definition_of
 from durable.runtime import Runtime
@@ -320,9 +319,8 @@ def _log(
 
 def _check_queue(queue: str) -> None:
     """Raise ValueError for a queue that no worker can serve; "" is that of the workflow."""
-    names = sorted(redis_clients.queue_names()) if queue and conf.REDIS else []
-    if names and queue not in names:
-        raise ValueError(f'no worker can serve the queue "{queue[:64]}": the project\'s queues are {", ".join(names)}')
+    if queue and conf.REDIS:
+        check_served(queue)
 
 
 def _planned(at: Runtime, schedule: Schedule, since: datetime, until: datetime) -> Backfill:
