@@ -44,11 +44,11 @@ class DurableConfig(AppConfig):
         """Import every app's `workflows` module and the checks; set up metrics, tracing and alerts as configured."""
         from durable import guard, logs, metrics
         from durable.instrumentation import tracing
-        from durable.notifier import silence
+        from durable.notifier import wakeups
 
         logs.guard()
         guard.install()
-        silence.note_settings()
+        wakeups.note_settings()
         self.autodiscover()
         # `checks` registers the checks; `connections` notes the id of this process before a worker forks.
         from durable.alerts import delivery  # noqa: F401  # the workflow whose runs send alerts

@@ -9,9 +9,9 @@ def work(queue: str) -> None:
     """Execute the due runs of `queue`; see `durable.worker`. Raises ImproperlyConfigured as `set_up_django` does."""
     set_up_django()
 
-    from durable.worker import rq_entry
+    from durable.worker import rq_jobs
 
-    rq_entry.work(queue)
+    rq_jobs.work(queue)
 
 
 def set_up_django() -> None:

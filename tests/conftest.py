@@ -288,7 +288,7 @@ def no_outages(unlogged: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def rq_redis(redis_connection: "redis.Redis") -> Iterator["redis.Redis"]:
     """An empty Redis for RQ's workers in this process. They install signal handlers, which end with the test."""
-    from durable.worker.shutdown import stop
+    from durable.worker.presence import stop
 
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield redis_connection

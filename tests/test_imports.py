@@ -435,7 +435,7 @@ class TestTheTestItself:
         [
             ("durable.worker.leases", "def late():\n    from rq.worker import BaseWorker", True),
             ("durable.inspection.workers", "import rq", True),
-            ("durable.worker.rq_entry", "from rq import get_current_job", False),
+            ("durable.worker.rq_jobs", "from rq import get_current_job", False),
             ("durable.notifier.enqueue", "from rq.job import Job", False),
             ("durable.jobs", "from durable.worker import rq", False),
         ],

@@ -179,7 +179,7 @@ def check_renamed_workflows(**_: object) -> list[CheckMessage]:
     """Check that no two functions have two names of one workflow."""
     if leaves_code_out():
         return []
-    from durable.renames.pending import all_migrations, renames_of_migrations
+    from durable.renames.operations import all_migrations, renames_of_migrations
 
     renames = renames_of_migrations(all_migrations())
     try:

@@ -18,7 +18,7 @@ from durable.core.names.renames import Alias, Rename
 from durable.core.records import ENDED
 from durable.histories import HistoryFileError, read_files
 from durable.inspection.humanize import plural
-from durable.renames.pending import with_other_names
+from durable.renames.operations import with_other_names
 from durable.replay_check import RecordedRun
 from durable.replay_check.checking import Check, Facts, check_recorded, check_stored, in_processes
 from durable.replay_check.findings import Report, Verdict

@@ -19,8 +19,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Protocol, runtime_checkable
 
-from durable.codec.decoding import decode_text
-from durable.codec.encoding import encode_text
+from durable.codec.values import decode_text, encode_text
 
 __all__ = ["DEFAULT_MAX_BYTES", "Codec", "JsonCodec"]
 

@@ -33,8 +33,7 @@ from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from durable.codec.classes import loaded
-from durable.codec.notation import MARK, SURROGATE_PAIR, Refused
+from durable.codec.classes import MARK, SURROGATE_PAIR, Refused, loaded
 
 _FETCH = "and fetch it again in the step that needs it"
 

@@ -63,10 +63,8 @@ from durable.core.time_limits import NewRun
 from durable.core.transitions import started
 from durable.drivers.threads import ThreadDelegate
 from durable.execution.commit_retry import retry_commit
-from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE
-from durable.execution.environment import COMMITS_LOST, LEASE_LOST, Eviction
-from durable.execution.events import PassEvents
-from durable.execution.open_transactions import OpenTransactions, in_transaction
+from durable.execution.connections import DATABASE_TROUBLE, SESSION_TROUBLE, OpenTransactions, in_transaction
+from durable.execution.environment import COMMITS_LOST, LEASE_LOST, Eviction, PassEvents
 from durable.execution.queries import pass_aborted
 from durable.store import Store, sessions
 from durable.store.base import MessagesLeft

@@ -1,38 +1,211 @@
 """One pass of a run: load its history, drive the engine through it, return the outcome.
 
-Owns how a pass is put together; `durable.execution.host` has its parts. Must not decide what a workflow does next: the
-engine does.
+Owns how a pass is put together of its environment, commits, queries, events and threads, and what it does to its
+threads. Must not decide what a workflow does next: the engine does.
+
+The second replay of the test harness and the check of histories against new code are passes that answer from the
+records of a run alone: they call no function, ask no store, write nothing, and end at the first thing that the records
+do not say.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn, cast
 
-from django.db import Error
+from django.db import Error, connections
 
 from durable import guard, runtime
 from durable.conf import conf
+from durable.context import AsyncContext, Context
 from durable.core import registry
 from durable.core.compatibility import unreadable
+from durable.core.control_flow import ControlFlow, Evicted
 from durable.core.current import leave_code_around, running_workflow
+from durable.core.divergences import OperationAt
+from durable.core.effects import Ask, Call, Operation, Save
 from durable.core.errors import HistoryDivergedError, PayloadError
-from durable.core.records import LONG_HISTORY, RunRecord, RunState
+from durable.core.journal import Event, Journal, Node
+from durable.core.records import LONG_HISTORY, EntryKind, EntryRecord, Request, RunRecord, RunState
 from durable.core.registry import WorkflowDefinition
 from durable.core.run_pass import PassOutcome, PassPolicy, PassWants, Slots, run_pass
+from durable.core.scope import Scope
+from durable.core.simple_operations import PeekTags
+from durable.core.time_limits import History
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
-from durable.execution.environment import Eviction
-from durable.execution.host import PassHost
+from durable.drivers.threads import ThreadDelegate
+from durable.execution.commits import CHANGES, CommitSession
+from durable.execution.connections import (
+    OpenTransactions,
+    Origin,
+    abandon_transactions,
+    close_broken_connections,
+    close_stale_connections,
+    restore_sessions,
+)
+from durable.execution.environment import Eviction, PassEnvironment, PassEvents
+from durable.execution.queries import PassQueries
 from durable.instrumentation import observers
 from durable.mistakes import mistakes_of
 from durable.runtime import Runtime
 from durable.store import Store
 
 __all__ = ["PassOutcome", "execute_pass"]
+
+
+class PassHost:
+    """The `durable.drivers.host.Host` of one pass of `run`."""
+
+    #: What notes the changes of the pass.
+    journal_class: type[Journal] = Journal
+
+    def __init__(
+        self, run: RunRecord, store: Store, eviction: Eviction, at: Runtime, mistakes: tuple[type[Exception], ...]
+    ) -> None:
+        self.sequential_branches = at.sequential_branches
+        self.max_threads = conf.MAX_BRANCH_THREADS
+        self.delegate = ThreadDelegate()
+        self.events = PassEvents(run, at.on_call)
+        self._eviction = eviction
+        self._sleep = at.sleep
+        self._on_operation = at.on_operation
+        self._origin = Origin(run.id)
+        self._transactions = OpenTransactions(self._origin.end_forked_child, at.roll_back_inside)
+        self._queries = PassQueries(run, store, self.delegate)
+        self.environment = PassEnvironment(
+            run, at, eviction=eviction, transactions=self._transactions, events=self.events, mistakes=mistakes
+        )
+        history = self._queries.history()
+        self.journal = self.journal_class(run, history, self.environment, history.limits, history.saved)
+        self._commits = CommitSession(
+            self.journal,
+            store,
+            eviction=eviction,
+            transactions=self._transactions,
+            events=self.events,
+            delegate=self.delegate,
+            notify=at.notify,
+            copied=at.copied,
+        )
+
+    # -- the store
+
+    @property
+    def left_to_notify(self) -> frozenset[str]:
+        """The queues of the runs that the commit which has ended the pass has made due."""
+        return self._commits.left_to_notify
+
+    def save(self, effect: Save) -> None:
+        self._origin.end_forked_child()
+        self._commits.save(effect)
+
+    def save_atomically(self, effect: Call, call: Callable[[], None], record: Callable[[], None]) -> None:
+        self._commits.save_atomically(effect, call, record)
+
+    def ask(self, question: Ask) -> Any:
+        self._origin.end_forked_child()
+        return self._commits.ask(question) if type(question) in CHANGES else self._queries.ask(question)
+
+    # -- time
+
+    def is_evicted(self) -> bool:
+        return self._eviction.requested
+
+    def wait(self, seconds: float) -> None:
+        (self._sleep or self._eviction.wait)(seconds)
+
+    async def async_wait(self, seconds: float) -> None:
+        if self._sleep is None:
+            await asyncio.sleep(seconds)
+        else:
+            self._sleep(seconds)
+
+    # -- calls of users' functions
+
+    def sync_context(self, scope: Scope, driver: Any) -> Context:
+        return Context(scope, self._telling(driver))
+
+    def async_context(self, scope: Scope, driver: Any) -> AsyncContext:
+        return AsyncContext(scope, self._telling(driver))
+
+    def _telling(self, driver: Any) -> Any:
+        return driver if self._on_operation is None else _Telling(driver, self._on_operation)
+
+    def calling(self, call: Call) -> AbstractContextManager[None]:
+        self._origin.end_forked_child()
+        if self._eviction.is_lost:  # the last chance to notice: another worker would do the same work again
+            raise Evicted
+        self.events.before_call(call)
+        if self.events.observation.is_idle:
+            return self._transactions.step
+        return self._observed(call)
+
+    @contextmanager
+    def _observed(self, call: Call) -> Iterator[None]:
+        with self._transactions.step, self.events.observation.calling(call):
+            try:
+                yield
+            finally:
+                self._origin.end_forked_child()
+
+    def calling_here(self, call: Call) -> AbstractContextManager[None]:
+        around = self._transactions.function(f'step "{call.name}"', is_atomic=call.record is not None)
+        if call.record is not None or self.delegate.is_owner():  # its commit, in this thread, restores the session
+            return around
+        return _restoring_after(around)
+
+    def interrupted(self) -> None:
+        close_broken_connections()
+
+    # -- threads of branches
+
+    def before_branches(self) -> None:
+        self._commits.rollback_leftovers(already_failing=False)
+
+    @contextmanager
+    def branch_thread(self) -> Iterator[None]:
+        self._transactions.enter_branch_thread()
+        # the thread may have waited for long, see `durable.drivers.threads`
+        close_stale_connections(all_connections=True)
+        try:
+            yield
+        finally:
+            abandon_transactions()
+            restore_sessions()
+
+    def branch_thread_ends(self) -> None:
+        connections.close_all()  # a connection belongs to its thread
+
+
+@contextmanager
+def _restoring_after(around: AbstractContextManager[None]) -> Iterator[None]:
+    """Restore the sessions after a step in a branch's thread: another thread commits it, and more steps follow here."""
+    try:
+        with around:
+            yield
+    finally:
+        restore_sessions()
+
+
+class _Telling:
+    """A driver that tells of each operation before it begins."""
+
+    __slots__ = ("_driver", "_tell")
+
+    def __init__(self, driver: Any, tell: Callable[[Scope, str, Operation], None]) -> None:
+        self._driver = driver
+        self._tell = tell
+
+    def operate(self, scope: Scope, label: str, operation: Operation) -> Any:
+        self._tell(scope, label, operation)
+        return self._driver.operate(scope, label, operation)
+
 
 logger = logging.getLogger("durable.pass")
 
@@ -147,3 +320,74 @@ def _call_of(definition: WorkflowDefinition | None, host: PassHost) -> Callable[
 
     call.__qualname__ = getattr(definition.function, "__qualname__", definition.name)
     return call
+
+
+class NotRecorded(ControlFlow):
+    """The records do not say how the code goes on."""
+
+
+class RecordedHost(PassHost):
+    """The host of a pass over the records of one run: each effect ends it with `NotRecorded`."""
+
+    def __init__(self, run: RunRecord, history: History, at: Runtime) -> None:
+        store = cast("Store", _Records(history))
+        super().__init__(run, store, Eviction(), at, ())
+        self.environment.emit = _ignore
+        self.journal.limits = None  # what is past its deadline was not when it was recorded
+        self.journal.request = Request.NONE
+
+    def _end(self, *_args: Any, **_options: Any) -> NoReturn:
+        raise NotRecorded
+
+    calling = calling_here = save = save_atomically = wait = _end
+
+    def ask(self, question: Ask) -> Any:
+        # the entry that is to have the tags refuses to be made
+        return {} if isinstance(question, PeekTags) else self._end()
+
+    async def async_wait(self, _seconds: float) -> None:
+        self._end()
+
+
+class RefusingJournal(Journal):
+    """A journal that ends the pass at the first operation that is not recorded.
+
+    Except for those that are made to be inserted before others, and leave them as they are. What a branch of a fork has
+    come to is noted as in a pass: it ends the branch, and the branches beside it go on.
+    """
+
+    _INSERTED = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
+    _FORKS = frozenset({EntryKind.JOIN, EntryKind.RACE})
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        #: The operations that the code has come to and that are not recorded, or not to their end; one for each branch.
+        self.not_answered: list[OperationAt] = []
+
+    def create(self, scope: Node, segment: str, node: Node, kind: EntryKind, **columns: Any) -> EntryRecord:
+        if kind not in self._INSERTED:
+            self._refuse(kind, node.location)
+        return super().create(scope, segment, node, kind, **columns)
+
+    def mark(self, entry: EntryRecord, **columns: Any) -> None:
+        if entry.kind not in self._INSERTED and not (entry.kind in self._FORKS and "status" not in columns):
+            self._refuse(entry.kind, entry.location)
+        super().mark(entry, **columns)
+
+    def _refuse(self, kind: str, location: str) -> NoReturn:
+        self.not_answered.append(OperationAt(kind, location))
+        raise NotRecorded
+
+
+def _ignore(event: Event) -> None:
+    """Send nothing: no pass of a worker has come to it."""
+
+
+class _Records:
+    """The part of a store that a host needs: the records of one run."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def load(self, _run_id: str) -> History:
+        return self._history

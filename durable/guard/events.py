@@ -36,7 +36,7 @@ from durable.conf import conf
 from durable.core.current import current_scope, is_in_step, running_run
 from durable.core.errors import OutsideStepError
 from durable.core.scope import Scope
-from durable.notifier.silence import is_under_test
+from durable.notifier.wakeups import is_under_test
 
 if TYPE_CHECKING:
     from durable.lint.engine import Allowance

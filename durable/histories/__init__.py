@@ -14,9 +14,9 @@ from durable.histories.records import (
     moved_history,
     read_files,
     read_histories,
+    written_history,
 )
 from durable.histories.values import Values
-from durable.histories.writing import written_history
 
 __all__ = [
     "FORMAT",

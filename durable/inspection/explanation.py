@@ -31,7 +31,7 @@ from durable.inspection.wording import LOCAL, MOST, command, display_location, s
 from durable.models import ChildGroup, Entry, Run, Turn
 from durable.models.renames import learn_queues
 from durable.models.run import RunQuerySet
-from durable.notifier import redis_clients, silence
+from durable.notifier import redis_clients, wakeups
 
 LATE: Final = timedelta(seconds=60)  # a due run that no worker has claimed for this long needs attention
 
@@ -468,7 +468,7 @@ def _due(facts: Facts) -> Explanation:
 
 def _without_redis(queue: str) -> str:
     """Return what workers do meanwhile if Redis is away, or ""."""
-    if not conf.REDIS or silence.is_silent() or not redis_clients.is_found_away(queue):
+    if not conf.REDIS or wakeups.is_silent() or not redis_clients.is_found_away(queue):
         return ""
     return _(
         "Redis does not answer. Workers of durable_worker poll the database until it is back; plain RQ workers execute "

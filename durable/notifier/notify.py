@@ -59,7 +59,7 @@ from rq.timeouts import BaseTimeoutException
 from durable.conf import conf
 from durable.core import clock
 from durable.core.names.renames import names_of_queue
-from durable.notifier import enqueue, redis_clients, silence, wakeups
+from durable.notifier import enqueue, redis_clients, wakeups
 
 logger = logging.getLogger("durable.bell")
 
@@ -198,7 +198,7 @@ def _be_quiet(queue: str) -> None:
 
 def _best_effort(queue: str, what: str, command: Callable[[], object]) -> bool:
     """Return True if Redis has done it, or is not to be asked."""
-    if silence.is_silent():
+    if wakeups.is_silent():
         return True
     began = time.monotonic()
     # logged apart from other errors of the queue: Redis may allow everything but this command

@@ -1,13 +1,16 @@
-"""Notices of due runs within one process, for workers without Redis (`DURABLE["REDIS"] = False`).
+"""Notices of due runs that stay within one process: for workers without Redis, and where a test mutes notifications.
 
-Owns the listeners. `durable.notifier.notify` sends a notice where it would otherwise use Redis: a run of a queue is
-due, or will be at a moment. Nothing depends on a notice: workers poll the database as well (`durable.worker.polling`).
+`durable.notifier.notify` sends a notice where it would otherwise use Redis: a run of a queue is due, or will be at a
+moment. Nothing depends on a notice: due runs stay due in the database, and workers poll it as well.
 """
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
+
+from durable.conf import conf
 
 
 class Listener(Protocol):
@@ -45,3 +48,23 @@ def notify_at(queue: str, moment: datetime) -> None:
     """Tell the listeners of this process that a run of `queue` is due at `moment` (aware)."""
     for each in _listeners:
         each.run_is_due_at(queue, moment)
+
+
+_DJANGOS_TESTS: Final = "django.test.utils"
+_loaded: dict[str, bool] = {}
+
+
+def note_settings() -> None:
+    """Remember the project's NOTIFY_IN_TESTS setting, for tests that override DURABLE."""
+    _loaded["NOTIFY_IN_TESTS"] = bool(conf.NOTIFY_IN_TESTS)
+
+
+def is_silent() -> bool:
+    """Return True if nothing must be sent to Redis: in a test, unless the project's settings or the test's allow it."""
+    return is_under_test() and not (conf.NOTIFY_IN_TESTS or _loaded.get("NOTIFY_IN_TESTS", False))
+
+
+def is_under_test() -> bool:
+    """Return True if Django's test environment is set up here, as `manage.py test` and pytest-django do."""
+    state = getattr(sys.modules.get(_DJANGOS_TESTS), "_TestState", None)
+    return hasattr(state, "saved_data")

@@ -60,7 +60,7 @@ class _Moved(Operation):
             return
         from durable.models import MovedName, Run
         from durable.models.renames import recorded_moves
-        from durable.renames.pending import all_migrations, moves_of
+        from durable.renames.operations import all_migrations, moves_of
         from durable.renames.rewriting import RenameRefused
 
         if MovedName._meta.db_table not in schema_editor.connection.introspection.table_names():

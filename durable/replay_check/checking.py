@@ -26,7 +26,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.names.recorded_names import Move, importing_nothing
 from durable.core.names.recorded_names import in_force as moves_in_force
 from durable.core.names.renames import Alias, Rename, in_force
-from durable.renames.pending import (
+from durable.renames.operations import (
     all_migrations,
     expected_moves,
     expected_renames,

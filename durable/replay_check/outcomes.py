@@ -24,7 +24,7 @@ from durable.core.names.recorded_names import resolve_used
 from durable.core.places import Place, values_of
 from durable.core.records import ENDED, EntryRecord, EntryStatus, Message, OutgoingMessage, RunRecord, RunState
 from durable.core.scope import SILENT, Scope
-from durable.execution.recorded import NotRecorded, RecordedHost, RefusingJournal
+from durable.execution.passes import NotRecorded, RecordedHost, RefusingJournal
 from durable.replay_check.findings import Decision
 from durable.replay_check.mends import named
 from durable.runtime import Runtime

@@ -48,7 +48,7 @@ from durable.store.prefetched import prefetched
 from durable.worker import presence
 from durable.worker.claim_bounds import ClaimBounds, bounds
 from durable.worker.leases import LeaseManager
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 
 logger = logging.getLogger("durable.worker")
 

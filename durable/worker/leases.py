@@ -51,9 +51,8 @@ from durable.store.transactions import RowsLocked
 from durable.worker.activities import Activities, given_up
 from durable.worker.claim_bounds import bounds
 from durable.worker.overruns import Overruns
-from durable.worker.presence import Presence
+from durable.worker.presence import RETRY, Presence, ShutdownFlag
 from durable.worker.scheduler import DEFERRAL, Scheduler
-from durable.worker.shutdown import RETRY, ShutdownFlag
 from durable.worker.unanswered import Statements, answered_within, watch_connections
 
 

@@ -1,8 +1,9 @@
-"""WorkerLoop: claim due runs, schedule them, and have a pool execute them.
+"""The loop of a worker process: claim due runs, schedule them, and have a pool execute them.
 
-Owns how claims, the Scheduler and a pool fit together, for one run at a time (InlinePool) and for several (ThreadPool).
-Must not know what notifies it of due queues (RQ, `durable.worker.rq`, or the parent, `durable.worker.polling`), what a
-pass does (`durable.execution.passes`), nor which runs are due (the store).
+Owns how claims, the Scheduler and a pool fit together, for one run at a time (InlinePool) and for several (ThreadPool),
+and, without Redis or while Redis is away, which queue the process serves next. Must not know what a pass does
+(`durable.execution.passes`), nor which runs are due (the store). RQ has no part in it: `durable.worker.rq` calls
+`WorkerLoop.serve`.
 
 A job names a queue. It ends after a few seconds, so that a worker which serves other queues too gets to them; if more
 runs may be due, the job notifies the queue before it ends. With threads a job does not wait for the passes it begins:
@@ -15,28 +16,216 @@ any failure the runs stay in the database, due or leased for a while, and the sw
 from __future__ import annotations
 
 import contextlib
+import heapq
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty
+from datetime import datetime
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
+
+from django.db import connections
 
 from durable.conf import conf
+from durable.core import clock
 from durable.core.names.renames import names_of_queue
 from durable.core.records import RunRecord
 from durable.drivers import loop_threads, threads
-from durable.execution.connections import abandon_inherited_connections, close_stale_connections
+from durable.execution.connections import abandon_inherited_connections, abandon_transactions, close_stale_connections
 from durable.execution.passes import execute_pass
-from durable.notifier import notify
+from durable.notifier import notify, wakeups
 from durable.store import Store
 from durable.worker.executor import JOB_TIME_LIMIT, Execute, RunExecutor
 from durable.worker.leases import LeaseManager
-from durable.worker.pools import Pool
-from durable.worker.presence import Presence
+from durable.worker.presence import RETRY, Presence, ShutdownFlag, stop
 from durable.worker.scheduler import Scheduler
-from durable.worker.shutdown import ShutdownFlag, stop
+
+logger = logging.getLogger("durable.worker")
+
+# Idle seconds after which a thread checks its connections. The first time soon, because other processes may need them;
+# then as often as a minute's resolution of CONN_MAX_AGE needs.
+FIRST_CHECK: Final = 1.0
+LATER_CHECKS: Final = 60.0
+
+Work = Callable[[], object]
+#: Executes the pass of a run. Returns True if its end has made runs of the same queue due.
+ExecuteRun = Callable[[RunRecord], bool]
+#: Is called then, with the queue, in the thread of the pass. It claims them, or has another worker do so.
+MadeDue = Callable[[str], object]
+
+
+class Pool(Protocol):
+    """The executor of a WorkerLoop's passes: up to `size` at once.
+
+    With `is_inline`, `fill` executes the passes itself. A pool puts something into `changes` when a run may be able to
+    begin.
+    """
+
+    size: int
+    is_inline: bool
+    changes: SimpleQueue[str]
+
+    def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, until: float) -> bool:
+        """Begin the runs that may begin now, in the order of the Scheduler. Return True if their passes are over."""
+
+    def end(self) -> None:
+        """End the threads, after the passes that are under way."""
+
+
+class InlinePool:
+    """Executes the waiting runs one after the other, in the thread that fills it: a process's main thread.
+
+    There the timeout of a step can interrupt a function that never returns from a library (`durable.drivers.timeouts`),
+    and no run is handed from one thread to another. No pass begins after `until` (monotonic).
+    """
+
+    size = 1
+    is_inline = True
+
+    def __init__(self) -> None:
+        self.changes: SimpleQueue[str] = SimpleQueue()
+
+    def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, until: float) -> bool:
+        """Execute the waiting runs. Return True if there was one. Raises what `execute` raises."""
+        has_executed = False
+        while time.monotonic() < until and (turn := scheduler.next()) is not None:
+            has_executed = True
+            try:
+                has_made_due = execute(turn.record)
+            finally:
+                scheduler.end(turn)
+            if has_made_due:
+                made_due(turn.record.queue)
+        return has_executed
+
+    def end(self) -> None:
+        """Do nothing: there are no threads."""
+
+
+class ThreadPool:
+    """Up to `size` threads, started when they are needed, with database connections of their own.
+
+    The connections of idle threads are kept for a moment, and then as Django keeps connections between two requests
+    (`CONN_MAX_AGE`, health checks).
+    """
+
+    is_inline = False
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changes: SimpleQueue[str] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: set[_WorkerThread] = set()
+        self._free: list[_WorkerThread] = []
+
+    def fill(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue, _until: float) -> bool:
+        """Wake a thread for each run that may begin now. Return False: their passes have only begun."""
+        for _ in range(scheduler.startable()):
+            if not self.submit(lambda: self._execute_waiting(scheduler, execute, made_due)):
+                break
+        return False
+
+    def submit(self, work: Work) -> bool:
+        """Call `work` in a free thread, preferably the one that was busy last. Return False if no thread is free."""
+        with self._lock:
+            if self._free:
+                thread = self._free.pop()
+            elif len(self._threads) < self.size:
+                thread = _WorkerThread(self._freed, self._gone)
+                self._threads.add(thread)
+            else:
+                return False
+        thread.submit(work)
+        return True
+
+    def end(self) -> None:
+        """End the threads and close their connections; wait for the busy ones."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.end()
+
+    def _execute_waiting(self, scheduler: Scheduler, execute: ExecuteRun, made_due: MadeDue) -> None:
+        with threads.keep(), loop_threads.keep():
+            while (turn := scheduler.next()) is not None:
+                record = turn.record
+                was_suspect, has_made_due = bool(record.crashes), False
+                try:
+                    has_made_due = execute(record)
+                except BaseException as error:  # it would end the thread, and no caller could act on it
+                    text = "the pass of run %s raised %s; it is tried again when its lease runs out"
+                    logger.exception(text, record.id, type(error).__name__, extra={"run_id": record.id})
+                finally:
+                    abandon_transactions()  # the next run in this thread must not inherit them
+                    scheduler.end(turn)
+                if was_suspect:
+                    self._report()  # other runs may begin again
+                if has_made_due:
+                    made_due(record.queue)
+
+    def _report(self) -> None:
+        if self.changes.empty():  # otherwise a change is already reported and not yet read
+            self.changes.put("changed")
+
+    def _freed(self, thread: _WorkerThread) -> None:
+        with self._lock:
+            self._free.append(thread)
+        self._report()
+
+    def _gone(self, thread: _WorkerThread) -> None:
+        """Note that a thread has ended, for any reason, so that another one may take its place."""
+        with self._lock:
+            self._threads.discard(thread)
+            if thread in self._free:
+                self._free.remove(thread)
+        self._report()
+
+
+class _WorkerThread:
+    """A daemon thread that calls what is submitted to it."""
+
+    def __init__(self, freed: Callable[[_WorkerThread], object], gone: Callable[[_WorkerThread], object]) -> None:
+        self._on_freed = freed
+        self._on_gone = gone
+        self._given: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="durable-worker-thread", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work) -> None:
+        self._given.put(work)
+
+    def end(self) -> None:
+        self._given.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (work := self._await()) is not None:
+                try:
+                    work()
+                except BaseException:  # no caller could act on it, and the thread must survive
+                    logger.exception("a thread of the pool continues after an unhandled error")
+                self._on_freed(self)
+        finally:
+            self._on_gone(self)
+            connections.close_all()  # a connection belongs to its thread
+
+    def _await(self) -> Work | None:
+        pause, has_rested = FIRST_CHECK, False
+        while True:
+            try:
+                work = self._given.get(timeout=pause)
+            except Empty:
+                close_stale_connections(all_connections=True)
+                pause, has_rested = LATER_CHECKS, True
+                continue
+            if has_rested and work is not None:
+                close_stale_connections(all_connections=True)
+            return work
+
 
 # Seconds between two looks at the Scheduler while no thread reports a change: a run may begin because time has passed.
 # Also how long a job waits for a free thread before RQ's order decides which queue gets the next one: longer than most
@@ -235,3 +424,109 @@ class WorkerLoop:
             self._wait(TICK)
         self._pool.end()
         self.leases.release(self.leases.unstarted())  # what a thread has claimed meanwhile
+
+
+# Moments that are remembered: about a megabyte. Beyond that, polling finds the runs.
+MOST_MOMENTS: Final = 10_000
+# Seconds of one wait: the system's calls take no longer ones than three centuries, and the clock may be set meanwhile.
+LONGEST_WAIT: Final = 60.0
+
+
+class DueQueues:
+    """The queues that were reported to have due runs, the most urgent first. A `wakeups.Listener`.
+
+    `queues` are the queues to serve, in the order of their urgency. With `serves_all`, any other queue comes after
+    them.
+    """
+
+    def __init__(self, queues: Sequence[str], *, serves_all: bool, stop: ShutdownFlag = stop) -> None:
+        self._rank = {queue: number for number, queue in enumerate(queues)}
+        self._serves_all = serves_all
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._due: set[str] = set()
+        self._moments: list[tuple[datetime, str]] = []  # a heap
+        self._unread = b""
+        #: Called with each report of the parent, in the thread that reads it.
+        self.on_report: Callable[[], object] | None = None
+        self._changes: SimpleQueue[str] = SimpleQueue()  # a signal handler puts into it, so it takes no lock
+
+    def run_is_due(self, queue: str) -> None:
+        """Note that a run of `queue` is due now."""
+        if self._serves_all or queue in self._rank:
+            with self._lock:
+                self._due.add(queue)
+            self._changes.put("due")
+
+    def run_is_due_at(self, queue: str, moment: datetime) -> None:
+        """Note that a run of `queue` is due at `moment`."""
+        with self._lock:
+            if len(self._moments) < MOST_MOMENTS:
+                heapq.heappush(self._moments, (moment, queue))
+        self._changes.put("due later")
+
+    def report(self, data: bytes) -> None:
+        """Read what the parent has sent: one queue name on each line. A line may arrive in parts."""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self.run_is_due(line.decode())
+        if lines and self.on_report is not None:
+            self.on_report()
+
+    def look(self) -> None:
+        """Have `next` look whether it is over."""
+        self._changes.put("look")
+
+    def next(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
+        """Wait until a queue has due runs, and return it. Return None once a stop is requested, or it is over."""
+        self._stop.listen(self._changes)
+        try:
+            while not self._stop.requested and not is_over():
+                queue, wait = self._take()
+                if queue is not None:
+                    return queue
+                try:
+                    self._changes.get(timeout=wait)
+                except Empty:
+                    continue
+        finally:
+            self._stop.forget(self._changes)
+        return None
+
+    def _take(self) -> tuple[str | None, float | None]:
+        """Remove and return the most urgent queue, and else for how many seconds to wait (None: until a queue is
+        reported).
+        """
+        now = clock.now()
+        with self._lock:
+            while self._moments and self._moments[0][0] <= now:
+                queue = heapq.heappop(self._moments)[1]
+                if self._serves_all or queue in self._rank:
+                    self._due.add(queue)
+            if self._due:
+                first = min(self._due, key=lambda queue: (self._rank.get(queue, len(self._rank)), queue))
+                self._due.discard(first)
+                return first, None
+            if not self._moments:
+                return None, None
+            return None, min(LONGEST_WAIT, max(0.0, (self._moments[0][0] - now).total_seconds()))
+
+
+def serve_polling(loop: WorkerLoop, due: DueQueues, is_over: Callable[[], bool] = lambda: False) -> None:
+    """Serve each reported queue until a stop is requested, or it is over."""
+    wakeups.listen(due)
+    try:
+        while not loop.stop.requested and not is_over():
+            if not loop.has_room:
+                loop.wait_for_room(RETRY)
+                continue
+            queue = due.next(is_over)
+            if queue is None:
+                return
+            try:
+                loop.serve(queue)
+            except Exception:  # the process must survive every error; the runs are in the database
+                logger.exception('serving the queue "%s" failed; the next poll reports its due runs again', queue)
+                loop.stop.wait(RETRY)
+    finally:
+        wakeups.unlisten(due)

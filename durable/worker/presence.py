@@ -1,16 +1,14 @@
-"""The presence of a worker process: its row in the table of workers, which it writes itself.
+"""The presence of a worker process: its stop flag, its row in the table of workers, and what its death leaves behind.
 
-Owns that row (`durable.models.WorkerProcess`) and the row of its build. The thread of the LeaseManager calls `sign`
-twice a second; about every 15 seconds, and when the worker begins to stop, the row is written. With it the process
-reads which queues migrations have renamed: nothing else tells a worker that runs of its queue have another name by now.
-It also compares its clock with the database's.
+Owns the flag that says whether this process is to stop, the row (`durable.models.WorkerProcess`) and the row of its
+build. The thread of the LeaseManager calls `sign` twice a second; about every 15 seconds, and when the worker begins to
+stop, the row is written. With it the process reads which queues migrations have renamed: nothing else tells a worker
+that runs of its queue have another name by now. It also compares its clock with the database's.
+
+The parent that sees a worker die notes how, in the audit log, for each run whose lease the worker has, with the steps
+that it had in hand. The pass that takes such a run over notes that. Runs of workers that did not die pay nothing.
+
 Decides nothing: runs are held by leases. Whatever goes wrong here is logged and has no other effect.
-
-What is noted about a worker that has died with runs in hand: rows of the audit log, which the run's page shows.
-
-The parent that sees a worker die notes how, for each run whose lease the worker has, with the steps that it had in
-hand. The pass that takes such a run over notes that. Runs of workers that did not die pay nothing. Decides nothing:
-the lease does. Whatever goes wrong here is logged and has no other effect.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -40,7 +39,54 @@ from durable.models.renames import learn_queues
 from durable.notifier import redis_clients
 from durable.store import Store, clocks, store_for
 from durable.store.transactions import set_patience
-from durable.worker.shutdown import ShutdownFlag
+
+
+class ShutdownFlag:
+    """A request to stop that may be made in a signal handler. Once `requested` is True it stays True, until `clear`."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._listeners: tuple[SimpleQueue[str], ...] = ()
+
+    def request(self) -> None:
+        """Request a stop: passes end at their next operation."""
+        self.requested = True
+        for listener in self._listeners:
+            listener.put("stop")
+
+    def clear(self) -> None:
+        """Withdraw the request. For tests, and for a process forked from a stopping one."""
+        self.requested = False
+
+    def listen(self, listener: SimpleQueue[str]) -> None:
+        """Put "stop" into `listener` when a stop is requested, or at once if it was requested before."""
+        self._listeners = (*self._listeners, listener)
+        if self.requested:
+            listener.put("stop")
+
+    def forget(self, listener: SimpleQueue[str]) -> None:
+        """Stop notifying `listener`."""
+        self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until a stop is requested."""
+        listener: SimpleQueue[str] = SimpleQueue()
+        self.listen(listener)
+        try:
+            with contextlib.suppress(Empty):
+                listener.get(timeout=seconds)
+        finally:
+            self.forget(listener)
+
+
+#: The flag of this process.
+stop = ShutdownFlag()
+
+
+# Seconds until the next try while the database or Redis is unreachable. A second late is what due runs may be anyway
+# (MAX_WAIT of the Scheduler), and a server that restarts is not disturbed by a try a second from each process.
+RETRY: Final = 1.0
+
 
 logger = logging.getLogger("durable.worker")
 

@@ -2,7 +2,7 @@
 
 Owns what the process does besides executing runs: its signals, the pipe from its parent (`durable.worker.supervisor`),
 and what notifies its WorkerLoop of queues with due runs: RQ (`durable.worker.rq`) or, without Redis, the parent
-(`durable.worker.polling`).
+(`durable.worker.loop`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import Final
 
 from durable.conf import conf
 from durable.drivers.loop_threads import left_behind
-from durable.worker import polling, rq
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool, ThreadPool
-from durable.worker.shutdown import stop
+from durable.worker import rq
+from durable.worker.loop import DueQueues, InlinePool, ThreadPool, WorkerLoop, serve_polling
+from durable.worker.presence import stop
 from durable.worker.supervisor import READY_FD, Echo
 
 # Seconds in which a worker whose parent is gone may let its passes reach their next operation. Shorter than the default
@@ -45,7 +44,7 @@ def run_worker(
     """
     from durable.store import store_for
 
-    due = polling.DueQueues(queues, serves_all=serves_all)
+    due = DueQueues(queues, serves_all=serves_all)
     _watch_parent(say, due.report)
     signal.signal(signal.SIGTERM, _stop_before_work)
     signal.signal(signal.SIGINT, _stop_before_work)
@@ -57,7 +56,7 @@ def run_worker(
         if conf.REDIS:
             rq.serve(loop, queues, due, logging_level=logging_level)
         else:
-            polling.serve(loop, due)
+            serve_polling(loop, due)
     _leave_what_goes_on(say)
 
 

@@ -12,13 +12,12 @@ base of both classes, which jobs a worker runs and how it reads them, its heartb
 of a durable job. Must not know what a job of durable does, and executes no runs.
 
 When Redis is away, the worker of a `durable_worker` process leaves RQ's loop, and serves the queues that the parent
-reports, as without Redis (`durable.worker.polling`). Once Redis is back, it has a new RQ worker.
+reports, as without Redis (`durable.worker.loop`). Once Redis is back, it has a new RQ worker.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import math
 import os
@@ -48,12 +47,12 @@ from rq.utils import now
 from rq.worker import WorkerStatus
 
 from durable.conf import conf
-from durable.jobs import set_up_django
 from durable.notifier import redis_clients
-from durable.worker import polling, rq_jobs
-from durable.worker.loop import WorkerLoop
+from durable.store import store_for
+from durable.worker import rq_jobs
+from durable.worker.loop import DueQueues, InlinePool, WorkerLoop, serve_polling
+from durable.worker.presence import RETRY, stop
 from durable.worker.rq_jobs import GuardedJob, ReadsJson, execution_args, guarded, is_durable_job, problem_of, refuse
-from durable.worker.shutdown import RETRY, stop
 
 __all__ = ["DurableWorkerMixin", "SimpleWorker", "Worker"]
 
@@ -250,11 +249,6 @@ class SimpleWorker(DurableWorkerMixin, rq.SimpleWorker):
         """Serve the queues."""
         if self.loop is not None:
             return self._work_with(self.loop, *args, **kwargs)
-        set_up_django()
-        from durable.store import store_for
-        from durable.worker.loop import WorkerLoop
-        from durable.worker.pools import InlinePool
-
         try:
             queues = self.queue_names()
             with WorkerLoop(
@@ -458,12 +452,6 @@ class Worker(DurableWorkerMixin, rq.Worker):
         super().__init__(*args, **kwargs)
         self.guard(kwargs.get("serializer"))
 
-    def work(self, *args: Any, **kwargs: Any) -> bool:
-        """Serve the queues. Import what durable's jobs need once, before the horses are forked."""
-        set_up_django()
-        importlib.import_module("durable.worker.rq_entry")
-        return super().work(*args, **kwargs)
-
     def handle_warm_shutdown_request(self) -> None:
         """End the horse's pass at its next operation."""
         super().handle_warm_shutdown_request()  # type: ignore[no-untyped-call]  # RQ's own
@@ -489,7 +477,7 @@ WORKER_TTL: Final = 60
 CONNECT_TIMEOUT: Final = 2.0
 
 
-def serve(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues, *, logging_level: str) -> None:
+def serve(loop: WorkerLoop, queues: Sequence[str], due: DueQueues, *, logging_level: str) -> None:
     """Serve the queues until a stop is requested. Redis may be unreachable at any time."""
     with contextlib.suppress(StopRequested):
         while not loop.stop.requested:
@@ -497,7 +485,7 @@ def serve(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues, *, lo
             _poll_until_back(loop, queues, due)
 
 
-def _serve_with_redis(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues, logging_level: str) -> None:
+def _serve_with_redis(loop: WorkerLoop, queues: Sequence[str], due: DueQueues, logging_level: str) -> None:
     """Have an RQ worker serve the queues. Its loop ends by itself only when Redis is in trouble."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -515,7 +503,7 @@ def _serve_with_redis(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQ
         redis_clients.began(queues[0], lost)
 
 
-def _poll_until_back(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQueues) -> None:
+def _poll_until_back(loop: WorkerLoop, queues: Sequence[str], due: DueQueues) -> None:
     """Serve what is due without Redis until each Redis of the queues answers, but for a moment at least."""
     is_back, has_ended = threading.Event(), threading.Event()
 
@@ -531,7 +519,7 @@ def _poll_until_back(loop: WorkerLoop, queues: Sequence[str], due: polling.DueQu
     for queue in queues:  # what the process was to be notified of meanwhile
         due.run_is_due(queue)
     try:
-        polling.serve(loop, due, is_back.is_set)
+        serve_polling(loop, due, is_back.is_set)
     finally:
         has_ended.set()
         looking.join()

@@ -1,26 +1,31 @@
 """The RQ jobs that durable's workers run: durable's own, and those that `DURABLE["OTHER_JOBS"]` names.
 
 RQ imports and calls any function name that a job in Redis carries, with any serializer. Here a job is checked before RQ
-imports anything for it: the function, the callbacks, and data that only pickle could read. Owns that decision and the
-handling of refused jobs. Must not know what a job of durable does.
+imports anything for it: the function, the callbacks, and data that only pickle could read. Owns that decision, the
+handling of refused jobs, RQ's records of a durable job, and how the job finds its WorkerLoop.
 
-RQ's records of a durable job, written in few round trips.
-
-Owns the records of such a job and of its worker from the moment the worker takes the job until it is done: that the
-worker is busy with it, the started jobs, the counts. RQ writes them command by command, in some thirty round trips for
-each job, to support results, dependents, repetitions and callbacks, which a durable job never has. Here the same
-records are one pipeline before the job and one after it. A failed job is left to RQ, as is every other job. Must not
-know what the job does.
+RQ writes its records command by command, in some thirty round trips for each job, to support results, dependents,
+repetitions and callbacks, which a durable job never has. Here the same records are one pipeline before the job and one
+after it. A failed job is left to RQ, as is every other job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import signal
+import threading
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+from typing import Any, Final
 
 from redis.client import Pipeline
+from redis.exceptions import RedisError
+from rq import get_current_job
 from rq.exceptions import DeserializationError, NoSuchJobError, StopRequested
 from rq.executions import Execution
 from rq.intermediate_queue import IntermediateQueue
@@ -33,9 +38,9 @@ from rq.worker import BaseWorker, WorkerStatus
 from durable.conf import conf
 from durable.notifier import redis_clients
 from durable.notifier.enqueue import JOB
-
-if TYPE_CHECKING:
-    from durable.worker.loop import WorkerLoop
+from durable.store import store_for
+from durable.worker.loop import InlinePool, WorkerLoop
+from durable.worker.presence import ShutdownFlag, stop
 
 logger = logging.getLogger("durable.worker")
 
@@ -249,3 +254,53 @@ def end(worker: Any, job: Job, pipeline: Pipeline) -> None:
     worker.increment_total_working_time(job.ended_at - job.started_at, pipeline)
     worker.cleanup_execution(job, pipeline, *execution_args(worker.execution))
     pipeline.delete(job.key, job.execution_registry.key)
+
+
+def work(queue: str) -> None:
+    """Execute the due runs of `queue`. An unreachable database or Redis raises nothing here."""
+    job = get_current_job()
+    if isinstance(job, GuardedJob) and job.loop is not None:
+        job.loop.serve(queue)
+        return
+    rq_worker = job.worker_name if job is not None else None
+    pulse = partial(stop_if_requested, queue, rq_worker, stop) if rq_worker else None
+    with (
+        _terminated_softly(stop),
+        WorkerLoop(InlinePool(), store=store_for(conf.DATABASE), pulse=pulse, learns_names=True) as loop,
+    ):
+        loop.serve(queue)
+
+
+def stop_if_requested(queue: str, rq_worker: str, stop: ShutdownFlag) -> None:
+    """Request a stop if RQ has noted in the Redis of `queue` that the worker of this name is to shut down."""
+    if stop.requested:
+        return
+    with contextlib.suppress(RedisError):  # nothing depends on the answer: the job ends by itself soon
+        key = f"{BaseWorker.redis_worker_namespace_prefix}{rq_worker}"
+        if redis_clients.client(queue).hget(key, "shutdown_requested_date") is not None:
+            stop.request()
+
+
+@contextmanager
+def _terminated_softly(stop: ShutdownFlag) -> Iterator[None]:
+    """Turn the first SIGTERM into a request to stop, in a process that SIGTERM would kill.
+
+    RQ's work horses are such processes. Process managers that signal a whole process group reach them. A SIGTERM
+    handler that is already installed is left alone.
+    """
+    is_ours = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if not is_ours:
+        yield
+        return
+
+    def on_terminate(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        stop.request()
+
+    signal.signal(signal.SIGTERM, on_terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

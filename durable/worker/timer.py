@@ -46,7 +46,7 @@ from durable.rollups import Roller
 from durable.store import clocks
 from durable.store.base import Store
 from durable.worker import presence
-from durable.worker.shutdown import RETRY
+from durable.worker.presence import RETRY
 from durable.worker.unanswered import answered_within, watch_connections
 
 logger = logging.getLogger("durable.timer")

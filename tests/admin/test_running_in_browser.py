@@ -17,9 +17,8 @@ from durable.conf import conf
 from durable.execution.passes import execute_pass
 from durable.models import Activity, OperatorAction
 from durable.store import store_for
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import InlinePool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from tests.admin.conftest import MakeUser
 from tests.support.barriers import barriers
 from tests.support.browsing import complaints_of

@@ -154,7 +154,7 @@ def test_from_one_job_of_the_bell_to_the_next_a_worker_asks_redis_five_times(
             notify.notify(name)
         del commands[:]
 
-    monkeypatch.setattr("durable.worker.rq_entry.work", work)
+    monkeypatch.setattr("durable.worker.rq_jobs.work", work)
     monkeypatch.setattr(worker, "_install_signal_handlers", lambda: None)
     notify.notify("default")
     worker.work(burst=True, logging_level="CRITICAL")

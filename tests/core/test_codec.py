@@ -36,7 +36,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from durable.codec import Codec, JsonCodec
-from durable.codec.notation import MARK
+from durable.codec.classes import MARK
 from durable.core.errors import PayloadError
 
 codec = JsonCodec()

@@ -24,8 +24,8 @@ from durable.inspection.workers import worker_overview
 from durable.notifier import notify, wakeups
 from durable.store import Store
 from durable.testing import Harness
-from durable.worker.polling import DueQueues
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import DueQueues
+from durable.worker.presence import ShutdownFlag
 from tests.development.conftest import Run, Start, run_command
 from tests.development.project import Project
 from tests.support.processes import is_completed

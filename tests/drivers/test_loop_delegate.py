@@ -11,7 +11,7 @@ import pytest
 from durable import signals
 from durable.core.effects import Save
 from durable.drivers import threads as owner_thread
-from durable.execution.host import PassHost
+from durable.execution.passes import PassHost
 from durable.testing import Harness
 from tests.core.driving import threaded_pass
 

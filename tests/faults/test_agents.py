@@ -17,7 +17,7 @@ from durable.conf import conf
 from durable.execution.passes import execute_pass
 from durable.store import sessions, store_for
 from durable.worker.executor import RunExecutor
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 from tests.e2e.workers import Workers
 from tests.faults.workflows import apolluted, ended_past_django, in_branches, plain, polluted, where_am_i
 from tests.support.proxies import WatchedConnection, wrap_connections

@@ -18,8 +18,8 @@ from rq.exceptions import StopRequested
 from rq.serializers import JSONSerializer
 
 from durable.notifier import notify
+from durable.worker.presence import stop
 from durable.worker.rq import SimpleWorker, Worker
-from durable.worker.shutdown import stop
 
 pytestmark = pytest.mark.redis
 

@@ -22,9 +22,8 @@ from durable.execution.passes import execute_pass
 from durable.models import Activity, Run
 from durable.store import Store, store_for
 from durable.worker import activities, leases
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import ThreadPool
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import ThreadPool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from tests.support.runs import new_runs, state
 from tests.support.waiting import eventually, sleep_through
 from tests.support.worker import lease_manager

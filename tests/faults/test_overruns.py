@@ -22,7 +22,7 @@ from durable.models import Run
 from durable.notifier import notify
 from durable.store import store_for
 from durable.worker import leases, overruns
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 from tests.e2e.workers import ROOT, Workers
 from tests.faults.workflows import leaving, overrunning, patient
 from tests.support.runs import new_runs

@@ -17,7 +17,7 @@ from durable.store import store_for
 from durable.testing import Harness
 from durable.worker import leases
 from durable.worker.executor import RunExecutor
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 from tests.support.worker import lease_manager
 
 LIMIT = 120.0  # seconds

@@ -18,7 +18,7 @@ from durable.execution.passes import execute_pass
 from durable.models import Run
 from durable.store import sessions, store_for
 from durable.worker.executor import RunExecutor
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 from tests.e2e.workers import Workers
 from tests.faults.workflows import POLLUTIONS, apolluted, in_branches, plain, polluted, where_am_i, where_are_branches
 from tests.support.waiting import wait_until_ended

@@ -23,7 +23,7 @@ from durable.handles import Handle
 from durable.models import Run
 from durable.store import store_for
 from durable.worker import unanswered
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 from durable.worker.timer import Timer
 from project.servers import EmbeddedPostgres
 from project.settings import database_from

@@ -33,9 +33,8 @@ from durable.operations.audit import Actor, acting_as
 from durable.store import Store
 from durable.worker import executor, scheduler
 from durable.worker.executor import Execute, RunExecutor
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import ThreadPool
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import ThreadPool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from tests.faults.passing import production_store
 from tests.support.worker import lease_manager
 

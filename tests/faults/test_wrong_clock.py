@@ -14,9 +14,8 @@ from durable.core import clock
 from durable.execution.passes import execute_pass
 from durable.models import Run
 from durable.store import clocks, store_for
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import InlinePool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from durable.worker.timer import Sweep
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.django_db(transaction=True)]

@@ -20,7 +20,7 @@ from durable import AsyncContext, Context, Handle
 from durable.core.effects import Ask
 from durable.core.simple_operations import PeekTags
 from durable.drivers.host import Host
-from durable.execution.recorded import NotRecorded
+from durable.execution.passes import NotRecorded
 from durable.lint import lint
 from durable.testing import Harness, NotDeterministicError
 from durable.testing.replays.orders import reordered

@@ -16,7 +16,7 @@ from django.test import override_settings
 
 from durable.checks.configuration import check_settings
 from durable.conf import conf
-from durable.notifier import silence
+from durable.notifier import wakeups
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ MODULES: Final = {
         from django.test import TestCase, TransactionTestCase
 
         from durable.models import Run
-        from durable.worker.rq_entry import work
+        from durable.worker.rq_jobs import work
         from shop.workflows import fulfil
 
         class Committed(TransactionTestCase):
@@ -145,22 +145,22 @@ class TestWhoDecides:
     def test_the_settings_as_they_were_loaded_decide_for_tests_that_override_others(self) -> None:
         assert conf.NOTIFY_IN_TESTS, "the settings of this project"
         with override_settings(DURABLE={"LEASE": 1}):
-            assert not silence.is_silent()
+            assert not wakeups.is_silent()
 
     def test_a_test_may_want_to_notify(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(silence._loaded, "NOTIFY_IN_TESTS", False)
+        monkeypatch.setitem(wakeups._loaded, "NOTIFY_IN_TESTS", False)
         with override_settings(DURABLE={}):
-            assert silence.is_silent()
+            assert wakeups.is_silent()
         with override_settings(DURABLE={"NOTIFY_IN_TESTS": True}):
-            assert not silence.is_silent()
+            assert not wakeups.is_silent()
 
     def test_a_process_without_tests_notifies(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(silence._loaded, "NOTIFY_IN_TESTS", False)
+        monkeypatch.setitem(wakeups._loaded, "NOTIFY_IN_TESTS", False)
         with override_settings(DURABLE={}):
             monkeypatch.setattr("django.test.utils._TestState", object)
-            assert not silence.is_silent()
+            assert not wakeups.is_silent()
             monkeypatch.delitem(sys.modules, "django.test.utils")
-            assert not silence.is_silent()
+            assert not wakeups.is_silent()
 
     def test_the_setting_is_checked(self) -> None:
         with override_settings(DURABLE={"NOTIFY_IN_TESTS": "no"}):

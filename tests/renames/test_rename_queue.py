@@ -30,11 +30,8 @@ from durable.operations.bulk import apply as bulk
 from durable.operations.holds import pause_queue, resume_queue
 from durable.renames.rewriting import RenameRefused
 from durable.store import Store, store_for
-from durable.worker.loop import WorkerLoop
-from durable.worker.polling import DueQueues
-from durable.worker.pools import InlinePool
-from durable.worker.presence import Presence
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import DueQueues, InlinePool, WorkerLoop
+from durable.worker.presence import Presence, ShutdownFlag
 from durable.worker.timer import Sweep, Timer
 from tests.renames.conftest import apply, unapply
 from tests.support.locks import other_session

@@ -7,10 +7,9 @@ from durable.execution.passes import execute_pass
 from durable.store import Store, store_for
 from durable.worker.executor import JOB_TIME_LIMIT, Execute
 from durable.worker.leases import LeaseManager
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool
+from durable.worker.loop import InlinePool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from durable.worker.scheduler import Scheduler
-from durable.worker.shutdown import ShutdownFlag
 
 
 def work_off(

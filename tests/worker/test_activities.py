@@ -28,9 +28,8 @@ from durable.inspection.tree import history_tree
 from durable.models import Activity, Attempt, Entry, Run, StepSave
 from durable.store import store_for
 from durable.worker import activities, leases
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool, ThreadPool
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import InlinePool, ThreadPool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from tests.support.waiting import eventually, sleep_through
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]

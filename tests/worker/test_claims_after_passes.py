@@ -18,9 +18,8 @@ from durable.notifier import notify
 from durable.store import Store, store_for
 from durable.worker import loop
 from durable.worker.executor import Execute
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool, Pool, ThreadPool
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import InlinePool, Pool, ThreadPool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from tests.support.notifications import jobs, take_job
 from tests.support.runs import finish, new_runs, state
 from tests.support.waiting import eventually

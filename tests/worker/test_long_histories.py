@@ -12,9 +12,8 @@ from durable.execution import passes
 from durable.models import HistoryCount, Run
 from durable.store import store_for
 from durable.worker import executor
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import InlinePool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
 

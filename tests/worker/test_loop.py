@@ -25,9 +25,9 @@ from durable.execution.passes import PassOutcome
 from durable.notifier import enqueue, notify
 from durable.store import Store, store_for
 from durable.store.base import Renewed
-from durable.worker import leases, rq_entry, scheduler, shutdown
+from durable.worker import leases, presence, rq_jobs, scheduler
 from durable.worker.executor import Execute
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 from tests.support.databases import only_with_a_server
 from tests.support.notifications import jobs, take_job
 from tests.support.runs import Passes, assert_released, finish, new_runs, park, state
@@ -355,7 +355,7 @@ class TestStop:
         passes = Passes()
         passes.what = passes.hold
         stop = ShutdownFlag()
-        with in_thread(store, passes, stop, lambda: rq_entry.stop_if_requested(QUEUE, "stock", stop)) as thread:
+        with in_thread(store, passes, stop, lambda: rq_jobs.stop_if_requested(QUEUE, "stock", stop)) as thread:
             assert passes.begun.wait(120)
             redis_connection.hset("rq:worker:stock", "shutdown_requested_date", "2026-01-01T00:00:00Z")
             thread.join(120)
@@ -363,7 +363,7 @@ class TestStop:
         assert len(jobs()) == 1
 
     def test_sigterm_evicts_where_it_would_kill(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shutdown.stop, "requested", False)
+        monkeypatch.setattr(presence.stop, "requested", False)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         (run_id,) = new_runs(store)
 
@@ -373,8 +373,8 @@ class TestStop:
             assert eviction.reason == "shutdown"
             return park(record, store, None)
 
-        with rq_entry._terminated_softly(shutdown.stop):
-            work_off(QUEUE, store=store, execute=Passes(terminated), stop=shutdown.stop)
+        with rq_jobs._terminated_softly(presence.stop):
+            work_off(QUEUE, store=store, execute=Passes(terminated), stop=presence.stop)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert state(store, run_id).lease_expires_at is None
         assert len(jobs()) == 1

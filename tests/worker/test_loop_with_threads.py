@@ -19,11 +19,10 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import redis_clients
 from durable.store import Store, store_for
-from durable.worker import leases, loop, pools, rq, scheduler
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import ThreadPool
+from durable.worker import leases, loop, rq, scheduler
+from durable.worker.loop import ThreadPool, WorkerLoop
+from durable.worker.presence import ShutdownFlag
 from durable.worker.rq import SimpleWorker
-from durable.worker.shutdown import ShutdownFlag
 from tests.support.databases import only_with_a_server
 from tests.support.locks import sessions
 from tests.support.notifications import jobs, take_job
@@ -537,7 +536,7 @@ class TestConnections:
         """With CONN_MAX_AGE at 0, its default."""
         only_with_a_server()
         monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
-        monkeypatch.setattr(pools, "FIRST_CHECK", 0.01)
+        monkeypatch.setattr(loop, "FIRST_CHECK", 0.01)
         seen: set[int] = set()
         passes = Passes(finish_and_look(seen))
         with at_work(3, store, passes) as made:

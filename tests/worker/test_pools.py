@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from durable.worker import pools
-from durable.worker.pools import ThreadPool
+from durable.worker import loop
+from durable.worker.loop import ThreadPool
 from tests.support.waiting import eventually
 
 WAIT = 120.0  # seconds until a test gives up
@@ -25,7 +25,7 @@ class Noted(ThreadPool):
 def test_a_thread_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Noted(1)
     freed = pool.freed
-    monkeypatch.setattr(pools.logger, "exception", lambda *args: 1 / 0)
+    monkeypatch.setattr(loop.logger, "exception", lambda *args: 1 / 0)
 
     def die() -> None:
         raise SystemExit

@@ -15,7 +15,7 @@ from durable.execution.passes import PassOutcome
 from durable.store import Store, store_for
 from durable.worker import executor
 from durable.worker.executor import RunExecutor
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.presence import ShutdownFlag
 from tests.benchmarks.workflows import receiving
 from tests.support.runs import Passes, finish, new_runs, park
 from tests.support.worker import lease_manager, work_off

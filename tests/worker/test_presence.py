@@ -21,10 +21,8 @@ from durable.inspection.workers import builds, find_worker, worker_overview
 from durable.models import Build, WorkerProcess
 from durable.store import Store, store_for
 from durable.worker import presence
-from durable.worker.loop import WorkerLoop
-from durable.worker.pools import InlinePool, ThreadPool
-from durable.worker.presence import KEPT, Presence
-from durable.worker.shutdown import ShutdownFlag
+from durable.worker.loop import InlinePool, ThreadPool, WorkerLoop
+from durable.worker.presence import KEPT, Presence, ShutdownFlag
 from durable.worker.timer import Sweep
 from tests.support.processes import Program, Run, start_run
 from tests.support.waiting import eventually

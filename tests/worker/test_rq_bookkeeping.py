@@ -44,7 +44,7 @@ def worker(queue: Queue, connection: redis.Redis) -> SimpleWorker:
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], object]], None]:
     """Return what durable's jobs do."""
-    return lambda work: monkeypatch.setattr("durable.worker.rq_entry.work", work)
+    return lambda work: monkeypatch.setattr("durable.worker.rq_jobs.work", work)
 
 
 def serve(worker: SimpleWorker) -> None:

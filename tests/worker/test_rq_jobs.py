@@ -80,7 +80,7 @@ def marker(tmp_path: Path) -> Path:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, marker: Path) -> None:
     """Durable's own job leaves a marker of its own, also from a forked work horse."""
-    monkeypatch.setattr("durable.worker.rq_entry.work", lambda _queue: marker.with_name("bell").touch())
+    monkeypatch.setattr("durable.worker.rq_jobs.work", lambda _queue: marker.with_name("bell").touch())
 
 
 def put(rq_redis: redis.Redis, data: bytes | list[Any], **fields: str) -> str:

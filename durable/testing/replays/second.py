@@ -25,8 +25,7 @@ from durable.core.time_limits import History
 from durable.core.witnesses import raised
 from durable.drivers.aio import AsyncDriver
 from durable.drivers.sync import SyncDriver
-from durable.execution.host import PassHost
-from durable.execution.recorded import RecordedHost
+from durable.execution.passes import PassHost, RecordedHost
 from durable.runtime import Runtime
 from durable.testing.replays.counterparts import Counterparts
 from durable.testing.replays.traces import Trace, compare, written
