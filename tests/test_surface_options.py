@@ -41,10 +41,10 @@ def test_each_surface_has_each_option_of_a_bulk(verb: str, option: str) -> None:
 
 def test_the_options_of_a_start_are_those_of_using() -> None:
     taken = [name for name in inspect.signature(Workflow.using).parameters if name != "self"]
-    assert sorted(taken) == sorted([*START_OPTIONS, *OF_CHILDREN])
+    assert sorted(taken) == sorted(each.name for each in (*START_OPTIONS, *OF_CHILDREN))
 
 
-@pytest.mark.parametrize("option", START_OPTIONS)
+@pytest.mark.parametrize("option", [each.name for each in START_OPTIONS])
 def test_each_surface_has_each_option_of_a_start(option: str) -> None:
     assert option in RestStartForm().fields
     assert {"on_conflict": "new", "tags": "tag"}.get(option, option) in dests("start")

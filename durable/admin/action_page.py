@@ -40,7 +40,8 @@ from durable.inspection.wording import command, told
 from durable.models import Run
 from durable.operations.audit import OperationDeniedError, UnseenRunError, acting_as, audited, needed_by, revision
 from durable.operations.eligibility import starts_of_run
-from durable.operations.verbs import RUN_VERBS, Flag, RunVerb
+from durable.operations.options import Flag
+from durable.operations.verbs import RUN_VERBS, RunVerb
 
 
 class Refusal(Exception):  # not an error: the page shows this text instead of "done"

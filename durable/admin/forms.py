@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django import forms
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.text import format_lazy
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -19,15 +21,19 @@ from durable.core.duration import later, parse_duration
 from durable.core.errors import MessageNotAcceptedError
 from durable.core.ids import MAX_ID, MAX_REASON, new_id
 from durable.core.location import MAX_NAME, escape
+from durable.inspection.run_facts import checked_tags, read_tag
 from durable.inspection.wording import told
 from durable.models.run import RunQuerySet
 from durable.operations.canary import MAX_FIRST, MAX_WITHIN, WITHIN, Canary
 from durable.operations.causes import MAX_NOTE
-from durable.operations.verbs import Choice, Flag, Number, Option, RunVerb, Text, Until, Verb
+from durable.operations.options import Choice, Deadline, Decimal, Flag, Length, Number, OneOf, Option, Tags, Text, Until
+from durable.operations.verbs import RunVerb, Verb
 
 F = TypeVar("F", bound="ActForm")
 
 MAX_BODY = 4 * 1024 * 1024  # characters of a message that are read; the codec's own limit is smaller
+_LONGEST_TIME = 100  # characters of a duration or a time
+_LONGEST_TAGS = 4_000
 
 
 def json_editor(rows: int = 6) -> forms.Textarea:
@@ -383,6 +389,50 @@ class _Duration(forms.CharField):
             raise forms.ValidationError(str(error)) from error
 
 
+class _Length(forms.CharField):
+    """A length of time, or None."""
+
+    def clean(self, value: Any) -> Any:
+        """Return the length. Raises ValidationError."""
+        text = super().clean(value)
+        try:
+            return (
+                parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text, str(self.label))
+                if text
+                else None
+            )
+        except (ValueError, OverflowError) as error:
+            raise forms.ValidationError(str(error)) from None
+
+
+class _Deadline(_Length):
+    """A length of time or a moment, in the zone of the page unless it has one; or None."""
+
+    def clean(self, value: Any) -> Any:
+        """Return the length or the moment. Raises ValidationError."""
+        try:
+            moment = parse_datetime(str(value or "").strip())
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+        if moment is None:
+            return super().clean(value)
+        return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+
+
+class _Tags(forms.CharField):
+    """Tags, one a line."""
+
+    widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField", "spellcheck": "false"})
+
+    def clean(self, value: Any) -> Any:
+        """Return the tags. Raises ValidationError."""
+        lines = [each.strip() for each in super().clean(value).splitlines()]
+        try:
+            return dict(checked_tags(read_tag(each) for each in lines if each))
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+
 class _CheckedField(forms.CharField):
     """A text that its option checks."""
 
@@ -458,6 +508,14 @@ def option_field(option: Option, *, is_required: bool | None = None) -> forms.Fi
         return forms.BooleanField(**said)
     if isinstance(option, Choice):
         return forms.ChoiceField(choices=partial(_choices, option), **said)
+    if isinstance(option, OneOf):
+        return forms.ChoiceField(choices=[(each, word) for each, word in option.words.items() if word], **said)
+    if isinstance(option, Decimal):
+        return forms.FloatField(**said)
+    if isinstance(option, Length | Deadline):
+        return (_Length if isinstance(option, Length) else _Deadline)(max_length=_LONGEST_TIME, **said)
+    if isinstance(option, Tags):
+        return _Tags(max_length=_LONGEST_TAGS, **said)
     assert isinstance(option, Text)
     return _CheckedField(option, **said)
 

@@ -28,8 +28,8 @@ from durable.core.tags import MAX_TAGS, MAX_VALUE
 from durable.inspection.run_facts import checked_tags, read_tag
 from durable.listings.listing import MOST_LISTED, Filter, Listing
 from durable.listings.shapes import UNSET, Field, Shape, data_of, fields_of
-from durable.operations import verbs
-from durable.operations.verbs import Option
+from durable.operations import options
+from durable.operations.options import Option
 
 
 class Text(serializers.CharField):
@@ -295,27 +295,43 @@ def checked(check: Any, text: str) -> str:
     return text
 
 
+_OF_KINDS: Final[dict[type[Option], type[serializers.Field[Any, Any, Any, Any]]]] = {
+    options.Id: Id,
+    options.Decimal: Number,
+    options.Length: Delay,
+    options.Deadline: Deadline,
+    options.Tags: JSONObject,
+}
+
+
 def option_field(option: Option, *, is_required: bool | None = None) -> serializers.Field[Any, Any, Any, Any]:
     """Return the field of an option. It is required if the option is, unless told otherwise."""
     said: dict[str, Any] = {"help_text": option.does}
     if not (option.is_required if is_required is None else is_required):
         has_default = not option.is_required and option.default is not None
         said |= {"required": False, **({"default": option.default} if has_default else {})}
-    if isinstance(option, verbs.Number):
+    if isinstance(option, options.Number):
         return serializers.IntegerField(min_value=option.least, max_value=option.most, **said)
-    if isinstance(option, verbs.Until):
+    if isinstance(option, options.Until):
         return Moment(**said)
-    if isinstance(option, verbs.Flag):
+    if isinstance(option, options.Flag):
         return Flag(**said)
-    assert isinstance(option, verbs.Text)
+    if isinstance(option, options.OneOf):
+        return serializers.ChoiceField(choices=option.values, **said)
+    for kind, field in _OF_KINDS.items():
+        if isinstance(option, kind):
+            return field(**said)
+    assert isinstance(option, options.Text)
+    if option.shortest:
+        said["min_length"] = option.shortest
     if option.check is not None:
         said["validators"] = [partial(checked, option.check)]
     return Text(max_length=option.longest, **said, **({"allow_blank": True} if option.default == "" else {}))
 
 
-def form_of(name: str, meaning: str, base: type[Form], *options: Option) -> type[Form]:
+def form_of(name: str, meaning: str, base: type[Form], *asked: Option) -> type[Form]:
     """Return a form with these options. Its name and its meaning are those in the document."""
-    return type(name, (base,), {"__doc__": meaning, **{each.name: option_field(each) for each in options}})
+    return type(name, (base,), {"__doc__": meaning, **{each.name: option_field(each) for each in asked}})
 
 
 def query_of(listing: Listing) -> type[Query]:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from django.http import HttpResponse
-from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,16 +14,14 @@ from rest_framework.response import Response
 from durable.api.access import actor_of, admit, seen_by, visible_run
 from durable.api.base import View, link
 from durable.api.fields import (
-    Deadline,
-    Delay,
     Form,
-    Id,
     JSONArray,
     JSONObject,
     Number,
     Query,
     Text,
     Value,
+    option_field,
     serializer_of,
 )
 from durable.api.idempotent import Done, answered
@@ -49,7 +46,7 @@ from durable.notifier import redis_clients
 from durable.operations import Started
 from durable.operations.audit import UnseenRunError, acting_as
 from durable.operations.common import workflow_named
-from durable.operations.start_options import START_OPTIONS
+from durable.operations.start_options import READ, START_OPTIONS
 
 _EXPANDABLE = ("input", "output")
 
@@ -86,64 +83,16 @@ class StartForm(Form):
     workflow = Text(max_length=200)
     args = JSONArray(required=False, default=list)
     kwargs = JSONObject(required=False, default=dict)
-    id = Id(required=False, help_text="The same id with the same input again is the same run.")
-    queue = Text(required=False, max_length=200, help_text="One of the project's RQ_QUEUES.")
-    delay = Delay(required=False, default=0.0, help_text='Seconds, or a text such as "3 hours".')
-    deadline = Deadline(
-        required=False,
-        help_text='When the run fails if it has not ended: seconds or a text such as "30 days" from now, or a time.',
-    )
-    work_limit = Delay(
-        required=False, help_text='For how long workers may work on it, without its waits: seconds, or "1 hour".'
-    )
-    on_conflict = serializers.ChoiceField(
-        choices=["return", "error"], required=False, default="return", help_text="What an id that exists means."
-    )
-    key = Text(required=False, min_length=1, max_length=200, help_text="At most one open run of the workflow has it.")
-    if_open = serializers.ChoiceField(
-        choices=["return", "error", "replace"],
-        required=False,
-        help_text="What an open run with the key means: it is returned, refuses the start, or is cancelled.",
-    )
-    debounce = Delay(
-        required=False,
-        help_text="The run begins so long after this start, and after each further one with its key: seconds, or a text.",
-    )
-    at_most = Delay(required=False, help_text="Needed with `debounce`: so long after the first start at the latest.")
-    keep = serializers.ChoiceField(
-        choices=["last", "first"], required=False, help_text="With `debounce`: whose input it has, the last by default."
-    )
-    rate = Text(
-        required=False,
-        min_length=1,
-        max_length=401,
-        help_text="With `when_full`: the limit, and its key behind a slash. By default that of the workflow's own limit.",
-    )
-    when_full = serializers.ChoiceField(
-        choices=["drop"],
-        required=False,
-        help_text="`drop`: the start takes a unit of the rate, and is refused (429) if the rate has no room now.",
-    )
-    priority = Text(
-        required=False,
-        min_length=1,
-        max_length=100,
-        help_text='A head start among due runs: a name of the project\'s PRIORITIES, "10 min", or "-1 hour" to put it back.',
-    )
-    share = Text(
-        required=False, min_length=1, max_length=200, help_text="Runs of different shares of a queue take turns."
-    )
-    weight = Number(
-        required=False, help_text="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default."
-    )
-    tags = JSONObject(
-        required=False,
-        help_text="Names with values, text or numbers, by which the run is found; at most 8.",
-    )
     message = StartMessageForm(
         required=False, help_text="Sent to the open run that has the key, or to the new one; needs `key`."
     )
     reason = Text(required=False, default="", allow_blank=True, max_length=MAX_REASON, help_text="For the audit log.")
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields, with one for each option of a start."""
+        fields = super().get_fields()
+        last = {name: fields.pop(name) for name in ("message", "reason")}
+        return fields | {each.name: option_field(each) for each in START_OPTIONS} | last
 
 
 #: What is answered by what makes a run, or finds the one that it has made before.
@@ -299,7 +248,7 @@ def _started(request: Request, workflow: Workflow[Any, Any], given: dict[str, An
 
 def _start(workflow: Workflow[Any, Any], given: dict[str, Any]) -> Started:
     try:
-        how = workflow.using(**{name: given[name] for name in START_OPTIONS if name in given})
+        how = workflow.using(**{name: given[name] for name in READ if name in given})
         if (message := given.get("message")) is None:
             handle = how.start(*given["args"], **given["kwargs"])
         else:

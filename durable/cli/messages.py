@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import ArgumentParser, Namespace
-from typing import Any, get_args
+from typing import Any
 
 from django.core.management.base import CommandError
 
@@ -17,8 +17,8 @@ from durable.cli.subcommand import (
     acting,
     add_acting,
     add_format,
+    add_option,
     add_tags,
-    deadline,
     duration,
     found_run,
     json_value,
@@ -30,8 +30,9 @@ from durable.core.places import Place
 from durable.inspection.payloads import jsonable, payload, redacted, redacted_error
 from durable.inspection.run_facts import checked_tags
 from durable.operations.common import workflow_named
+from durable.operations.options import Tags
 from durable.operations.start import request_of
-from durable.operations.start_options import START_OPTIONS, IfOpen, Keep, StartOptions, WhenFull
+from durable.operations.start_options import START_OPTIONS, StartOptions
 
 # -- start
 
@@ -42,61 +43,13 @@ def _configure_start(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-k", "--keyword", action="append", default=[], type=keyword, metavar="NAME=VALUE", help="may be given again"
     )
-    parser.add_argument("--id", help="the run's id; a run that has it and the same input is left as it is")
-    parser.add_argument("-q", "--queue", metavar="NAME", help="another queue than the workflow's")
-    parser.add_argument("--delay", type=duration, metavar="DURATION", help='"10 minutes", say')
-    parser.add_argument(
-        "--deadline",
-        type=deadline,
-        metavar="WHEN",
-        help='the run fails if it has not ended by then: "30 days" from now, or an ISO 8601 time',
-    )
-    parser.add_argument(
-        "--work-limit",
-        type=duration,
-        metavar="DURATION",
-        help='the run fails once workers have worked on it for so long, its waits not counted: "1 hour"',
-    )
-    parser.add_argument("--new", action="store_true", help="refuse an id that exists")
-    parser.add_argument("--key", help="at most one open run of the workflow has it; by default that run is printed")
-    parser.add_argument(
-        "--if-open", choices=get_args(IfOpen), help="what an open run with the key means; replace: it is cancelled"
-    )
-    parser.add_argument(
-        "--debounce",
-        type=duration,
-        metavar="DURATION",
-        help="the run begins so long after this start, and after each further one with its key",
-    )
-    parser.add_argument(
-        "--at-most",
-        type=duration,
-        metavar="DURATION",
-        help="with --debounce: so long after the first start at the latest",
-    )
-    parser.add_argument(
-        "--keep", choices=get_args(Keep), help="with --debounce: whose input the run has; default: last"
-    )
-    parser.add_argument(
-        "--rate",
-        metavar="LIMIT",
-        help="with --when-full: the limit, and its key behind a slash; default: the workflow's own",
-    )
-    parser.add_argument(
-        "--when-full",
-        choices=get_args(WhenFull),
-        help="drop: the start takes a unit of the rate, and is refused if the rate has no room now",
-    )
-    parser.add_argument(
-        "--priority",
-        metavar="PRIORITY",
-        help="a head start among due runs: a name of the project's PRIORITIES or a duration; '--priority=-1 hour' puts it back",
-    )
-    parser.add_argument("--share", help="a tenant, say: runs of different shares of a queue take turns")
-    parser.add_argument(
-        "--weight", type=float, help="with --share: how often such runs have a turn, from 0.001 to 1000; default: 1"
-    )
-    add_tags(parser, "a tag of the run, by which it is found; may be given again")
+    for each in START_OPTIONS:
+        if each.name == "on_conflict":
+            parser.add_argument("--new", action="store_true", help=each.shell_help)
+        elif isinstance(each, Tags):
+            add_tags(parser, each.shell_help)
+        else:
+            add_option(parser, each, letter="q" if each.name == "queue" else "")
     parser.add_argument("--send", metavar="QUEUE", help="with --key: send a message to the open run, or to the new one")
     parser.add_argument("--body", type=json_value, metavar="BODY", help="with --send: the message's body, as JSON")
     add_acting(parser)
@@ -111,7 +64,9 @@ def _start(options: Namespace, output: Output) -> int:
         raise CommandError(str(error), returncode=Exit.USAGE) from error
     if options.send is not None and options.key is None:
         raise CommandError("--send needs --key", returncode=Exit.USAGE)
-    given = {name: getattr(options, name) for name in START_OPTIONS if name not in ("on_conflict", "tags")}
+    given = {
+        each.name: getattr(options, each.name) for each in START_OPTIONS if each.name not in ("on_conflict", "tags")
+    }
     try:
         given |= {"tags": dict(checked_tags(options.tag)) or None, "on_conflict": "error" if options.new else None}
         how = StartOptions().changed(**given)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,7 +29,7 @@ from durable.listings.listing import MOST_LISTED, Filter
 from durable.models import Run
 from durable.operations.audit import REFUSALS, Actor, acting_as
 from durable.operations.bulk import Selection
-from durable.operations.verbs import Flag, Number, Option, Until
+from durable.operations.options import Deadline, Decimal, Flag, Length, Number, OneOf, Option, Until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,19 +180,20 @@ def _tag(text: str) -> tuple[str, str]:
         raise ArgumentTypeError(str(error)) from None
 
 
-def add_option(parser: ArgumentParser, option: Option, *, is_named: bool = False) -> None:
-    """Add an option of a verb: an argument if it has to be given, unless it `is_named`."""
+def add_option(parser: ArgumentParser, option: Option, *, is_named: bool = False, letter: str = "") -> None:
+    """Add an option: an argument if it has to be given, unless it `is_named`. With a `letter` it has a short name."""
     is_argument = option.is_required and not is_named
-    name = option.name if is_argument else f"--{option.name.replace('_', '-')}"
-    said: dict[str, Any] = {"help": option.shell_help}
+    names = [option.name] if is_argument else [f"--{option.name.replace('_', '-')}"]
+    said: dict[str, Any] = {"help": option.shell_help, **_HOW.get(type(option), {})}
     if not is_argument:
         said |= {"required": True} if option.is_required else {"default": option.default}
     if isinstance(option, Flag):
-        parser.add_argument(name, action="store_true", **said)
-    elif isinstance(option, Number):
-        parser.add_argument(name, type=int, metavar="N", **said)
-    else:
-        parser.add_argument(name, metavar="DURATION" if isinstance(option, Until) else option.name.upper(), **said)
+        said |= {"action": "store_true"}
+    elif isinstance(option, OneOf):
+        said |= {"choices": option.values}
+    elif "metavar" not in said:
+        said |= {"metavar": option.metavar or option.name.upper()}
+    parser.add_argument(*([f"-{letter}"] if letter else []), *names, **said)
 
 
 def add_acting(parser: ArgumentParser) -> None:
@@ -333,6 +334,16 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+#: By the class of an option, how its argument is read and what stands for it.
+_HOW: Final[Mapping[type[Option], dict[str, Any]]] = {
+    Number: {"type": int, "metavar": "N"},
+    Decimal: {"type": float},
+    Length: {"type": duration, "metavar": "DURATION"},
+    Deadline: {"type": deadline, "metavar": "WHEN"},
+    Until: {"metavar": "DURATION"},
+}
 
 
 @_typed

@@ -29,7 +29,8 @@ from durable.core.duration import later, parse_duration
 from durable.inspection.humanize import moment, plural
 from durable.operations import catalogue
 from durable.operations.catalogue import LIMIT, RATE
-from durable.operations.verbs import Option, Subject, Until, Verb
+from durable.operations.options import Option, Until
+from durable.operations.verbs import Subject, Verb
 
 _BY_HAND: Final = {"edit_schedule": EDIT, "backfill_schedule": BACKFILL}
 

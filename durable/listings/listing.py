@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from durable.core.ids import MAX_ID
 from durable.listings.shapes import Seen, Shape
-from durable.operations.verbs import as_shell_help
+from durable.operations.options import as_shell_help
 
 MOST_LISTED: Final = 200  # of a page
 

@@ -38,9 +38,10 @@ from durable.operations.eligibility import (
     check_expected,
     count,
 )
+from durable.operations.options import Option, Text
 from durable.operations.replay import replay_failed
 from durable.operations.start import StartRequest, announce_started, put
-from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS, Option, Text
+from durable.operations.verbs import BULK_ACTIONS, RUN_VERBS
 
 __all__ = [
     "AT_ONCE",

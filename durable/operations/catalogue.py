@@ -14,8 +14,9 @@ from django.utils.translation import gettext_lazy as _
 from durable.core.errors import ScheduleNotFoundError, UnknownLimitError
 from durable.core.limits.rates import MOST_UNITS, Rate
 from durable.operations import holds, limits, rates
+from durable.operations.options import Flag, Number, Text, Until
 from durable.operations.schedules import verbs as schedules
-from durable.operations.verbs import Flag, Number, Subject, Text, Until, Verb
+from durable.operations.verbs import Subject, Verb
 from durable.schedules import read_rules
 from durable.schedules.rules import check_zone
 

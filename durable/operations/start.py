@@ -157,10 +157,10 @@ def request_of(workflow: WorkflowDefinition, signature: inspect.Signature, optio
     check_defined(workflow.limits)
     if options.queue is not None and conf.REDIS and not runtime.is_replaced():
         check_served(options.queue)
-    for name in OF_CHILDREN:
-        if getattr(options, name) is not None:
+    for each in OF_CHILDREN:
+        if getattr(options, each.name) is not None:
             raise TypeError(
-                f"using({name}=...) is for children: ctx.child and ctx.start_child take {workflow.name} with it, start "
+                f"using({each.name}=...) is for children: ctx.child and ctx.start_child take {workflow.name} with it, start "
                 "does not"
             )
     return StartRequest(

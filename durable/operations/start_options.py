@@ -18,11 +18,13 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, get_args
 
+from django.utils.translation import gettext_lazy as _
+
 from durable import runtime
 from durable.conf import conf
 from durable.core.duration import Duration, check_moment, later, parse_duration, parse_remaining
 from durable.core.errors import KeyConflictError, StartRefusedError
-from durable.core.ids import check_key
+from durable.core.ids import MAX_ID, check_key
 from durable.core.limits.ranks import Ranking, check_share, check_weight, head_start, ranking_of
 from durable.core.limits.rates import RateWant, RefusedStart, rate_wanted
 from durable.core.limits.workflow_limits import WorkflowLimits
@@ -34,6 +36,7 @@ from durable.instrumentation import observers
 from durable.notifier import redis_clients
 from durable.operations import lifecycle
 from durable.operations.common import announce
+from durable.operations.options import Deadline, Decimal, Id, Length, OneOf, Option, Tags, Text
 from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags
 
@@ -317,11 +320,15 @@ def _rate(label: str) -> str:
     return label
 
 
-def _one_of(name: str, value: T, choices: object) -> T:
+def _among(name: str, choices: object) -> Callable[[T], T]:
     allowed = get_args(choices)
-    if value not in allowed:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}")
-    return value
+
+    def read(value: T) -> T:
+        if value not in allowed:
+            raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}")
+        return value
+
+    return read
 
 
 def _parent_ends(when: str) -> WhenParentEnds:
@@ -340,33 +347,182 @@ def _seconds(what: str) -> Callable[[Duration], float]:
     return lambda given: parse_remaining(given, what).total_seconds()
 
 
-#: By each option of `Workflow.using`, what makes of its argument the value of a start.
-READ: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "id": lambda run_id: run_id,
-    "queue": lambda given: given,
-    "delay": _seconds("a delay"),
-    "on_conflict": _refuses,
-    "deadline": _deadline,
-    "work_limit": _work_limit,
-    "key": check_key,
-    "if_open": lambda given: _one_of("if_open", given, IfOpen),
-    "debounce": _seconds("a debounce"),
-    "at_most": _seconds("at_most"),
-    "keep": lambda given: _one_of("keep", given, Keep),
-    "rate": _rate,
-    "when_full": lambda given: _one_of("when_full", given, WhenFull),
-    "when_parent_ends": _parent_ends,
-    "rollback": lambda given: given,
-    "priority": _priority,
-    "share": check_share,
-    "weight": check_weight,
-    "tags": check_tags,
-}
-#: What `StartOptions` calls otherwise.
-_FIELDS: Final = {"id": "run_id", "on_conflict": "refuses_existing"}
+#: The options of a start from outside, as every surface has them, and what makes of each what the start keeps.
+START_OPTIONS: Final[tuple[Option, ...]] = (
+    Id(
+        name="id",
+        label=_("Id of the run"),
+        help=_("Empty for a new one. A run that has the id already is found, if its arguments are the same."),
+        does="The same id with the same input again is the same run.",
+        on_shell="the run's id; a run that has it and the same input is left as it is",
+        default=None,
+    ),
+    Text(
+        name="queue",
+        label=_("Queue"),
+        help=_("Empty: the workflow's own."),
+        does="One of the project's RQ_QUEUES.",
+        on_shell="another queue than the workflow's",
+        metavar="NAME",
+        default=None,
+    ),
+    Length(
+        name="delay",
+        label=_("Delay"),
+        help=_('Until it begins: "3 hours". Empty: it begins at once.'),
+        does='Seconds, or a text such as "3 hours".',
+        on_shell='"10 minutes", say',
+        default=0.0,
+        read=_seconds("a delay"),
+    ),
+    Deadline(
+        name="deadline",
+        label=_("Deadline"),
+        help=_(
+            'When it fails if it has not ended: "30 days" from now, or a time such as 2027-05-01 12:30 in this page\'s zone.'
+        ),
+        does='When the run fails if it has not ended: seconds or a text such as "30 days" from now, or a time.',
+        on_shell='the run fails if it has not ended by then: "30 days" from now, or an ISO 8601 time',
+        default=None,
+        read=_deadline,
+    ),
+    Length(
+        name="work_limit",
+        label=_("Work limit"),
+        help=_('How long workers may work on it, without its waits: "1 hour". Empty: no limit.'),
+        does='For how long workers may work on it, without its waits: seconds, or "1 hour".',
+        on_shell='the run fails once workers have worked on it for so long, its waits not counted: "1 hour"',
+        default=None,
+        read=_work_limit,
+    ),
+    OneOf(
+        name="on_conflict",
+        words={"return": "", "error": ""},
+        does="What an id that exists means.",
+        on_shell="refuse an id that exists",
+        default="return",
+        read=_refuses,
+    ),
+    Text(
+        name="key",
+        shortest=1,
+        label=_("Key"),
+        help=_("At most one open run of the workflow has it."),
+        does="At most one open run of the workflow has it.",
+        on_shell="at most one open run of the workflow has it; by default that run is printed",
+        default=None,
+        read=check_key,
+    ),
+    OneOf(
+        name="if_open",
+        words={
+            "": _("the workflow's own choice"),
+            "return": _("show that run, start none"),
+            "error": _("refuse the start"),
+            "replace": _("cancel that run, and start this one"),
+        },
+        label=_("If a run with the key is open"),
+        does="What an open run with the key means: it is returned, refuses the start, or is cancelled.",
+        on_shell="what an open run with the key means; replace: it is cancelled",
+        default=None,
+        read=_among("if_open", IfOpen),
+    ),
+    Length(
+        name="debounce",
+        label=_("Debounce"),
+        help=_('The run begins so long after this start, and after each further one with its key: "5 minutes".'),
+        does="The run begins so long after this start, and after each further one with its key: seconds, or a text.",
+        on_shell="the run begins so long after this start, and after each further one with its key",
+        default=None,
+        read=_seconds("a debounce"),
+    ),
+    Length(
+        name="at_most",
+        label=_("Debounce at most"),
+        help=_('Needed with a debounce: so long after the first start at the latest, "1 hour".'),
+        does="Needed with `debounce`: so long after the first start at the latest.",
+        on_shell="with --debounce: so long after the first start at the latest",
+        default=None,
+        read=_seconds("at_most"),
+    ),
+    OneOf(
+        name="keep",
+        words={"": _("those of the last start"), "last": "", "first": _("those of the first start")},
+        label=_("Whose arguments a debounced run has"),
+        does="With `debounce`: whose input it has, the last by default.",
+        on_shell="with --debounce: whose input the run has; default: last",
+        default=None,
+        read=_among("keep", Keep),
+    ),
+    Text(
+        name="rate",
+        shortest=1,
+        longest=2 * MAX_ID + 1,
+        label=_("Limit with a rate"),
+        help=_('For the choice below: "reports", or "reports/acme". Empty: that of the workflow.'),
+        does="With `when_full`: the limit, and its key behind a slash. By default that of the workflow's own limit.",
+        on_shell="with --when-full: the limit, and its key behind a slash; default: the workflow's own",
+        metavar="LIMIT",
+        default=None,
+        read=_rate,
+    ),
+    OneOf(
+        name="when_full",
+        words={"": _("do not ask"), "drop": _("refuse the start")},
+        label=_("If the rate has no room"),
+        does="`drop`: the start takes a unit of the rate, and is refused (429) if the rate has no room now.",
+        on_shell="drop: the start takes a unit of the rate, and is refused if the rate has no room now",
+        default=None,
+        read=_among("when_full", WhenFull),
+    ),
+    Text(
+        name="priority",
+        shortest=1,
+        longest=100,
+        label=_("Priority"),
+        help=_('A head start among the runs that are due: "10 min", or "-1 hour" to put it back.'),
+        does='A head start among due runs: a name of the project\'s PRIORITIES, "10 min", or "-1 hour" to put it back.',
+        on_shell="a head start among due runs: a name of the project's PRIORITIES or a duration; '--priority=-1 hour' puts it back",
+        default=None,
+        read=_priority,
+    ),
+    Text(
+        name="share",
+        shortest=1,
+        label=_("Share"),
+        help=_("A tenant's, say: runs of different shares of a queue take turns."),
+        does="Runs of different shares of a queue take turns.",
+        on_shell="a tenant, say: runs of different shares of a queue take turns",
+        default=None,
+        read=check_share,
+    ),
+    Decimal(
+        name="weight",
+        label=_("Weight"),
+        help=_("Of its share: how often such runs have a turn, from 0.001 to 1000. Empty: 1."),
+        does="With `share`: how often such runs have a turn, from 0.001 to 1000; 1 by default.",
+        on_shell="with --share: how often such runs have a turn, from 0.001 to 1000; default: 1",
+        default=None,
+        read=check_weight,
+    ),
+    Tags(
+        name="tags",
+        label=_("Tags"),
+        help=_("By which the run is found: name=value, one a line, at most 8."),
+        does="Names with values, text or numbers, by which the run is found; at most 8.",
+        on_shell="a tag of the run, by which it is found; may be given again",
+        default=None,
+        read=check_tags,
+    ),
+)
 
 #: The options that are about a child and its parent: no start from outside has them.
-OF_CHILDREN: Final = ("when_parent_ends", "rollback")
+OF_CHILDREN: Final[tuple[Option, ...]] = (
+    Option(name="when_parent_ends", read=_parent_ends),
+    Option(name="rollback"),
+)
 
-#: The other options. The admin, REST and the command line have all of them.
-START_OPTIONS: Final = tuple(name for name in READ if name not in OF_CHILDREN)
+#: By each option of `Workflow.using`, what makes of its argument the value of a start.
+READ: Final[Mapping[str, Callable[[Any], Any]]] = {each.name: each.read for each in (*START_OPTIONS, *OF_CHILDREN)}
+#: What `StartOptions` calls otherwise.
+_FIELDS: Final = {"id": "run_id", "on_conflict": "refuses_existing"}

@@ -9,91 +9,25 @@ action.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext_lazy as _
 
 from durable.core.errors import RunNotFoundError
-from durable.core.ids import MAX_ID
 from durable.core.location import MAX_LOCATION
 from durable.notifier.redis_clients import queue_names
 from durable.operations.audit import PERMISSIONS, needed_by
 from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.common import check_served
 from durable.operations.lifecycle import abandon, cancel, move, pause, recover, resume, take_stack, wake
+from durable.operations.options import Choice, Flag, Option, Text
 from durable.operations.replay import replay_failed
 from durable.operations.start import restart
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrPromise
-
-UNSET: Final = object()
-
-
-def as_shell_help(sentence: str) -> str:
-    """Return a sentence of REST's document as the help of an argument: no sentence."""
-    return f"{sentence[:1].lower()}{sentence[1:].removesuffix('.')}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """An option of a verb; without a default it has to be given.
-
-    `label` and `help` are those of the field on a page. `does` is a sentence for REST, and for the command line, unless
-    `on_shell` has other words.
-    """
-
-    name: str
-    label: StrPromise | str = ""
-    help: StrPromise | str = ""
-    does: str = ""
-    on_shell: str = ""
-    default: Any = UNSET
-
-    @property
-    def is_required(self) -> bool:
-        """Whether it has to be given."""
-        return self.default is UNSET
-
-    @property
-    def shell_help(self) -> str:
-        """What the command line says of it: no sentence."""
-        return self.on_shell or as_shell_help(self.does)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag(Option):
-    """Yes or no."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text(Option):
-    """A text. `check` raises TypeError or ValueError for what it cannot be."""
-
-    longest: int = MAX_ID
-    check: Callable[[str], object] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Text):
-    """One of the texts that `among()` returns; `check` may allow others too."""
-
-    among: Callable[[], Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number(Option):
-    """A whole number."""
-
-    least: int
-    most: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Until(Option):
-    """A moment in the future. People say for how long: pages and the command line take a `duration`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,122 @@
+"""What an option of a verb or of a start is. Surfaces make fields and arguments of it; only they know how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from durable.core.ids import MAX_ID
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrPromise
+
+UNSET: Final = object()
+
+
+def _as_given(value: Any) -> Any:
+    return value
+
+
+def as_shell_help(sentence: str) -> str:
+    """Return a sentence of REST's document as the help of an argument: no sentence."""
+    return f"{sentence[:1].lower()}{sentence[1:].removesuffix('.')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of a verb or of a start; without a default it has to be given.
+
+    `label` and `help` are those of the field on a page. `does` is a sentence for REST, and for the command line, unless
+    `on_shell` has other words. `metavar` stands for its value there. `read` makes of a value what the operation keeps.
+    """
+
+    name: str
+    label: StrPromise | str = ""
+    help: StrPromise | str = ""
+    does: str = ""
+    on_shell: str = ""
+    default: Any = UNSET
+    metavar: str = ""
+    read: Callable[[Any], Any] = _as_given
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is UNSET
+
+    @property
+    def shell_help(self) -> str:
+        """What the command line says of it: no sentence."""
+        return self.on_shell or as_shell_help(self.does)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Option):
+    """Yes or no."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(Option):
+    """A text. `check` raises TypeError or ValueError for what it cannot be."""
+
+    longest: int = MAX_ID
+    shortest: int = 0
+    check: Callable[[str], object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Id(Text):
+    """The id of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Text):
+    """One of the texts that `among()` returns; `check` may allow others too."""
+
+    among: Callable[[], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(Option):
+    """A whole number."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decimal(Option):
+    """A finite number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf(Option):
+    """One of the texts that are the keys of `words`: what a page says of each; under "", of none of them."""
+
+    words: Mapping[str, StrPromise | str]
+
+    @property
+    def values(self) -> list[str]:
+        """The texts."""
+        return [each for each in self.words if each]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length(Option):
+    """A length of time: seconds, or a text such as "3 hours"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline(Option):
+    """A length of time from now, or a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tags(Option):
+    """Tags of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until(Option):
+    """A moment in the future. People say for how long: pages and the command line take a `duration`."""
