@@ -16,6 +16,7 @@ from durable.conf import conf
 from durable.execution.environment import Eviction
 from durable.execution.passes import execute_pass
 from durable.models import Run
+from tests.admin import flows
 
 LEASE = timedelta(seconds=30)
 MOST_PASSES = 50
@@ -55,6 +56,13 @@ class Stage:
         """A new run, passed until it rests."""
         handle: Handle = workflow.using(id=id).start(*args)
         return self.settle(handle.id) if settle else Run.objects.using(conf.DATABASE).get(pk=handle.id)
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the steps of `flows` call is not broken, unless the test says so."""
+    for name in flows.SWITCH:
+        monkeypatch.setitem(flows.SWITCH, name, False)
 
 
 @pytest.fixture

@@ -21,11 +21,6 @@ from tests.admin.pages import hidden, text_of, traces, url
 LogIn = Callable[..., Client]
 
 
-@pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
 def test_cancel_asks_then_does_it_and_leaves_a_trace(stage: Stage, operator: Client) -> None:
     stage.start(flows.approve, id="run")
     page = operator.get(url("act", "run", "cancel"))
@@ -34,20 +29,6 @@ def test_cancel_asks_then_does_it_and_leaves_a_trace(stage: Stage, operator: Cli
     assert "It is cancelled" in text_of(done)
     assert get_run("run").state == "cancelled"
     assert traces("run") == [("ada", "cancel", "done", "not wanted")]
-
-
-def test_sending_and_replaying_need_their_permissions_too(stage: Stage, log_in: LogIn) -> None:
-    stage.start(flows.approve, id="run")
-    client = log_in("view_run", "view_payload", "start_run")
-    text_of(client.post(url("send", "run"), {"queue": "approved", "token": "x"}), 403)
-    text_of(client.post(f"{url('replay', 'run')}?at=prepare", {"token": "x"}), 403)
-    text_of(client.post(url("bulk"), {"verb": "cancel", "id": ["run"]}), 403)
-    assert [(action, outcome) for _, action, outcome, _ in traces("run")] == [
-        ("send", "denied"),
-        ("replay", "denied"),
-        ("cancel", "denied"),
-    ]
-    assert not QueueMessage.objects.exists()
 
 
 def test_a_stale_page_changes_nothing_and_says_so(stage: Stage, operator: Client) -> None:
@@ -66,35 +47,6 @@ def test_a_stale_page_changes_nothing_and_says_so(stage: Stage, operator: Client
 
 def _fields(response: Any) -> dict[str, str]:
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', response.content.decode()))
-
-
-@pytest.mark.parametrize("verb", ["restart", "wake"])
-def test_a_double_click_does_one_thing(stage: Stage, operator: Client, verb: str) -> None:
-    stage.start(flows.approve, id="run")
-    fields = hidden(operator.get(url("act", "run", verb)))
-    first = operator.post(url("act", "run", verb), fields)
-    second = operator.post(url("act", "run", verb), fields)
-    assert first.status_code == 302
-    if verb == "restart":
-        assert second["Location"] == first["Location"]
-    else:
-        assert second.status_code == 409
-    assert Run.objects.count() == (2 if verb == "restart" else 1)
-
-
-def test_retry_lets_a_failed_run_go_on(stage: Stage, operator: Client) -> None:
-    flows.SWITCH["broken"] = True
-    stage.start(flows.switched, id="run")
-    flows.SWITCH["broken"] = False
-    operator.post(url("act", "run", "recover"), hidden(operator.get(url("act", "run", "recover"))))
-    assert stage.settle("run").state == "completed"
-
-
-def test_options_reach_the_verb(stage: Stage, operator: Client) -> None:
-    stage.start(flows.nap, id="run")
-    fields = hidden(operator.get(url("act", "run", "wake")))
-    operator.post(url("act", "run", "wake"), {**fields, "end_sleeps": "on"})
-    assert stage.settle("run").state == "completed"
 
 
 def test_a_run_is_moved_to_a_queue_that_is_chosen(stage: Stage, operator: Client) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,12 +27,6 @@ WAIT = 60_000  # milliseconds
 ALL = (*OPERATOR, "give_output", "edit_input")
 
 LogIn = Callable[..., "Page"]
-
-
-@pytest.fixture(autouse=True)
-def _mended() -> Iterator[None]:
-    yield
-    flows.SWITCH["broken"] = False
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html import unescape
 from typing import Any
 
@@ -26,12 +26,6 @@ from tests.support.plans import scans
 from tests.support.runs import stored_runs
 
 LogIn = Callable[..., Client]
-
-
-@pytest.fixture(autouse=True)
-def _mended() -> Iterator[None]:
-    yield
-    flows.SWITCH["broken"] = False
 
 
 def failed_runs(stage: Stage, count: int) -> list[str]:

@@ -17,11 +17,6 @@ from tests.admin import flows
 from tests.admin.conftest import Stage
 
 
-@pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
 def explanation(stage: Stage, run_id: str) -> Explanation:
     return explain_fully(Run.objects.get(pk=run_id), stage.now)
 

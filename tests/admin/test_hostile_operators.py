@@ -19,18 +19,13 @@ LogIn = Callable[..., Client]
 CHANGING = ["send", "replay", "act"]
 
 
-@pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
 def page_of(name: str, run_id: str) -> str:
     if name == "act":
         return url("act", run_id, "wake")
-    return url(name, run_id) + ("?at=prepare" if name == "replay" else "")
+    return url(name, run_id) + ("?at=prepare" if name in ("replay", "give_output") else "")
 
 
-@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize("name", [*CHANGING, "give_output", "edit_input"])
 @pytest.mark.parametrize("method", ["get", "post"])
 def test_a_user_without_view_run_cannot_find_out_which_runs_exist(
     stage: Stage, log_in: LogIn, name: str, method: str

@@ -43,11 +43,6 @@ if TYPE_CHECKING:
 NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
 class TestWords:
     @pytest.mark.parametrize(
         ("seconds", "text"),

@@ -29,11 +29,6 @@ pytestmark = pytest.mark.django_db
 LogIn = Callable[..., Client]
 
 
-@pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
 def names_url(kind: str) -> str:
     return reverse("admin:durable_run_names", args=[kind])
 

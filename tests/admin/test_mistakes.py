@@ -26,8 +26,8 @@ from tests.api.conftest import ALL, MakeApi, make_api  # noqa: F401  # a fixture
 
 
 @pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": True, "rollback_broken": False})
+def _broken() -> None:
+    flows.SWITCH["broken"] = True
 
 
 def met(stage: Stage) -> Run:

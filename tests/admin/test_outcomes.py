@@ -33,8 +33,8 @@ from tests.admin.pages import text_of, url
 
 
 @pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": True, "rollback_broken": False})
+def _broken() -> None:
+    flows.SWITCH["broken"] = True
 
 
 def statuses(run_id: str, **options: Any) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -38,10 +38,8 @@ OVERVIEW = "/admin/durable/"
 
 
 @pytest.fixture(autouse=True)
-def _switch() -> Iterator[None]:
+def _broken() -> None:
     flows.SWITCH["broken"] = True
-    yield
-    flows.SWITCH["broken"] = False
 
 
 def text_of(client: Client, address: str = OVERVIEW) -> str:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from durable.core.records import HoldKind
 from durable.inspection.queues import find_hold
-from durable.models import OperatorAction, Run
+from durable.models import Run
 from durable.operations import holds
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -51,27 +51,13 @@ def test_an_operator_pauses_and_resumes_a_queue(log_in: Callable[..., Client], s
         assert expected in page, expected
     for address in (url("change", "one"), url("changelist")):
         assert "is paused by ada" in text_of(client.get(address))
-    stale = client.post(url("queue_hold", "default", "pause"), {**form, "reason": ""})
-    assert "it has changed since" in text_of(stale, 409)
     form = hidden(client.get(url("queue_hold", "default", "resume")))
     assert "The queue is resumed." in text_of(client.post(url("queue_hold", "default", "resume"), form, follow=True))
     assert find_hold(HoldKind.QUEUE, "default") is None
-    log = OperatorAction.objects.order_by("id").values_list("actor_label", "action", "outcome", "reason")
-    assert list(log) == [
-        ("ada", "pause_queue", "done", "bank is down"),
-        ("ada", "pause_queue", "refused", ""),
-        ("ada", "resume_queue", "done", ""),
-    ]
 
 
 def test_a_verb_is_offered_to_those_who_may(operator: Client) -> None:
     assert url("queue_hold", "default", "pause") not in text_of(operator.get(url("queue", "default")))
-
-
-@pytest.mark.parametrize("name", ["queues", "queue"])
-def test_pages_need_the_permission_to_see_runs(log_in: Callable[..., Client], name: str) -> None:
-    arguments = ["default"] if name == "queue" else []
-    assert "durable.view_run" in text_of(log_in("pause_queue").get(url(name, *arguments)), 403)
 
 
 def test_what_is_not_there_is_not_found(log_in: Callable[..., Client]) -> None:

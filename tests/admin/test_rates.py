@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from durable import Context, workflow
 from durable.core.limits.rates import counted, nanoseconds
-from durable.models import OperatorAction, RateKey
+from durable.models import RateKey
 from tests.admin.conftest import Stage
 from tests.admin.pages import hidden, text_of, url
 
@@ -87,7 +87,6 @@ def test_an_operator_sets_a_rate_and_takes_it_back(log_in: Callable[..., Client]
     given = {"rate": "2/hour", "burst": "1", "reason": "they bought more"}
     assert "The rate is set." in text_of(client.post(address, {**form, **given}, follow=True))
     assert "An operator has set this rate" in text_of(client.get(url("limit", "openai")))
-    assert "has changed since this page was made" in text_of(client.post(address, {**form, **given}), 409)
     wrong = {**hidden(client.get(address)), "rate": "often", "burst": "1"}
     assert "please correct" in text_of(client.post(address, wrong), 422)
     back = url("limit_act", "openai", "take-back-rate")
@@ -111,10 +110,6 @@ def test_an_operator_closes_and_opens(log_in: Callable[..., Client]) -> None:
     assert "they are down" not in text_of(client.get(url("limits")))
     wrong = {**hidden(client.get(address)), "duration": "soon", "key": ""}
     assert "please correct" in text_of(client.post(address, wrong), 422)
-    assert list(OperatorAction.objects.order_by("id").values_list("action", "outcome")) == [
-        ("close_limit", "done"),
-        ("open_limit", "done"),
-    ]
 
 
 def test_a_key_that_no_page_lists_is_opened_too(log_in: Callable[..., Client]) -> None:

@@ -274,8 +274,3 @@ class _Telling:
 
     def decode(self, text: str, *, what: str = "value") -> Any:
         raise ValueError(f"cannot read {text}")
-
-
-@pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})

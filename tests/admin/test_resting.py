@@ -18,7 +18,6 @@ from durable.inspection.timeline import build_timeline
 from durable.models import Run
 from tests.admin import flows
 from tests.admin.conftest import Stage
-from tests.admin.flows import SWITCH
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +28,6 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_counts, "LONG", 4)
     monkeypatch.setattr(history_counts, "_results", OrderedDict())
     monkeypatch.setattr(places, "EXACT", 4)
-    monkeypatch.setitem(SWITCH, "broken", False)
 
 
 def asked(run: Run) -> tuple[int, int]:

@@ -27,11 +27,6 @@ from tests.admin.conftest import Stage
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "SWITCH", {"broken": False, "rollback_broken": False})
-
-
 def found(order: RunOrder = RunOrder.NEWEST, limit: int = 50, **wanted: Any) -> list[str]:
     """The ids of all pages."""
     seen: list[str] = []

@@ -1,6 +1,5 @@
 """The pages of workers: what each shows, what it does, and who may see it."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -68,12 +67,6 @@ def test_any_name_is_shown_as_text(operator: Client) -> None:
 
 def test_a_worker_that_is_not_known_is_not_found(operator: Client) -> None:
     assert "There is no worker" in text_of(operator.get(url("worker", "nobody:1:a")), 404)
-
-
-@pytest.mark.parametrize("name", ["workers", "worker"])
-def test_they_need_the_permission_to_see_runs(log_in: Callable[..., Client], name: str) -> None:
-    a_worker()
-    assert "durable.view_run" in text_of(log_in().get(url(name, *(["host:4711:abc"] if name == "worker" else []))), 403)
 
 
 def test_the_statements_do_not_grow_with_the_runs(operator: Client, stage: Stage) -> None:

@@ -319,12 +319,6 @@ def test_starting_needs_its_permission(log_in: Callable[..., Client]) -> None:
     assert OperatorAction.objects.get().outcome == "denied"
 
 
-@pytest.mark.parametrize("name", ["workflows", "workflow"])
-def test_pages_need_the_permission_to_see_runs(log_in: Callable[..., Client], name: str) -> None:
-    arguments = ["tests.described"] if name == "workflow" else []
-    assert "durable.view_run" in text_of(log_in("start_run").get(url(name, *arguments)), 403)
-
-
 def test_what_is_not_there_is_not_found(operator: Client) -> None:
     assert "There is no workflow" in text_of(operator.get(url("workflow", "no.body")), 404)
     assert "There is no workflow" in text_of(operator.get(url("workflow_start", "no.body")), 404)

@@ -40,12 +40,6 @@ def test_pause_resume_wake_cancel(api: Api) -> None:
     assert [each["action"] for each in older["results"]] == ["wake", "resume", "pause"]
 
 
-def test_wake_may_end_sleeps(api: Api) -> None:
-    pass_once(loop.using(id="a").start(1))
-    api.post("/runs/a/wake", {"end_sleeps": True})
-    assert pass_once(get_run("a")).state == "completed"
-
-
 def test_recover_and_restart(api: Api) -> None:
     pass_once(fail.using(id="a").start())
     assert api.post("/runs/a/recover").json()["state"] == "pending"

@@ -17,7 +17,7 @@ from rest_framework.authtoken.models import Token
 from rest_framework.exceptions import APIException
 from rest_framework.settings import api_settings
 
-from durable.models import OperatorAction, Run
+from durable.models import Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import add, loop
 from tests.faults.passing import pass_once
@@ -67,57 +67,11 @@ def without(permission: str) -> list[str]:
     return [each for each in ALL if each != permission]
 
 
-@pytest.mark.parametrize("path", [*READS, *PAYLOADS, "/runs/a/replay-plan?location=rest"])
-def test_reading_needs_the_permission_to_view(make_api: MakeApi, path: str) -> None:
-    problem(Api(None).get(path), 401, "not-authenticated")
-    document = problem(make_api(*without("view_run")).get(path), 403, "permission-denied")
-    assert "durable.view_run" in document["detail"]
-
-
-@pytest.mark.parametrize("path", READS[:-1])
-def test_viewing_is_all_that_reading_needs(make_api: MakeApi, path: str) -> None:
-    assert make_api("view_run").get(path).status_code == 200
-
-
 @pytest.mark.parametrize("path", PAYLOADS)
 def test_payloads_need_a_permission_of_their_own(make_api: MakeApi, path: str) -> None:
     document = problem(make_api(*without("view_payload")).get(path), 403, "permission-denied")
     assert "durable.view_payload" in document["detail"]
     assert make_api("view_run", "view_payload").get(path).status_code == 200
-
-
-@pytest.mark.parametrize(("path", "body", "permission"), WRITES)
-def test_each_verb_needs_its_permission(
-    make_api: MakeApi, path: str, body: dict[str, Any], permission: str, run: Run
-) -> None:
-    problem(Api(None).post(path, body), 401, "not-authenticated")
-    assert not OperatorAction.objects.exists()
-    document = problem(make_api(*without(permission)).post(path, body), 403, "permission-denied")
-    assert f"durable.{permission}" in document["detail"]
-    assert list(OperatorAction.objects.values_list("outcome", flat=True)) == ["denied"]
-    assert list(Run.objects.values_list("change_seq", "state")) == [(run.change_seq, run.state)]
-    assert make_api(permission).post(path, body).status_code in (200, 201)
-
-
-def test_asking_needs_the_permission_to_see_the_answer(make_api: MakeApi) -> None:
-    problem(Api(None).post("/runs/a/ask", {"queue": "q"}), 401, "not-authenticated")
-    problem(make_api(*without("view_payload")).post("/runs/a/ask", {"queue": "q"}), 403, "permission-denied")
-    assert list(OperatorAction.objects.values_list("action", "outcome")) == [("ask", "denied")]
-    problem(make_api(*without("operate_run")).post("/runs/a/ask", {"queue": "q"}), 403, "permission-denied")
-    assert make_api("view_payload", "operate_run").post("/runs/a/ask", {"queue": "q"}).status_code == 202
-
-
-def test_planning_needs_the_permission_to_replay(make_api: MakeApi) -> None:
-    problem(make_api(*without("replay_run")).get("/runs/a/replay-plan?location=rest"), 403, "permission-denied")
-
-
-def test_planning_a_bulk_is_reading_and_is_not_logged(make_api: MakeApi) -> None:
-    body = {"verb": "pause", "ids": ["a"]}
-    problem(Api(None).post("/bulk-plan", body), 401, "not-authenticated")
-    for permission in ("view_run", "operate_run"):
-        problem(make_api(*without(permission), name=permission).post("/bulk-plan", body), 403, "permission-denied")
-    assert make_api("view_run", "operate_run", name="both").post("/bulk-plan", body).json()["count"] == 1
-    assert not OperatorAction.objects.exists()
 
 
 def test_being_staff_allows_nothing() -> None:

@@ -58,11 +58,6 @@ def test_a_rate_is_set_and_taken_back(make_api: MakeApi) -> None:
         "number of units"
         in problem(api.post("/limits/openai/set-rate", {"rate": "x"}), 422, "arguments-refused")["detail"]
     )
-    problem(api.post("/limits/none/set-rate", {"rate": "1/s"}), 404, "not-found")
-    assert list(OperatorAction.objects.order_by("id").values_list("actor_label", "action", "outcome"))[:2] == [
-        ("ada", "set_rate", "done"),
-        ("ada", "take_back_rate", "done"),
-    ]
 
 
 def test_a_limit_is_closed_and_opened(make_api: MakeApi) -> None:
@@ -75,7 +70,6 @@ def test_a_limit_is_closed_and_opened(make_api: MakeApi) -> None:
     [key] = api.post("/limits/openai/open", {"key": KEY}).json()["keys"]
     assert key["closed_until"] is None
     problem(api.post("/limits/openai/close", {"until": "2020-01-01T00:00:00Z"}), 422, "arguments-refused")
-    problem(api.post("/limits/none/open"), 404, "not-found")
 
 
 def test_a_start_is_refused(make_api: MakeApi, settings: Any) -> None:

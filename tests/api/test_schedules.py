@@ -130,21 +130,6 @@ def test_a_rule_of_the_code_is_overridden_and_taken_back(make_api: MakeApi) -> N
     assert api.post("/schedules/nightly/take-back").json()["rule"] == "30 2 * * *"
 
 
-def test_a_schedule_that_has_changed_is_left_alone(make_api: MakeApi) -> None:
-    make()
-    api = make_api(*EVERYTHING)
-    seen = api.get("/schedules/nightly").json()["revision"]
-    assert api.post("/schedules/nightly/pause", {"revision": seen}).status_code == 200
-    problem(api.post("/schedules/nightly/resume", {"revision": seen}), 409, "refused")
-
-
-def test_reading_needs_the_permission_to_see_runs(make_api: MakeApi) -> None:
-    make()
-    api = make_api("operate_schedule")
-    for path in ("/schedules", "/schedules/nightly"):
-        problem(api.get(path), 403, "permission-denied")
-
-
 @override_settings(DURABLE={"API_RUNS": "tests.api.test_visibility.own_runs"})
 def test_where_runs_are_limited_there_are_no_schedules(make_api: MakeApi) -> None:
     make()

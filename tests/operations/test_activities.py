@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission, User
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.test import Client, override_settings
 from django.urls import reverse
 from django.utils import timezone
 
-from durable import InvalidTransitionError, OperationDeniedError, RunNotFoundError, get_run, operations
+from durable import InvalidTransitionError, RunNotFoundError, get_run, operations
 from durable.inspection.activities import read_stack
 from durable.models import Activity, Entry, EntryMetadata, OperatorAction, Run
 from durable.operations.audit import Actor, acting_as, revision
@@ -109,18 +109,6 @@ def test_what_does_not_run_is_refused(run: Run, verb: Callable[..., None]) -> No
     assert abandoned() == asked() == []
 
 
-def test_each_verb_needs_its_permission(run: Run) -> None:
-    with acting_as(Actor("admin", user=user("view_run", "view_payload"))):
-        operations.take_stack("order-1", location=LOCATION)
-        with pytest.raises(OperationDeniedError):
-            operations.abandon("order-1")
-    bob = Actor("admin", user=user("view_run", "operate_run", name="bob"))
-    with acting_as(bob), pytest.raises(OperationDeniedError):
-        operations.take_stack("order-1")
-    assert (abandoned(), asked()) == ([], [LOCATION])
-    assert [each[:2] for each in logged()] == [("take_stack", "done"), ("abandon", "denied"), ("take_stack", "denied")]
-
-
 def test_a_cancel_interrupts_if_it_is_asked_to(run: Run) -> None:
     get_run("order-1").cancel("enough")
     assert abandoned() == []
@@ -143,15 +131,6 @@ def durable(*arguments: str) -> str:
     out = io.StringIO()
     call_command("durable", *arguments, stdout=out, stderr=out)
     return out.getvalue()
-
-
-def test_the_command_line_abandons_and_cancels(run: Run) -> None:
-    durable("abandon", "order-1", "--location", LOCATION, "--reason", "hangs")
-    assert abandoned() == [LOCATION]
-    durable("cancel", "order-1", "--interrupt")
-    assert len(abandoned()) == 2
-    with pytest.raises((CommandError, SystemExit)):
-        durable("abandon", "unknown")
 
 
 def test_the_command_line_prints_the_stack(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,14 +160,6 @@ def test_the_interface_abandons_and_shows_stacks(run: Run, client: Client) -> No
     assert client.get("/api/runs/order-1/stack?location=unknown").status_code == 404
     assert post("cancel", interrupt=True).status_code == 200
     assert len(abandoned()) == 2
-
-
-def test_the_interface_is_closed(run: Run, client: Client) -> None:
-    client.force_login(user("view_run"))
-    assert client.post("/api/runs/order-1/abandon", {}, content_type="application/json").status_code == 403
-    assert client.post("/api/runs/order-1/stack", {}, content_type="application/json").status_code == 403
-    assert client.get(f"/api/runs/order-1/stack?location={LOCATION}").status_code == 403
-    assert abandoned() == asked() == []
 
 
 def step_page() -> str:
@@ -253,16 +224,6 @@ def test_a_step_with_a_record_leads_to_its_running_attempt(run: Run, client: Cli
     assert f"{step_page()}?at=" in client.get(address, {"at": LOCATION}).content.decode()
     Activity.objects.all().delete()
     assert step_page() not in client.get(address, {"at": LOCATION}).content.decode()
-
-
-def test_the_page_of_a_running_step_is_closed(run: Run, client: Client) -> None:
-    client.force_login(user("operate_run"))
-    assert client.get(step_page(), {"at": LOCATION}).status_code == 403
-    client.force_login(user("view_run", name="bob"))
-    assert client.get(step_page(), {"at": LOCATION}).status_code == 200
-    address = reverse("admin:durable_run_act", args=["order-1", "abandon"])
-    assert client.get(address).status_code == client.post(address, {"reason": "x"}).status_code == 403
-    assert abandoned() == []
 
 
 def test_abandon_is_offered_where_a_step_runs(run: Run, client: Client) -> None:

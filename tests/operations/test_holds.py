@@ -16,7 +16,7 @@ from durable.inspection.queues import find_hold, list_queues
 from durable.inspection.workers import worker_overview
 from durable.models import HeldStart, OperatorAction, Run
 from durable.operations import holds
-from durable.operations.audit import Actor, OperationDeniedError, acting_as
+from durable.operations.audit import Actor, acting_as
 from durable.store import store_for
 from durable.worker import timer
 from durable.worker.timer import Sweep
@@ -192,23 +192,3 @@ class TestWorkflows:
         order.using(id="a").start(1)
         Run.objects.update(workflow="old.code")
         assert holds.hold_starts("old.code").name == "old.code"
-
-
-CALLS: dict[str, tuple[str, Any]] = {
-    "pause_queue": ("pause_queue", lambda: holds.pause_queue("default")),
-    "resume_queue": ("pause_queue", lambda: holds.resume_queue("default")),
-    "hold_starts": ("hold_workflow", lambda: holds.hold_starts(order)),
-    "release_starts": ("hold_workflow", lambda: holds.release_starts(order)),
-}
-
-
-@pytest.mark.parametrize("action", CALLS)
-def test_each_needs_its_permission(action: str) -> None:
-    permission, call = CALLS[action]
-    with (
-        acting_as(Actor("admin", user=user_with("operate_run"))),
-        pytest.raises(OperationDeniedError, match=permission),
-    ):
-        call()
-    assert OperatorAction.objects.get().outcome == "denied"
-    assert find_hold(HoldKind.QUEUE, "default") is None
