@@ -1,15 +1,23 @@
-"""Workflows, queues and workers in a real browser: the flows of their verbs, without barriers, wide and narrow."""
+"""Workflows, queues, workers and schedules in a real browser: the flows of their verbs, and no barriers."""
 
+from __future__ import annotations
+
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
+from django.test import Client
 from django.utils import timezone
 
+from durable import Context, Schedule, workflow
+from durable.admin.text import as_key
 from durable.core.records import HoldKind
 from durable.inspection.queues import find_hold
 from durable.models import Build, Run
+from durable.operations.schedules.verbs import override, pause, run_now
 from tests.admin import flows
 from tests.admin.conftest import MakeUser, Stage
 from tests.admin.pages import url
@@ -23,17 +31,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
+
 PASSWORD = "correct horse"
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 
 @pytest.fixture
-def complaints(page: "Page") -> list[str]:
+def complaints(page: Page) -> list[str]:
     return complaints_of(page)
 
 
 @pytest.fixture
-def operator(page: "Page", live_server: "LiveServer", make_user: MakeUser) -> "Page":
+def operator(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
     """The page, logged in as a superuser."""
     user = make_user(password=PASSWORD)
     User.objects.filter(pk=user.pk).update(is_superuser=True)
@@ -80,7 +89,7 @@ ADDRESSES = (
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_without_barriers_and_fits(
-    operator: "Page", live_server: "LiveServer", project: Stage, scheme: str
+    operator: Page, live_server: LiveServer, project: Stage, scheme: str
 ) -> None:
     operator.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of its literals
     for name, key in ADDRESSES:
@@ -94,7 +103,7 @@ def test_every_page_is_without_barriers_and_fits(
 
 
 def test_a_queue_is_paused_and_resumed(
-    operator: "Page", live_server: "LiveServer", project: Stage, complaints: list[str]
+    operator: Page, live_server: LiveServer, project: Stage, complaints: list[str]
 ) -> None:
     operator.goto(live_server.url + url("queues"))
     operator.get_by_role("link", name="default", exact=True).click()
@@ -114,7 +123,7 @@ def test_a_queue_is_paused_and_resumed(
 
 
 def test_new_starts_are_held_one_is_started_and_they_are_released(
-    operator: "Page", live_server: "LiveServer", project: Stage, complaints: list[str]
+    operator: Page, live_server: LiveServer, project: Stage, complaints: list[str]
 ) -> None:
     operator.goto(live_server.url + url("workflow", "tests.quick"))
     operator.get_by_role("link", name="Hold new starts").click()
@@ -132,3 +141,139 @@ def test_new_starts_are_held_one_is_started_and_they_are_released(
     operator.get_by_text("New starts are released.").wait_for()
     assert Run.objects.get(pk="by-hand").state == "pending"
     assert complaints == []
+
+
+# -- the pages of schedules in a real browser: no barrier in any width and colour, no complaint, a verb by hand
+
+
+WAIT = 60_000  # milliseconds
+LONG = "x" * 170
+
+
+@workflow(name="tests.browser.report")
+def report(ctx: Context) -> None:
+    return None
+
+
+@pytest.fixture
+def operator_page(page: Page, live_server: LiveServer, make_user: MakeUser) -> Page:
+    permissions = (
+        "view_run",
+        "view_payload",
+        "start_run",
+        "add_schedule",
+        "change_schedule",
+        "delete_schedule",
+        "operate_schedule",
+    )
+    client = Client()
+    client.force_login(make_user(*permissions))
+    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+    page.context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": cookie, "url": live_server.url}])
+    return page
+
+
+@pytest.fixture
+def schedules() -> None:
+    """Schedules in each state, with ticks of several outcomes."""
+    for name, rule in (
+        ("nightly", "30 2 * * *"),
+        ("hourly", "0 * * * *; every 7 hours"),
+        (LONG, "0 0 L * *"),
+        ("😴", "every 1 week"),
+    ):
+        Schedule.objects.create(name=name, workflow=report.name, rule=rule, zone="Europe/Berlin", overlap="queue")
+    Schedule.objects.create(name="shop.nightly", workflow=report.name, rule="30 2 * * *", origin="code")
+    Schedule.objects.create(name="broken", workflow="tests.nobody", rule="0 9 * * MON#1")
+    override("shop.nightly", "0 4 * * *", zone="Asia/Tokyo")
+    for name in ("nightly", "nightly", "nightly", "broken", LONG, "shop.nightly"):
+        run_now(name)
+    for number in range(16):
+        run_now("hourly", force=bool(number % 3))
+    pause("😴")
+
+
+def look(page: Page, name: str) -> None:
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(
+            "Promise.all(document.getAnimations().map(each => each.finished))"
+        )  # links change their colour slowly
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            if folder := os.environ.get("DURABLE_SHOTS"):
+                page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, width)
+            found = barriers(page)
+            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], (name, width, scheme)
+
+
+def test_no_page_is_a_barrier(operator_page: Page, live_server: LiveServer, schedules: None) -> None:
+    pages = {
+        "schedules": url("schedules"),
+        "schedule": url("schedule", "hourly"),
+        "schedule-overridden": url("schedule", "shop.nightly"),
+        "schedule-long": url("schedule", LONG),
+        "schedule-paused": url("schedule", as_key("😴")),
+        "schedule-create": url("schedule_create"),
+        "schedule-edit": url("schedule_act", "nightly", "edit"),
+        "schedule-backfill": url("schedule_act", "nightly", "backfill"),
+        "schedule-run": url("schedule_act", "nightly", "run"),
+    }
+    complaints = complaints_of(operator_page)
+    for name, address in pages.items():
+        operator_page.goto(live_server.url + address)
+        assert complaints == []
+        look(operator_page, name)
+        complaints.clear()  # of the styles that axe tries to set
+
+
+def test_a_schedule_is_paused_and_resumed_by_hand(
+    operator_page: Page, live_server: LiveServer, schedules: None
+) -> None:
+    page = operator_page
+    page.goto(live_server.url + url("schedules"))
+    page.get_by_role("link", name="nightly", exact=True).click()
+    page.get_by_role("link", name="Pause").click()
+    page.get_by_label("Reason").fill("bank is down")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_text("bank is down").wait_for(timeout=WAIT)
+    assert Schedule.objects.get(name="nightly").paused
+    page.get_by_role("link", name="Resume").click()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_text("The schedule is resumed.").wait_for(timeout=WAIT)
+    assert not Schedule.objects.get(name="nightly").paused
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_moments_are_in_the_zone_of_the_browser(
+    operator_page: Page, live_server: LiveServer, schedules: None, zone: str
+) -> None:
+    """The first page is asked for once more, the others once."""
+    browser, cookies = operator_page.context.browser, operator_page.context.storage_state()
+    assert browser is not None
+    with browser.new_context(timezone_id=zone, storage_state=cookies) as context:
+        context.set_default_timeout(WAIT)
+        page = context.new_page()
+        complaints = complaints_of(page)
+        loads: list[str] = []
+        page.on("load", lambda loaded: loads.append(loaded.url))
+        page.goto(f"{live_server.url}{url('schedule', as_key('nightly'))}")
+        page.get_by_text(f"In the zone of this page, {zone}.").wait_for()
+        page.goto(f"{live_server.url}{url('schedules')}")
+        page.get_by_text(f"in the zone of this page, {zone};").wait_for()
+        assert page.locator("time[datetime]").first.is_visible()
+        assert [each.rsplit("/", 2)[-2] for each in loads].count("schedules") == 1
+        assert complaints == []
+
+
+def test_without_javascript_moments_are_in_the_zone_of_the_project(
+    operator_page: Page, live_server: LiveServer, schedules: None
+) -> None:
+    browser, cookies = operator_page.context.browser, operator_page.context.storage_state()
+    assert browser is not None
+    with browser.new_context(timezone_id="Asia/Tokyo", java_script_enabled=False, storage_state=cookies) as context:
+        context.set_default_timeout(WAIT)
+        page = context.new_page()
+        page.goto(f"{live_server.url}{url('schedules')}")
+        assert page.get_by_text("in the zone of this page, UTC;").is_visible()

@@ -1,13 +1,14 @@
-"""The overview: one sentence, a row with its list and its verb for all that needs a person, and an ETag that lasts."""
+"""The overview: one sentence, a row with its list and its verb for all that needs a person, an ETag, and charts."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.db import connection
@@ -18,21 +19,24 @@ from django.utils import timezone
 
 from durable import get_run
 from durable.admin import charts, overview
+from durable.admin.charts import ended_charts
 from durable.admin.overview import Row, Verb, headline
 from durable.inspection import findings
 from durable.inspection.counting import Count
 from durable.inspection.findings import Finding
 from durable.inspection.runs import RunCriteria
-from durable.models import Activity, Build, Cause, Failure, Run, Schedule, Tick
+from durable.models import Activity, Build, Cause, Failure, RollupProgress, Run, Schedule, Tick
 from durable.operations import holds
 from durable.operations.schedules.tick import tick_due
 from tests.admin import flows
 from tests.admin.addresses import a_hung_step
 from tests.admin.conftest import Stage
-from tests.admin.pages import hidden, url
+from tests.admin.pages import hidden, text_of, url
 from tests.support.hourly import hourly_half_an_hour_from
+from tests.support.rollups import settle
 
 pytestmark = pytest.mark.django_db
+
 
 OVERVIEW = "/admin/durable/"
 
@@ -42,7 +46,7 @@ def _broken() -> None:
     flows.SWITCH["broken"] = True
 
 
-def text_of(client: Client, address: str = OVERVIEW) -> str:
+def unescaped(client: Client, address: str = OVERVIEW) -> str:
     response = client.get(address)
     assert response.status_code == 200
     return unescape(response.content.decode())
@@ -100,7 +104,7 @@ def test_every_row_leads_to_a_list_and_to_a_verb_or_a_command(stage: Stage, oper
     stage.start(flows.approve, id="diverging")
     Run.objects.filter(pk="diverging").update(diverged_at=stage.now, wake_at=stage.now + timedelta(hours=1))
     stage.advance(minutes=3)
-    shown = text_of(operator)
+    shown = unescaped(operator)
     rows = rows_of(stage, operator)
     assert len(rows) >= 3
     for each in rows:
@@ -126,12 +130,12 @@ def test_causes_come_with_the_newest_incident_first(stage: Stage, operator: Clie
 
 def test_a_cause_whose_runs_were_compensated_says_so(stage: Stage, operator: Client) -> None:
     stage.start(flows.saga, id="undone")
-    assert "a recovery does the undone steps again" in text_of(operator)
+    assert "a recovery does the undone steps again" in unescaped(operator)
 
 
 def test_a_queue_that_no_run_needs_now_is_not_urgent(stage: Stage, operator: Client) -> None:
     assert all(not each.is_urgent for each in rows_of(stage, operator))
-    assert "Nothing needs a person" in text_of(operator)
+    assert "Nothing needs a person" in unescaped(operator)
 
 
 def test_times_that_only_go_on_are_no_change(stage: Stage, operator: Client) -> None:
@@ -149,7 +153,7 @@ def test_times_that_only_go_on_are_no_change(stage: Stage, operator: Client) -> 
 
 def test_a_viewer_gets_no_verbs(stage: Stage, log_in: Callable[..., Client]) -> None:
     stage.start(flows.switched, 1, id="failed")
-    shown = text_of(log_in("view_run"))
+    shown = unescaped(log_in("view_run"))
     assert "Recover these" not in shown
     assert "In the list" in shown
 
@@ -223,7 +227,7 @@ def test_whatever_fails_in_durable_s_card_the_project_s_index_is_shown(
 
 def test_the_index_leads_to_the_overview_and_says_what_needs_a_person(stage: Stage, operator: Client) -> None:
     def badge() -> str:
-        found = re.search(r'<p class="durable-entry">.*?</p>', text_of(operator, "/admin/"), re.S)
+        found = re.search(r'<p class="durable-entry">.*?</p>', unescaped(operator, "/admin/"), re.S)
         assert found is not None
         assert f'<a href="{OVERVIEW}"><strong>Durable</strong>' in found[0]
         return " ".join(re.sub("<[^>]+>", " ", found[0]).split())
@@ -276,7 +280,7 @@ def test_the_row_of_a_hung_step_has_its_verbs(
 
 def ways_on(client: Client, kind: str) -> tuple[str, list[str]]:
     """Where the title of a finding's row leads, and its buttons."""
-    shown = text_of(client).partition(f'data-durable-key="{kind}')[2].partition("</li>")[0]
+    shown = unescaped(client).partition(f'data-durable-key="{kind}')[2].partition("</li>")[0]
     [title] = re.findall(r'<p class="durable-what"><a href="([^"]+)"', shown)
     return title, re.findall(r'class="button" href="([^"]+)"', shown)
 
@@ -289,7 +293,7 @@ def test_a_paused_queue_leads_to_its_page_and_is_resumed_from_there(
     assert title == url("queue", "default")
     assert buttons[0] == url("queue_hold", "default", "resume")
     assert ways_on(log_in("view_run", name="bob"), "queue_paused default")[1] == buttons[1:]
-    row = text_of(log_in("view_run", name="cid")).partition('data-durable-key="queue_paused')[2]
+    row = unescaped(log_in("view_run", name="cid")).partition('data-durable-key="queue_paused')[2]
     assert "durable-bad" not in row.partition("</li>")[0]
     assert ">0<" not in row.partition("</li>")[0]  # nothing is due, so no number is shown
 
@@ -377,9 +381,9 @@ def test_an_abandoned_attempt_is_not_abandoned_again(
     a_hung_step(stage)
     monkeypatch.setattr(stage, "now", timezone.now())
     address = url("act", "hung", "abandon")
-    assert f'href="{address}"' in text_of(operator, url("change", "hung"))
+    assert f'href="{address}"' in unescaped(operator, url("change", "hung"))
     operator.post(address, hidden(operator.get(address)))
-    page = text_of(operator, url("change", "hung"))
+    page = unescaped(operator, url("change", "hung"))
     assert f'href="{address}"' not in page
     assert "An operator abandoned the attempt" in page
 
@@ -390,15 +394,15 @@ def test_a_page_that_interrupts_has_the_command_that_does(
     a_hung_step(stage)
     monkeypatch.setattr(stage, "now", timezone.now())
     address = url("act", "hung", "cancel")
-    assert "durable cancel hung</code>" in text_of(operator, address)
-    assert "durable cancel hung --interrupt</code>" in text_of(operator, f"{address}?interrupt=on")
+    assert "durable cancel hung</code>" in unescaped(operator, address)
+    assert "durable cancel hung --interrupt</code>" in unescaped(operator, f"{address}?interrupt=on")
 
 
 def test_the_index_recovers_what_it_shows(stage: Stage, operator: Client, log_in: Callable[..., Client]) -> None:
     for number in (1, 2):
         stage.start(flows.switched, number, id=f"failed-{number}")
         stage.advance(seconds=1)
-    shown = text_of(operator, "/admin/")
+    shown = unescaped(operator, "/admin/")
     [form] = re.findall(r'<form method="post" action="[^"]*/bulk/">.*?</form>', shown, re.S)
     assert f'formaction="{url("act", "failed-2", "recover")}"' in form
     given = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
@@ -407,7 +411,7 @@ def test_the_index_recovers_what_it_shows(stage: Stage, operator: Client, log_in
     refused = operator.post(url("act", "failed-2", "recover"), given)
     assert refused.status_code == 409
     assert "has changed since this page was made" in refused.content.decode()
-    viewer = text_of(log_in("view_run", name="bob"), "/admin/")
+    viewer = unescaped(log_in("view_run", name="bob"), "/admin/")
     assert "charge · GatewayTimeout" in viewer
     assert "<summary" not in viewer
     assert "no answer for" not in viewer
@@ -429,6 +433,132 @@ def test_the_index_says_nothing_to_others(stage: Stage, log_in: Callable[..., Cl
     stage.start(flows.switched, 1, id="failed")
     outsider = log_in("operate_run")
     with CaptureQueriesContext(connection) as queries:
-        shown = text_of(outsider, "/admin/")
+        shown = unescaped(outsider, "/admin/")
     assert "durable-entry" not in shown
     assert "durable_failure" not in str([each["sql"] for each in queries])
+
+
+# -- the charts of ended runs: what they draw, what they say in words, and where they lead
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOW = NOON + timedelta(minutes=12, seconds=30)
+
+
+def ended(run_id: str, at: datetime, state: str = "completed", took: float = 1.0, workflow: str = "w") -> None:
+    begin = at - timedelta(seconds=took)
+    Run.objects.create(
+        id=run_id, workflow=workflow, queue="q", input="[]", state=state, created_at=begin, finished_at=at
+    )
+
+
+@pytest.fixture
+def figures(db: None) -> None:
+    """Three completed, two failed and one cancelled run in the two minutes after noon, a slow one later."""
+    for number, state in enumerate(["completed"] * 3 + ["failed"] * 2 + ["cancelled"]):
+        ended(f"run-{number}", NOON + timedelta(seconds=20 * number), state)
+    ended("slow", NOON + timedelta(minutes=6), took=500, workflow="other")
+    settle(NOW)
+
+
+def test_the_parts_of_a_bar_stand_on_each_other_up_to_the_scale(figures: None) -> None:
+    hour, _ = ended_charts(NOW)
+    assert hour.scale == ["10", "5", "0"]
+    [bar, slow] = [each for each in hour.bars if each.url]
+    assert (bar.when, slow.when) == ("12:00 to 12:02", "12:06 to 12:08")
+    assert [(part.kind, part.y, part.height) for part in bar.parts] == [
+        ("good", "70.0", "30.0"),
+        ("idle", "60.0", "10.0"),
+        ("bad", "40.0", "20.0"),
+    ]
+
+
+def test_a_bar_says_what_it_draws(figures: None) -> None:
+    hour, _ = ended_charts(NOW)
+    bar, _slow = [each for each in hour.bars if each.url]
+    assert bar.ended == "12:00 to 12:02: 3 completed, 2 failed, 1 cancelled"
+    assert bar.took == "12:00 to 12:02: half under 0.9 s, 95 % under 0.9 s"  # within a tenth
+    assert [*bar.cells[:3], len(bar.cells)] == ["3", "2", "1", 5]
+    assert {(each.ended, each.took, tuple(each.cells)) for each in hour.bars if not each.url} == {("", "", ())}
+
+
+def test_the_address_of_the_list_is_looked_up_once(figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(name: str, **how: Any) -> str:
+        asked.append(name)
+        return reverse(name, **how)
+
+    monkeypatch.setattr("durable.admin.charts.reverse", counted)
+    charts = ended_charts(NOW)
+    assert sum(bool(bar.url) for chart in charts for bar in chart.bars) == 3
+    assert len(asked) == 1
+
+
+def test_a_bar_leads_to_the_runs_that_it_counts(figures: None, operator: Client) -> None:
+    hour, _ = ended_charts(NOW)
+    [url, _] = [each.url for each in hour.bars if each.url]
+    found = operator.get(url)
+    assert {row.run.id for row in found.context["rows"]} == {f"run-{number}" for number in range(6)}
+    [_, other] = [each.url for each in ended_charts(NOW, "w")[0].bars if each.url] * 2
+    assert parse_qs(urlsplit(other).query)["workflow"] == ["w"]
+
+
+def test_durations_are_drawn_on_a_log_scale(figures: None) -> None:
+    hour, _ = ended_charts(NOW)
+    assert hour.durations == ["10 m", "7.7 s", "0.1 s"]
+    heights = [float(line.split()[0].split(",")[1]) for line in hour.median]
+    # 1 s is more than a quarter of the way from 0.1 s to 10 m, and 500 s almost all of it
+    assert heights == [pytest.approx(73, abs=3), pytest.approx(3, abs=3)]
+
+
+def test_a_span_without_runs_is_drawn_too(db: None) -> None:
+    for chart in ended_charts(NOW):
+        assert chart.scale == ["2", "1", "0"]
+        assert (chart.median, chart.slow, chart.uncounted) == ([], [], "0.0")
+
+
+def test_it_says_up_to_when_runs_are_counted(figures: None) -> None:
+    hour, day = ended_charts(NOW)
+    assert hour.counted_until == day.counted_until == "12:12 UTC"
+    assert float(hour.uncounted) == pytest.approx(29 * 10)  # of 30 bars of two minutes, the last begins at 12:12
+    assert float(hour.uncounted) + float(hour.uncounted_width) == hour.width
+
+
+def test_it_says_how_far_the_counting_is_behind_and_names_another_day(figures: None) -> None:
+    hour, _ = ended_charts(NOW + timedelta(minutes=10))
+    assert (hour.counted_until, hour.behind) == ("12:12 UTC", "")
+    hour, _ = ended_charts(NOW + timedelta(hours=2))
+    assert (hour.counted_until, hour.behind) == ("12:12 UTC", "2 h")
+    hour, _ = ended_charts(NOW + timedelta(hours=23))
+    assert hour.counted_until.endswith(" 12:12 UTC")
+    assert hour.behind == "23 h"
+
+
+def test_the_overview_says_that_it_is_behind(stage: Stage, operator: Client) -> None:
+    RollupProgress.objects.create(pk=1, until=stage.now - timedelta(hours=3, minutes=5))
+    assert ": the 3 h since then are not counted yet." in unescape(text_of(operator.get("/admin/durable/")))
+
+
+def test_one_workflow_alone_can_be_drawn(figures: None) -> None:
+    hour, day = ended_charts(NOW, "other")
+    assert (hour.throughput.total, day.throughput.total) == (1, 1)
+
+
+def test_a_deploy_is_marked_where_it_was(figures: None) -> None:
+    Build.objects.create(name="7f3a", first_seen_at=NOW - timedelta(minutes=28, seconds=30))
+    hour, _ = ended_charts(NOW)
+    [mark] = hour.marks
+    assert (mark.title, mark.when, mark.url) == ("deploy 7f3a", "11:44", "")
+    assert float(mark.x) == pytest.approx(hour.width / 2, abs=1)
+
+
+def test_the_overview_tells_it_in_words_as_well(stage: Stage, operator: Client) -> None:
+    ended("one", stage.now - timedelta(minutes=20), "failed", took=2)
+    stage_end = settle(stage.now)
+    body = unescape(text_of(operator.get("/admin/durable/")))
+    assert body.count(": 0 completed, 1 failed, 0 cancelled") == 2
+    assert body.count(": half under 2") + body.count(": half under 1.9") + body.count(": half under 2.1") == 2
+    assert f"Counted up to {stage_end:%H:%M} UTC." in body
+    assert body.count("As a table") == 2
+    assert "Nothing is counted yet" not in body

@@ -1,12 +1,16 @@
 """The pages: who sees what, what they say, and that hostile text stays text."""
 
+from __future__ import annotations
+
 import base64
 import json
 import re
 from collections.abc import Callable
 
 import pytest
+import redis
 from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
@@ -14,9 +18,13 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from durable import get_run
 from durable.checks.configuration import check_redaction
 from durable.models import Entry, Run
+from durable.notifier import notify
 from tests.admin import flows
 from tests.admin.conftest import Stage
 from tests.admin.pages import text_of, url
+
+pytestmark = pytest.mark.django_db
+
 
 LogIn = Callable[..., Client]
 HOSTILE = '<script>alert("x")</script>&amp;\'"{{ run }}'
@@ -306,3 +314,17 @@ def test_a_sentence_that_is_cut_has_no_full_stop(
     uncut, cut = (re.findall("<h1.*</h1>", text_of(operator.get(url("change", run))))[-1] for run in ("run-1", "run-2"))
     assert re.search(r"[^.]\.</h1>", uncut)
     assert cut.endswith("…</h1>")
+
+
+# -- durable's jobs show in django-rq's own admin pages like any other job
+
+
+def test_the_bell_of_a_queue_is_a_job_that_the_pages_show(client: Client, redis_connection: redis.Redis) -> None:
+    client.force_login(User.objects.create_superuser("operator"))
+    notify.notify("default")
+    overview = client.get(reverse("admin:django_rq_home"), follow=True)
+    assert overview.status_code == 200
+    assert "default" in overview.content.decode()
+    jobs = client.get(reverse("admin:django_rq_jobs", args=[0]))
+    assert jobs.status_code == 200
+    assert "durable.jobs.work" in jobs.content.decode()

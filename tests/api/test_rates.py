@@ -20,7 +20,7 @@ KEY = "acme/🎉"
 START = {"workflow": "tests.api.add", "args": [1]}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def api_rate() -> None:
     """A rate of which the run "one" has begun; "two" waits."""
     for run_id in ("one", "two"):
@@ -29,6 +29,7 @@ def api_rate() -> None:
         store_for(conf.DATABASE).reserve(run_id, 0, "a", want, timezone.now())
 
 
+@pytest.mark.usefixtures("api_rate")
 def test_rates_are_read(make_api: MakeApi) -> None:
     api = make_api("view_run")
     [shown] = api.get("/rates").json()["results"]
@@ -47,6 +48,7 @@ def test_rates_are_read(make_api: MakeApi) -> None:
     assert 'no limit "none"' in problem(api.get("/rates/none"), 404, "not-found")["detail"]
 
 
+@pytest.mark.usefixtures("api_rate")
 def test_a_rate_is_set_and_taken_back(make_api: MakeApi) -> None:
     api = make_api("change_limit", name="ada")
     before = Reservation.objects.get().at
@@ -60,6 +62,7 @@ def test_a_rate_is_set_and_taken_back(make_api: MakeApi) -> None:
     )
 
 
+@pytest.mark.usefixtures("api_rate")
 def test_a_limit_is_closed_and_opened(make_api: MakeApi) -> None:
     api = make_api("change_limit", name="ada")
     until = (timezone.now() + timedelta(days=1)).isoformat()

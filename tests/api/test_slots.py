@@ -12,7 +12,7 @@ from tests.store.making import NOW
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def carrier() -> None:
     """A limit whose one slot the run "one" holds; "two" waits."""
     Limit.objects.create(name="carrier", at_once=1)
@@ -41,6 +41,7 @@ LIMIT = {
 }
 
 
+@pytest.mark.usefixtures("carrier")
 def test_limits_are_read(make_api: MakeApi) -> None:
     api = make_api("view_run")
     assert api.get("/limits").json() == {"results": [LIMIT]}
@@ -48,6 +49,7 @@ def test_limits_are_read(make_api: MakeApi) -> None:
     assert 'no limit "none"' in problem(api.get("/limits/none"), 404, "not-found")["detail"]
 
 
+@pytest.mark.usefixtures("carrier")
 def test_a_number_is_set_and_taken_back(make_api: MakeApi) -> None:
     api = make_api("change_limit", name="ada")
     done = api.post("/limits/carrier/set", {"at_once": 3, "reason": "they bought more"}).json()

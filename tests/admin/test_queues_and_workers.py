@@ -1,4 +1,4 @@
-"""The pages of queues: their numbers and workers, and the way from a page to a paused queue and back."""
+"""The pages of queues and of workers: their numbers, and the way from a page to a paused queue and back."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from durable.core.records import HoldKind
 from durable.inspection.queues import find_hold
-from durable.models import Run
+from durable.models import Run, WorkerProcess
 from durable.operations import holds
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -85,3 +85,73 @@ def test_the_statements_do_not_grow(operator: Client, stage: Stage) -> None:
             operator.get(url("queue", "default"))
         counts.append(len(captured))
     assert counts[0] == counts[1]
+
+
+# -- the pages of workers: what each shows, what it does, and who may see it
+
+
+HOSTILE = '<b>\u202e"&' + "x" * 250
+
+
+def test_all_workers_are_listed_with_what_they_tell(operator: Client) -> None:
+    a_worker()
+    a_worker("gone:1:a", host="gone", pid=1, last_seen_at=timezone.now() - timedelta(minutes=5))
+    a_worker("leaving:2:b", host="leaving", pid=2, state="stopping")
+    page = text_of(operator.get(url("workers")))
+    for expected in ("host:4711", "7f3a", "0 of 8", "2 h 10 m", "184 MB", "dead: no sign", "handing over"):
+        assert expected in page, expected
+
+
+def test_no_worker(operator: Client) -> None:
+    assert "python manage.py durable_worker" in text_of(operator.get(url("workers")))
+
+
+def test_a_worker_has_a_page_with_its_runs(operator: Client, stage: Stage) -> None:
+    a_worker()
+    run = stage.start(flows.quick, id="held", settle=False)
+    assert stage.claim(run.id) is not None
+    page = text_of(operator.get(url("worker", "host:4711:abc")))
+    for expected in ("1 of 8 slots in use", "held", "tests.quick", "busy"):
+        assert expected in page, expected
+    of_run = operator.get(url("change", "held")).content.decode()
+    assert url("worker", "host:4711:abc") in of_run
+
+
+def test_a_process_that_only_holds_a_run_has_a_page_too(operator: Client, stage: Stage) -> None:
+    stage.start(flows.quick, id="held", settle=False)
+    assert stage.claim("held") is not None
+    page = text_of(operator.get(url("worker", "host:4711:abc")))
+    assert "It holds runs and has not told anything about itself." in page
+
+
+def test_a_page_says_in_words_what_is_wrong(operator: Client) -> None:
+    a_worker(state="stopping")
+    assert "It takes no more runs." in text_of(operator.get(url("worker", "host:4711:abc")))
+    WorkerProcess.objects.update(last_seen_at=timezone.now() - timedelta(minutes=5))
+    assert "It was killed" in text_of(operator.get(url("worker", "host:4711:abc")))
+
+
+def test_any_name_is_shown_as_text(operator: Client) -> None:
+    a_worker(HOSTILE, host=HOSTILE, queues=[HOSTILE], build=HOSTILE[:200])
+    for page in (operator.get(url("workers")), operator.get(url("worker", HOSTILE))):
+        assert page.status_code == 200
+        assert "<b>" not in page.content.decode().partition('id="content-main"')[2]
+        assert "\u202e" not in page.content.decode()
+
+
+def test_a_worker_that_is_not_known_is_not_found(operator: Client) -> None:
+    assert "There is no worker" in text_of(operator.get(url("worker", "nobody:1:a")), 404)
+
+
+def test_the_statements_do_not_grow_with_the_runs(operator: Client, stage: Stage) -> None:
+    a_worker()
+    counts = []
+    for numbers in (range(1), range(1, 12)):
+        for number in numbers:
+            stage.start(flows.quick, id=f"held-{number}", settle=False)
+        lease = timezone.now() + timedelta(minutes=1)
+        Run.objects.update(worker="host:4711:abc", lease_expires_at=lease, state="running")
+        with CaptureQueriesContext(connection) as captured:
+            assert f"{len(numbers) + (numbers[0] > 0)} of 8" in text_of(operator.get(url("worker", "host:4711:abc")))
+        counts.append(len(captured))
+    assert counts[0] == counts[1] < 15
