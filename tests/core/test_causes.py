@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -75,15 +75,6 @@ def test_numbered_places_are_one_and_words_stay(place: str, folded: str) -> None
 
 
 # -- of runs
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    undoing.undone.clear()
-    undoing.fails_left.clear()
-    yield
-    undoing.undone.clear()
-    undoing.fails_left.clear()
 
 
 class GatewayTimeout(Exception):

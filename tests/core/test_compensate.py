@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,19 +13,6 @@ from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
 
 REASON = "rejected by the shopkeeper"
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    forget()
-    yield
-    forget()
-
-
-def forget() -> None:
-    undoing.undone.clear()
-    undoing.contexts.clear()
-    undoing.fails_left.clear()
 
 
 async def do(ctx: Any, *names: str, **options: Any) -> None:

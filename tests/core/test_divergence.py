@@ -331,7 +331,6 @@ def test_versions_and_removals_are_crash_proof(h: Harness, flavour: Flavour) -> 
 def test_nothing_is_compensated(h: Harness, flavour: Flavour) -> None:
     """Fault 10: a bad deploy must not compensate every run in flight."""
     name = {"now": "charge"}
-    undoing.undone.clear()
 
     async def ship(ctx: Any) -> Any:
         await ctx.rollback_checkpoint("from here")

@@ -22,11 +22,6 @@ from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
 
 
-@pytest.fixture(autouse=True)
-def nothing_undone() -> None:
-    undoing.undone.clear()
-
-
 @dataclass
 class Point:
     x: int

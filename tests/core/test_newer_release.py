@@ -5,7 +5,7 @@ It stops, nothing is compensated, and it goes on elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +21,6 @@ from tests.core.flavours import Flavour
 from tests.core.scopes import SCOPES
 
 TAG = '{"$:hologram":"a"}'
-
-
-@pytest.fixture(autouse=True)
-def nothing_undone() -> Iterator[None]:
-    undoing.undone.clear()
-    yield
-    undoing.undone.clear()
 
 
 def rewrite(

@@ -12,12 +12,6 @@ from tests.core import undoing
 from tests.core.flavours import Flavour
 
 
-@pytest.fixture(autouse=True)
-def nothing_undone() -> None:
-    undoing.undone.clear()
-    undoing.fails_left.clear()
-
-
 class World:
     """What steps do, and which of them fail at the moment."""
 

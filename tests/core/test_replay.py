@@ -26,12 +26,6 @@ from tests.core import undoing
 from tests.core.flavours import Flavour
 
 
-@pytest.fixture(autouse=True)
-def nothing_undone() -> None:
-    undoing.undone.clear()
-    undoing.fails_left.clear()
-
-
 @pytest.fixture(params=[False, True], ids=["new run", "in place"])
 def in_place(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)

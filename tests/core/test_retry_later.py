@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,14 +14,6 @@ from durable.testing import Harness
 from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
-
-
-@pytest.fixture(autouse=True)
-def nothing_undone() -> Iterator[None]:
-    for noted in (undoing.undone, undoing.contexts, undoing.fails_left):
-        noted.clear()
-    yield
-    undoing.fails_left.clear()
 
 
 class Asking:

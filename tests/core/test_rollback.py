@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,14 +12,6 @@ from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.driving import evicted_pass
 from tests.core.flavours import Flavour
-
-
-@pytest.fixture(autouse=True)
-def nothing_undone() -> Iterator[None]:
-    for noted in (undoing.undone, undoing.contexts, undoing.fails_left):
-        noted.clear()
-    yield
-    undoing.fails_left.clear()
 
 
 async def charge(ctx: Any, name: str, **options: Any) -> Any:

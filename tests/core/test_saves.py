@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ from durable.testing import Harness, SimulatedCrash
 from tests.core import undoing
 from tests.core.driving import threaded_pass
 from tests.core.flavours import Flavour
-
-
-@pytest.fixture(autouse=True)
-def nothing_undone() -> Iterator[None]:
-    for noted in (undoing.undone, undoing.contexts, undoing.fails_left):
-        noted.clear()
-    yield
-    undoing.fails_left.clear()
 
 
 class Importing:

@@ -55,8 +55,6 @@ def test_the_setting_decides(flavour: Flavour, timeouts: list[float], given: dic
         assert seconds == conf.STEP_TIMEOUT
         run = h.start(flavour(ship))
         assert h.finish(run).state == "failed"
-    undoing.undone.clear()
-    undoing.contexts.clear()
     assert timeouts == [3.0, 0.0, seconds, seconds, seconds, seconds], "the handler's is the one recorded"
 
 

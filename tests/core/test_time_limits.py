@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,13 +14,6 @@ from durable.testing import Harness
 from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
-
-
-@pytest.fixture(autouse=True)
-def nothing_undone() -> Iterator[None]:
-    undoing.undone.clear()
-    yield
-    undoing.undone.clear()
 
 
 def limited(h: Harness, flavour: Flavour, body: Any, **how: Any) -> Any:

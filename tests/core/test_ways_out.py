@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from durable.core import journal, transitions
 from durable.core.records import RunRecord
 from durable.core.transitions import TRANSITIONS
 from durable.testing import Harness
-from tests.core import undoing
 from tests.core.conftest import NOW
 from tests.core.ways_out import WAYS
 
@@ -38,14 +37,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         monkeypatch.setattr(transitions, name, noted(name))
     monkeypatch.setattr(journal, "progressed", transitions.progressed)
     return found
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    undoing.undone.clear()
-    undoing.fails_left.clear()
-    yield
-    undoing.fails_left.clear()
 
 
 @pytest.mark.parametrize("happens", WAYS)

@@ -37,7 +37,7 @@ from durable.models import OperatorAction, Run
 from durable.operations import audit
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.stores import in_force, passed
+from tests.support.stores import passed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Verb = Callable[[Handle], Any]
@@ -322,12 +322,6 @@ def test_a_heartbeat_and_a_pass_that_changes_nothing_are_no_move(h: Harness) -> 
 
 
 # -- on a database
-
-
-@pytest.fixture
-def at(db: None) -> Iterator[Runtime]:
-    with in_force() as at:
-        yield at
 
 
 @pytest.fixture

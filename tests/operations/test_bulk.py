@@ -208,12 +208,6 @@ def test_without_the_permission_nothing_begins(h: Harness, count: int) -> None:
 
 
 @pytest.fixture
-def at(db: None) -> Iterator[Runtime]:
-    with in_force() as at:
-        yield at
-
-
-@pytest.fixture
 def olga(db: None) -> User:
     user = User.objects.create_user("olga")
     user.user_permissions.add(Permission.objects.get(codename="operate_run"))

@@ -28,7 +28,7 @@ from durable.operations.bulk_decisions import go_on, stop_here
 from durable.operations.canary import Canary
 from durable.runtime import Runtime
 from durable.testing import Harness, SimulatedCrash
-from tests.support.stores import in_force, passed
+from tests.support.stores import passed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 broken: set[str] = set()
@@ -373,12 +373,6 @@ def test_a_crash_at_any_commit_neither_skips_nor_repeats_a_run() -> None:
 
 
 # -- on the stores of a database
-
-
-@pytest.fixture
-def at(db: None) -> Iterator[Runtime]:
-    with in_force() as at:
-        yield at
 
 
 def until(condition: Callable[[], bool], *steps: Callable[[], Any]) -> None:

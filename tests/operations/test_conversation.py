@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from durable import AsyncContext, Break, Context, Continue, Handle, QueueMessage, models, runtime, workflow
 from durable.runtime import Runtime
-from tests.support.stores import in_force, passed
+from tests.support.stores import passed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,12 +54,6 @@ async def async_agent(ctx: AsyncContext) -> list[Any]:
     within: bool = await ctx.loop("think", think, state=1, history_prune_interval=1)
     await ctx.queue.next("end")
     return [before, within, question.is_completed]
-
-
-@pytest.fixture
-def at() -> Iterator[Runtime]:
-    with in_force() as at:
-        yield at
 
 
 def responses(run: Handle) -> list[tuple[str, str | None]]:

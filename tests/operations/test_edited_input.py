@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +14,7 @@ from durable.inspection.payloads import recorded_input, shown_arguments
 from durable.models import OperatorAction, Run
 from durable.operations.start import arguments_of
 from durable.runtime import Runtime
-from tests.support.stores import in_force, passed
+from tests.support.stores import passed
 
 
 @workflow(name="tests.edited.pay")
@@ -26,12 +25,6 @@ def pay(ctx: Context, /, amount: int, to: str = "bank", *rest: int, price: Decim
 @workflow(name="tests.edited.plain")
 def plain(ctx: Context, amount: int, card: str, note: Any = None) -> Any:
     return ctx.step("pay", lambda: [amount, card, note])
-
-
-@pytest.fixture
-def at(db: None) -> Iterator[Runtime]:
-    with in_force() as at:
-        yield at
 
 
 def test_the_changed_arguments_are_replaced_and_the_others_stay(at: Runtime) -> None:

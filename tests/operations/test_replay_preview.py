@@ -24,7 +24,7 @@ from durable.operations.queries import record
 from durable.operations.replay_plan import ReplayPlan, build_plan
 from durable.runtime import Runtime
 from tests.operations.histories import BEGAN, made_history
-from tests.support.stores import in_force, passed
+from tests.support.stores import passed
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +44,6 @@ def rests(ctx: Context) -> None:
     """A step and a long rest."""
     ctx.step("a", str)
     ctx.sleep("b", "30 days")
-
-
-@pytest.fixture
-def at(db: None) -> Iterator[Runtime]:
-    with in_force() as at:
-        yield at
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from django.test import override_settings
 
@@ -14,7 +12,7 @@ from durable.inspection.selection import Filtered
 from durable.models import Run
 from durable.operations import bulk
 from durable.runtime import Runtime
-from tests.support.stores import in_force, settle
+from tests.support.stores import settle
 
 ACME = Filtered(RunCriteria(tags=(("tenant", "acme"),)))
 broken = True
@@ -30,12 +28,6 @@ def pay(ctx: Context, waits: bool = False) -> None:
     if waits:
         ctx.queue.next("go")
     ctx.step("charge", charge, max_retries=0)
-
-
-@pytest.fixture
-def at(transactional_db: None) -> Iterator[Runtime]:
-    with in_force() as found:
-        yield found
 
 
 def start(number: int, *, waits: bool = False, **tags: str) -> list[str]:

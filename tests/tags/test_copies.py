@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from durable import Break, Context, Continue, Handle, get_run, workflow
 from durable.histories import HistoryFileError, Values, read_files, written_history
 from durable.models import Run, RunTag
 from durable.runtime import Runtime
-from tests.support.stores import in_force, settle
+from tests.support.stores import settle
 
 
 @workflow(name="tests.tag_copies.one")
@@ -24,12 +23,6 @@ def one(ctx: Context) -> None:
     ctx.tag(stage="new", sum=1)
     ctx.step("one", lambda: 1)
     ctx.tag(stage="done")
-
-
-@pytest.fixture
-def at(transactional_db: None) -> Iterator[Runtime]:
-    with in_force() as found:
-        yield found
 
 
 def a_run() -> Handle[Any]:

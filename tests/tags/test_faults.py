@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -20,15 +20,9 @@ from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.testing import Harness
 from tests.support.breaking import Breaking
-from tests.support.stores import in_force, passed
+from tests.support.stores import passed
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def at(transactional_db: None) -> Iterator[Runtime]:
-    with in_force() as found:
-        yield found
 
 
 @workflow(name="tests.tag_faults.child")

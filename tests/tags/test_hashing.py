@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from durable.core.tags import HASHED
 from durable.models import Entry, Run, RunTag
 from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags, tells_of_people
-from tests.support.stores import in_force, passed, settle
+from tests.support.stores import passed, settle
 
 HASHES = override_settings(DURABLE={"TAGS": {"email": "hashed", "login": "hashed"}}, SECRET_KEY="k1")
 
@@ -29,12 +28,6 @@ HASHES = override_settings(DURABLE={"TAGS": {"email": "hashed", "login": "hashed
 def one(ctx: Context) -> None:
     ctx.step("one", lambda: 1)
     ctx.tag(login="ann")
-
-
-@pytest.fixture
-def at(transactional_db: None) -> Iterator[Runtime]:
-    with in_force() as found:
-        yield found
 
 
 def found(**tags: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,7 +11,7 @@ import pytest
 from durable import Break, Context, Continue, current_step, get_run, workflow
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.stores import in_force, settle
+from tests.support.stores import settle
 
 pytestmark = pytest.mark.slow
 
@@ -120,12 +119,6 @@ def test_tags_are_what_they_were_where_a_replay_begins() -> None:
         with Harness() as h:
             places += check(seed, "run", h.settle)
     assert places > 3 * PROGRAMS
-
-
-@pytest.fixture
-def at(transactional_db: None) -> Iterator[Runtime]:
-    with in_force() as found:
-        yield found
 
 
 def test_so_they_are_in_the_database(at: Runtime) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -19,7 +18,7 @@ from durable.operations.prune import prune
 from durable.retention import Policy
 from durable.runtime import Runtime
 from durable.testing import Harness
-from tests.support.stores import in_force, passed, settle
+from tests.support.stores import passed, settle
 
 ACME: Final[dict[str, TagValue]] = {"tenant": "acme", "order": 42}
 
@@ -34,12 +33,6 @@ def family(ctx: Context) -> None:
     ctx.child("tagged", one.using(tags={"part": "a"}), 1)
     ctx.child("plain", one, 2)
     ctx.map("all", one.using(tags={"part": "b"}), [(3,), (4,)], at_once=1)
-
-
-@pytest.fixture
-def at(transactional_db: None) -> Iterator[Runtime]:
-    with in_force() as found:
-        yield found
 
 
 def found(**tags: Any) -> list[str]:

@@ -15,7 +15,7 @@ from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome, execute_pass
 from durable.models import Run
 from durable.notifier import notify
-from durable.store import Store, store_for
+from durable.store import Store
 from durable.worker import loop
 from durable.worker.executor import Execute
 from durable.worker.loop import InlinePool, Pool, ThreadPool, WorkerLoop
@@ -55,11 +55,6 @@ def child(ctx: Context, number: int) -> int:
 @workflow(name="tests.claims.parent")
 def parent(ctx: Context, at_once: int) -> list[int]:
     return ctx.map("children", child, [(number,) for number in range(8)], at_once=at_once).outputs
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from durable import get_run
 from durable.core.records import RunState
 from durable.inspection.workers import worker_overview
 from durable.management.commands.durable_worker import _too_small_pools
-from durable.store import Store, store_for
+from durable.store import Store
 from project.servers import EmbeddedRedis
 from tests.support.locks import sessions
 from tests.support.processes import Program, Run, flow_log, is_alive, is_completed, start_run
@@ -22,11 +22,6 @@ from tests.support.runs import state
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @pytest.fixture

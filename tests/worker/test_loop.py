@@ -23,7 +23,7 @@ from durable.execution import connections as process
 from durable.execution.environment import LEASE_LOST, Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import enqueue, notify
-from durable.store import Store, store_for
+from durable.store import Store
 from durable.store.base import Renewed
 from durable.worker import leases, presence, rq_jobs, scheduler
 from durable.worker.executor import Execute
@@ -40,11 +40,6 @@ pytestmark = [
     pytest.mark.usefixtures("redis_connection", "unlogged"),
 ]
 QUEUE = "default"
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from durable.core.witnesses import is_of_first_claim
 from durable.execution.environment import Eviction
 from durable.execution.passes import PassOutcome
 from durable.notifier import redis_clients
-from durable.store import Store, store_for
+from durable.store import Store
 from durable.worker import leases, loop, rq, scheduler
 from durable.worker.loop import ThreadPool, WorkerLoop
 from durable.worker.presence import ShutdownFlag
@@ -37,11 +37,6 @@ pytestmark = [
 ]
 QUEUE = "default"
 WAIT = 120.0  # seconds until a test gives up
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @pytest.fixture

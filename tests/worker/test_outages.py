@@ -18,7 +18,7 @@ from durable import get_run, models
 from durable.core.records import RunState
 from durable.inspection.explain_states import explain_fully
 from durable.notifier import redis_clients
-from durable.store import Store, store_for
+from durable.store import Store
 from project.servers import EmbeddedRedis
 from tests.support.flows.workflows import silent
 from tests.support.processes import Program, Run, is_completed, start_run
@@ -31,11 +31,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("unlogged", "no_outages"),
 ]
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from durable.conf import conf
 from durable.inspection.findings import collect_findings
 from durable.inspection.workers import builds, find_worker, worker_overview
 from durable.models import Build, WorkerProcess
-from durable.store import Store, store_for
+from durable.store import Store
 from durable.worker import presence
 from durable.worker.loop import InlinePool, ThreadPool, WorkerLoop
 from durable.worker.presence import KEPT, Presence, ShutdownFlag
@@ -33,11 +33,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @workflow(name="presence.double")
 def double(ctx: Context, number: int) -> int:
     return 2 * number
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @pytest.fixture

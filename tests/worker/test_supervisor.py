@@ -19,7 +19,7 @@ from rq.job import Job
 from durable.codec import JsonCodec
 from durable.core.records import RunRecord
 from durable.notifier import notify, redis_clients
-from durable.store import Store, store_for
+from durable.store import Store
 from durable.worker.rq_jobs import ReadsJson
 from durable.worker.supervisor import worker_command
 from project.servers import EmbeddedRedis
@@ -30,11 +30,6 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 ROOT = Path(__file__).resolve().parents[2]
 JSON = "rq.serializers.JSONSerializer"
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from durable.core import clock
 from durable.notifier import notify, redis_clients
-from durable.store import Store, store_for
+from durable.store import Store
 from durable.worker import timer
 from durable.worker.timer import DeadlineListener, Sweep, Timer
 from project.servers import EmbeddedRedis
@@ -27,11 +27,6 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_connection")]
 QUEUE = "default"
 SELDOM = {"SWEEP_INTERVAL": 3600}
-
-
-@pytest.fixture
-def store() -> Store:
-    return store_for("default")
 
 
 @pytest.fixture(autouse=True)
