@@ -1,4 +1,4 @@
-"""A key's request is done once: repeated, at once with another, after a crash, and after the key's life."""
+"""A key's request is done once, however it is repeated; and nobody can guess what is recorded by asking again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import threading
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.utils import timezone
 
-from durable.models import IdempotencyKey
+from durable import get_run
+from durable.models import IdempotencyKey, QueueMessage, Run
 from durable.operations.idempotency import LIFE, Answer, KeyReusedError, once
+from tests.api.conftest import ALL, Api, MakeApi, problem
+from tests.api.workflows import add, ask
 
 pytestmark = pytest.mark.django_db
 
@@ -28,30 +32,30 @@ def making() -> Callable[[], Answer]:
     return perform
 
 
-def ask(
+def asked(
     key: str = "k", *, owner: str = "1", fingerprint: str = "f", perform: Callable[[], Answer] | None = None
 ) -> tuple[Answer, bool]:
     return once(owner=owner, key=key, fingerprint=fingerprint, perform=perform or making())
 
 
 def test_the_same_request_is_done_once_and_answered_alike() -> None:
-    first, was_there = ask()
-    again, is_there = ask()
+    first, was_there = asked()
+    again, is_there = asked()
     assert (was_there, is_there) == (False, True)
     assert again == first
     assert Group.objects.count() == 1
 
 
 def test_another_request_with_the_key_is_refused() -> None:
-    ask()
+    asked()
     with pytest.raises(KeyReusedError, match='the idempotency key "k" was used for another request'):
-        ask(fingerprint="g")
+        asked(fingerprint="g")
     assert Group.objects.count() == 1
 
 
 def test_the_keys_of_owners_are_their_own() -> None:
-    ask()
-    assert ask(owner="2", fingerprint="g")[1] is False
+    asked()
+    assert asked(owner="2", fingerprint="g")[1] is False
     assert Group.objects.count() == 2
 
 
@@ -61,16 +65,16 @@ def test_a_request_that_raises_leaves_its_key_free() -> None:
         raise RuntimeError("crash between doing and answering")
 
     with pytest.raises(RuntimeError):
-        ask(perform=fails)
+        asked(perform=fails)
     assert not Group.objects.exists()
-    assert ask()[1] is False
+    assert asked()[1] is False
     assert Group.objects.count() == 1
 
 
 def test_a_key_is_forgotten_after_its_life() -> None:
-    ask()
+    asked()
     IdempotencyKey.objects.update(created_at=timezone.now() - LIFE)
-    assert ask(fingerprint="g") != ask(fingerprint="g", perform=making())
+    assert asked(fingerprint="g") != asked(fingerprint="g", perform=making())
     assert Group.objects.count() == 2
     assert IdempotencyKey.objects.count() == 1
 
@@ -81,14 +85,14 @@ def test_expired_keys_go_with_new_ones() -> None:
         IdempotencyKey(owner="1", key=f"old{n}", fingerprint="f", claim="c", created_at=old) for n in range(50)
     )
     for number in range(3):
-        ask(f"new{number}")
+        asked(f"new{number}")
     assert set(IdempotencyKey.objects.values_list("key", flat=True)) == {"new0", "new1", "new2"}
 
 
 def test_any_text_may_be_answered() -> None:
     answer = Answer(status=200, body="\x00\ud800é", headers={"Location": "/é"})
-    ask(perform=lambda: answer)
-    assert ask() == (answer, True)
+    asked(perform=lambda: answer)
+    assert asked() == (answer, True)
 
 
 @pytest.mark.postgres
@@ -108,7 +112,7 @@ def test_of_two_at_once_one_does_it_and_both_get_the_answer() -> None:
     def request() -> None:
         both.wait(120)
         try:
-            answers.append(ask(perform=slow))
+            answers.append(asked(perform=slow))
         finally:
             connection.close()
 
@@ -129,3 +133,92 @@ def _waits_for_a_lock() -> bool:
         )
         row = cursor.fetchone()
     return bool(row and row[0])
+
+
+# -- nobody can guess what is recorded by asking for the same again, except users who may see it or have written it
+
+
+START: dict[str, Any] = {"workflow": "tests.api.add", "id": "order-1"}
+GUESSES: list[dict[str, Any]] = [
+    {"args": ["PIN-1233"]},
+    {"args": ["PIN-1234"]},
+    {"args": []},
+    {"workflow": "tests.api.loop", "args": [1]},
+]
+REPLIES: list[dict[str, Any]] = [
+    {"queue": "q", "body": "yes"},
+    {"queue": "q", "body": "no"},
+    {"queue": "other", "body": "yes"},
+]
+
+
+@pytest.mark.parametrize("permissions", [("start_run",), ("start_run", "view_run"), ("start_run", "operate_run")])
+def test_an_input_is_not_guessed_by_starting(make_api: MakeApi, permissions: tuple[str, ...]) -> None:
+    add.using(id="order-1").start("PIN-1234")
+    guesser = make_api(*permissions)
+    answers = {str(guesser.post("/runs", {**START, **guess}).json()) for guess in (GUESSES[0], GUESSES[1], GUESSES[3])}
+    assert len(answers) == 1
+    problem(guesser.post("/runs", {**START, **GUESSES[1]}), 409, "id-taken")
+    assert Run.objects.count() == 1
+
+
+def test_the_starter_of_a_run_may_ask_for_it_again(make_api: MakeApi) -> None:
+    """A program that repeats its request after a cut has no other permission."""
+    program, other = make_api("start_run"), make_api("start_run")
+    assert program.post("/runs", {**START, **GUESSES[0]}).status_code == 201
+    assert program.post("/runs", {**START, **GUESSES[0]}).status_code == 200
+    assert "with another input" in problem(program.post("/runs", {**START, **GUESSES[1]}), 409, "id-taken")["detail"]
+    detail = problem(other.post("/runs", {**START, **GUESSES[0]}), 409, "id-taken")["detail"]
+    assert "durable.view_payload" in detail
+
+
+def test_a_user_with_view_payload_gets_the_reason(make_api: MakeApi) -> None:
+    add.using(id="order-1").start("PIN-1234")
+    viewer = make_api("start_run", "view_payload")
+    assert viewer.post("/runs", {**START, **GUESSES[1]}).status_code == 200
+    assert "with another input" in problem(viewer.post("/runs", {**START, **GUESSES[0]}), 409, "id-taken")["detail"]
+
+
+def test_a_message_is_not_guessed_by_sending(make_api: MakeApi) -> None:
+    ask.using(id="a").start()
+    get_run("a").send("q", "yes", id="m")
+    guesser = make_api("operate_run", "view_run")
+    answers = {str(guesser.post("/runs/a/messages", {**guess, "id": "m"}).json()) for guess in REPLIES}
+    assert len(answers) == 1
+    problem(guesser.post("/runs/a/messages", {**REPLIES[0], "id": "m"}), 409, "id-taken")
+    assert QueueMessage.objects.count() == 1
+
+
+class TestMessageIds:
+    def test_a_repeated_message_says_that_it_is_not_new(self, make_api: MakeApi) -> None:
+        ask.using(id="a").start()
+        program = make_api("operate_run")
+        first = program.post("/runs/a/messages", {**REPLIES[0], "id": "m"})
+        again = program.post("/runs/a/messages", {**REPLIES[0], "id": "m"})
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert first.json() == again.json()
+        assert first["Location"] == again["Location"]
+
+    @pytest.mark.parametrize("other", REPLIES[1:])
+    def test_another_message_with_its_id_is_a_conflict(self, make_api: MakeApi, other: dict[str, Any]) -> None:
+        ask.using(id="a").start()
+        for api in (make_api("operate_run"), make_api(*ALL)):
+            name = str(api.user)
+            assert api.post("/runs/a/messages", {**REPLIES[0], "id": name}).status_code == 201
+            detail = problem(api.post("/runs/a/messages", {**other, "id": name}), 409, "id-taken")["detail"]
+            assert "give this message another id" in detail
+        assert QueueMessage.objects.count() == 2
+
+    def test_so_is_one_to_a_run_that_has_ended(self, api: Api) -> None:
+        ask.using(id="a").start()
+        api.post("/runs/a/messages", {**REPLIES[0], "id": "m"})
+        get_run("a").cancel()
+        assert api.post("/runs/a/messages", {**REPLIES[0], "id": "m"}).status_code == 200
+        problem(api.post("/runs/a/messages", {**REPLIES[1], "id": "m"}), 409, "id-taken")
+
+    def test_asking_again_waits_for_the_same_answer(self, api: Api) -> None:
+        ask.using(id="a").start()
+        question = {"queue": "question", "body": 1, "id": "m"}
+        assert [api.post("/runs/a/ask", question).status_code for _ in range(2)] == [202, 202]
+        problem(api.post("/runs/a/ask", {**question, "body": 2}), 409, "id-taken")
+        assert QueueMessage.objects.count() == 1

@@ -1,19 +1,29 @@
-"""The committed OpenAPI document is the one that the views make, and describes each of them."""
+"""The OpenAPI document is the one that the views make; a page shows it to people, an address to programs."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from django.conf import settings
-from django.test import override_settings
+from django.test import Client, override_settings
 from drf_spectacular.validation import validate_schema
 
 from durable.api import schema
 from durable.api.problems import TITLES
+from durable.api.schema import document
 from durable.api.urls import urlpatterns
+from tests.admin.conftest import MakeUser, make_user
+from tests.support.barriers import barriers
+from tests.support.browsing import complaints_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pytest_django.live_server_helper import LiveServer
+
 
 COMMITTED = settings.BASE_DIR / "docs" / "openapi.yaml"
 
@@ -88,3 +98,80 @@ def test_each_operation_says_what_it_does_and_how_it_fails(committed: dict[str, 
 def test_every_problem_is_described_in_the_guide() -> None:
     guide = (settings.BASE_DIR / "docs" / "rest.md").read_text()
     assert [code for code in TITLES if f"`{code}`" not in guide] == []
+
+
+# -- the interface describes itself: a page for people, a document for programs
+
+
+__all__ = ["make_user"]
+
+
+@pytest.fixture
+def reader(client: Client, make_user: MakeUser) -> Client:
+    client.force_login(make_user("view_run"))
+    return client
+
+
+@pytest.mark.django_db
+def test_the_prefix_leads_to_the_page(reader: Client) -> None:
+    page = reader.get("/api/", follow=True)
+    assert page.redirect_chain == [("docs", 302)] or page.redirect_chain == [("/api/docs", 302)]
+    assert page.status_code == 200
+
+
+@pytest.mark.django_db
+def test_the_page_has_each_operation_and_each_schema(reader: Client) -> None:
+    text = reader.get("/api/docs").content.decode()
+    found = document()
+    for path, item in found["paths"].items():
+        for operation in item.values():
+            assert f'id="{operation["operationId"]}"' in text
+        assert f"<code>/api{path}</code>".replace("{", "&#123;") in text.replace("{", "&#123;")
+    for name in found["components"]["schemas"]:
+        assert f'id="schema-{name}"' in text
+        assert f'href="#schema-{name}"' in text
+    assert "<script" not in text
+    assert "style=" not in text
+
+
+@pytest.mark.django_db
+def test_the_document_is_that_of_the_docs_with_the_address_as_server(reader: Client) -> None:
+    answer = reader.get("/api/schema")
+    assert answer.headers["Content-Type"] == "application/json"
+    found = answer.json()
+    assert found.pop("servers") == [{"url": "/api"}]
+    expected = document()
+    expected.pop("servers")
+    assert found == expected
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("address", ["/api/", "/api/docs", "/api/schema"])
+def test_they_need_the_permission(client: Client, make_user: MakeUser, address: str) -> None:
+    assert client.get(address).status_code in (401, 403)
+    client.force_login(make_user())
+    assert client.get(address).status_code == 403
+
+
+@pytest.mark.django_db
+@pytest.mark.browser
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_the_page_in_a_browser(
+    page: Page, live_server: LiveServer, make_user: Callable[..., Any], client: Client
+) -> None:
+    complaints = complaints_of(page)
+    client.force_login(make_user("view_run"))
+    session = client.cookies["sessionid"].value
+    page.context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
+    page.goto(f"{live_server.url}/api/")
+    page.get_by_role("heading", name="Runs", exact=True).wait_for()
+    assert complaints == []
+    rules = ("wcag2a", "wcag2aa")
+    assert [each["id"] for each in barriers(page, rules, within=None)] == []
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert [each["id"] for each in barriers(page, rules, within=None)] == []
+    wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wider <= 0

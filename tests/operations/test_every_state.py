@@ -264,9 +264,14 @@ def test_a_verb_in_a_state(store: Runtime, case: Case, verb: str) -> None:
     name = VERBS[verb].transition(case)
     leads_to = None if name is None else TRANSITIONS[name].get(case.state)
     if name is None or leads_to is None:
-        with pytest.raises((InvalidTransitionError, ReplayRefusedError)):
+        with pytest.raises((InvalidTransitionError, ReplayRefusedError)) as caught:
             VERBS[verb].act()
         assert columns_of(the_run(store)) == columns_of(before)
+        if leads_to is None and name is not None and verb != "claim":
+            assert isinstance(caught.value, InvalidTransitionError)
+            assert caught.value.state == case.state
+            assert case.state not in caught.value.allowed
+            assert f"a run that is {case.state}" in str(caught.value)
         return
     VERBS[verb].act()
     after = the_run(store)

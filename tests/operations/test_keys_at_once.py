@@ -1,4 +1,4 @@
-"""Starts under one key from several threads and processes at once: one open run, and no start is lost."""
+"""Starts under one key, a pause and operators, from several threads and processes at once."""
 
 from __future__ import annotations
 
@@ -6,20 +6,41 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
-from django.db import close_old_connections
+from django.db import OperationalError, close_old_connections, connections
+from django.utils import timezone
 
-from durable import Context, MessageTimeoutError, RunConflictError, get_run, workflow
+from durable import (
+    Actor,
+    Context,
+    DurableError,
+    Handle,
+    MessageTimeoutError,
+    RunConflictError,
+    acting_as,
+    get_run,
+    operations,
+    workflow,
+)
+from durable.conf import conf
 from durable.core.records import ENDED
-from durable.models import QueueMessage, Run, RunKey
+from durable.models import OperatorAction, QueueMessage, Run, RunKey
+from durable.operations import audit, bulk
+from durable.operations.holds import pause_queue, resume_queue
+from durable.store import store_for
 from tests.support.at_once import THREADS, at_once, patiently
+from tests.support.waiting import eventually
 from tests.support.worker import work_off
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+pytestmark = pytest.mark.django_db(transaction=True)
+
 
 _STARTS = 8
 
@@ -29,6 +50,7 @@ def job(ctx: Context, number: int = 0) -> int:
     return number
 
 
+@pytest.mark.redis
 def test_all_get_the_one_open_run() -> None:
     found: Counter[str] = Counter()
     lock = threading.Lock()
@@ -44,6 +66,7 @@ def test_all_get_the_one_open_run() -> None:
     assert Run.objects.count() == 1
 
 
+@pytest.mark.redis
 def test_all_but_one_are_refused() -> None:
     made: list[str] = []
 
@@ -58,6 +81,7 @@ def test_all_but_one_are_refused() -> None:
     assert list(Run.objects.values_list("pk", flat=True)) == made
 
 
+@pytest.mark.redis
 def test_one_of_those_that_replace_one_another_is_left() -> None:
     def start(number: int) -> None:
         for _ in range(_STARTS):
@@ -71,6 +95,7 @@ def test_one_of_those_that_replace_one_another_is_left() -> None:
     assert holder.state == "pending"
 
 
+@pytest.mark.redis
 def test_all_messages_are_in_one_run_in_the_order_of_their_sender() -> None:
     def send(number: int) -> None:
         for place in range(_STARTS):
@@ -95,6 +120,7 @@ def collector(ctx: Context) -> list[int]:
             return found
 
 
+@pytest.mark.redis
 def test_no_message_is_lost_when_its_run_is_about_to_end() -> None:
     """Each message is received once, whenever it comes: also while its run gives up waiting, or is being completed."""
     done = threading.Event()
@@ -118,6 +144,7 @@ def test_no_message_is_lost_when_its_run_is_about_to_end() -> None:
     assert sorted(each for output in outputs for each in output) == list(range(100))
 
 
+@pytest.mark.redis
 def test_starts_beside_ends_never_find_an_ended_run() -> None:
     """While one thread ends whatever has the key, the others start."""
 
@@ -136,6 +163,7 @@ def test_starts_beside_ends_never_find_an_ended_run() -> None:
     assert QueueMessage.objects.count() == (THREADS - 1) * _STARTS
 
 
+@pytest.mark.redis
 def test_debounced_starts_are_one_run_with_the_last_input() -> None:
     quiet = job.using(key="k", debounce="1 hour", at_most="2 hours")
 
@@ -168,6 +196,7 @@ for place in range(20):
 """
 
 
+@pytest.mark.redis
 def test_two_processes_that_debounce_one_key(child_environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", STARTING]
     processes = [
@@ -200,3 +229,153 @@ def test_two_processes_that_debounce_one_key(child_environment: dict[str, str]) 
     assert run.key.moves == 39
     assert json.loads(run.input)["args"][0] in (1019, 2019), "the last start of the one or of the other"
     assert get_run(run.pk).state == "pending"
+
+
+# -- A queue that is paused while several workers claim from it: nothing is claimed once the pause has been committed
+
+
+_CLAIMERS = 3
+
+
+@workflow(name="tests.pause_at_once.job")
+def pausable_job(ctx: Context) -> None:
+    return None
+
+
+class Claimers:
+    """Threads that claim one run at a time: `claims` has when each claim began, and how many runs it got."""
+
+    def __init__(self) -> None:
+        self.claims: list[tuple[float, int]] = []
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._claim, args=[number]) for number in range(_CLAIMERS)]
+
+    def __enter__(self) -> Claimers:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for each in self._threads:
+            each.join(300)
+
+    def _claim(self, number: int) -> None:
+        store = store_for(conf.DATABASE)
+        try:
+            while not self._stopping.is_set():
+                began, now = time.monotonic(), timezone.now()
+                lease = now + timedelta(hours=1)
+                try:
+                    found = store.claim(
+                        queues=[conf.QUEUE], now=now, lease_until=lease, worker=f"claimer-{number}", limit=1
+                    )
+                except OperationalError:  # SQLite is locked
+                    continue
+                self.claims.append((began, len(found)))
+                self._stopping.wait(0.002)  # SQLite has one lock for all writers, and no line before it
+        finally:
+            connections.close_all()
+
+    def since(self, moment: float) -> list[int]:
+        """What the claims that began after this moment got."""
+        return [count for began, count in list(self.claims) if began > moment]
+
+
+@pytest.mark.redis
+def test_nothing_is_claimed_once_a_pause_is_committed() -> None:
+    pausable_job.start_many([()] * 400)
+    with Claimers() as claimers:
+        for _ in range(3):
+            before = sum(count for _, count in claimers.claims)
+            eventually(lambda before=before: sum(count for _, count in list(claimers.claims)) > before + 5)  # type: ignore[misc]
+            pause_queue(conf.QUEUE)
+            paused_at = time.monotonic()
+            eventually(lambda paused_at=paused_at: len(claimers.since(paused_at)) > 20)  # type: ignore[misc]
+            assert sum(claimers.since(paused_at)) == 0
+            resume_queue(conf.QUEUE)
+    claimed = sum(count for _, count in claimers.claims)
+    assert Run.objects.filter(lease_expires_at__isnull=False).count() == claimed < 400
+
+
+# -- operators that act on one run at the same moment, on connections of their own: one wins, and the log has both
+
+
+OPERATORS = 4
+
+
+@workflow(name="tests.operators.waiting")
+def waiting(ctx: Context) -> None:
+    ctx.step("a", str)
+    ctx.queue.next("wait", ["mail"])
+
+
+def at_the_same_moment(act: Callable[[], Any]) -> list[Any]:
+    """What became of each operator's attempt: its value, or the error's class."""
+    begin = threading.Barrier(OPERATORS)
+    outcomes: list[Any] = []
+
+    def operate(number: int) -> None:
+        try:
+            with acting_as(Actor("cli", label=f"operator {number}")):
+                begin.wait()
+                outcomes.append(act())
+        except DurableError as error:
+            outcomes.append(type(error).__name__)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=operate, args=(number,)) for number in range(OPERATORS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def logged() -> list[str]:
+    return sorted(OperatorAction.objects.values_list("outcome", flat=True))
+
+
+@pytest.mark.postgres
+def test_one_of_them_cancels(redis_connection: object) -> None:
+    run = waiting.using(id="o").start()
+    outcomes = at_the_same_moment(run.cancel)
+    assert sorted(map(str, outcomes)) == ["InvalidTransitionError"] * (OPERATORS - 1) + ["None"]
+    assert logged() == ["done"] + ["refused"] * (OPERATORS - 1)
+
+
+@pytest.mark.postgres
+def test_one_of_those_that_saw_the_same_acts(redis_connection: object) -> None:
+    run = waiting.using(id="o").start()
+    seen = audit.revision(operations.record("o"))
+
+    def send() -> str:
+        with acting_as(Actor("cli"), expected=seen):
+            return run.send("mail")
+
+    outcomes = at_the_same_moment(send)
+    assert outcomes.count("StaleRunError") == OPERATORS - 1
+    assert logged() == ["done"] + ["stale"] * (OPERATORS - 1)
+    assert Run.objects.get().inbox.count() == 1
+
+
+@pytest.mark.postgres
+def test_one_new_run_is_made_for_one_id(redis_connection: object) -> None:
+    run = waiting.using(id="o").start()
+    run.cancel()
+    OperatorAction.objects.all().delete()
+    outcomes = at_the_same_moment(lambda: run.restart(id="again"))
+    assert outcomes == [Handle("again")] * OPERATORS
+    assert Run.objects.count() == 2
+    assert logged() == ["done"] * OPERATORS
+
+
+@pytest.mark.postgres
+def test_bulks_over_the_same_runs_do_each_once(redis_connection: object) -> None:
+    ids = [f"r{number}" for number in range(20)]
+    waiting.start_many([()] * 20, ids=ids)
+    order = bulk.BulkOrder(verb="cancel", selection=bulk.Ids(tuple(reversed(ids))))
+    reports = at_the_same_moment(lambda: bulk.perform_page(order, None)[0])
+    done = [each.run_id for report in reports for each in report if each.outcome == "done"]
+    assert sorted(done) == sorted(ids)

@@ -1,4 +1,4 @@
-"""What code learns of runs: one by one, several at once, and lists, in few queries."""
+"""What code learns of runs: one by one, several at once, in lists, and two compared; in few queries."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from django.http import Http404
 from django.test.utils import CaptureQueriesContext
 
 from durable import (
+    Actor,
     Context,
     Handle,
+    HistoryDifference,
     RollbackContext,
     RunInfo,
     RunNotFoundError,
+    acting_as,
     aget_run,
     aruns_info,
     get_run,
@@ -28,7 +31,7 @@ from durable import (
 from durable.models import Run
 from durable.shortcuts import aget_run_or_404, get_run_or_404
 from durable.testing import Harness
-from tests.support.stores import in_force
+from tests.support.stores import in_force, passed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -223,3 +226,90 @@ def test_a_run_that_a_worker_has_goes_on_at_no_moment(name: str) -> None:
         now = at.now() + timedelta(hours=2)
         assert at.store.claim_run("held", now=now, lease_until=now + timedelta(minutes=1), worker="w") is not None
         assert (run.info().state, run.info().wake_at, run.wake_at) == ("running", None, None)
+
+
+# -- two runs compared from code: what differs, place by place, on a harness and in each store
+
+
+BROKEN: list[str] = []
+
+
+def charge(number: int) -> int:
+    if BROKEN:
+        raise ValueError(BROKEN[0])
+    return number
+
+
+@workflow(name="tests.comparison.order")
+def charging(ctx: Context, number: int, extra: str = "") -> int:
+    charged = ctx.step("charge", charge, number, max_retries=0)
+    if extra:
+        ctx.step(extra, len, extra)
+    return charged
+
+
+@pytest.fixture(autouse=True)
+def _mended() -> Iterator[None]:
+    BROKEN.clear()
+    yield
+    BROKEN.clear()
+
+
+def told(found: list[HistoryDifference]) -> dict[str, tuple[str, ...]]:
+    return {each.location: each.differs for each in found}
+
+
+def test_two_runs_are_compared_place_by_place() -> None:
+    with Harness() as h:
+        for name in ("one", "same"):
+            h.finish(charging.using(id=name).start(7))
+        h.finish(charging.using(id="other").start(8, "note"))
+        assert get_run("one").compare("same") == []
+        found = get_run("one").compare(get_run("other"))
+        assert told(found) == {"charge": ("output",), "note": ("place",)}
+        [_, note] = found
+        assert note.left is None
+        assert note.right is not None
+        assert note.right.data["output"] == len("note")
+        assert told(get_run("other").compare("one")) == {"charge": ("output",), "note": ("place",)}
+
+
+def test_failures_and_what_was_given_by_hand_differ() -> None:
+    with Harness() as h:
+        BROKEN.append("no answer")
+        failed = charging.using(id="failed").start(7)
+        h.finish(failed)
+        BROKEN[:] = ["another answer"]
+        other = charging.using(id="other").start(7)
+        h.finish(other)
+        assert told(failed.compare(other)) == {"charge": ("error",)}
+        BROKEN.clear()
+        with acting_as(Actor("cli", label="ada"), reason="asked the bank"):
+            given = failed.give_output("charge", 7, id="given")
+        h.finish(given)
+        assert told(failed.compare(given)) == {"charge": ("status", "error", "output", "given by hand")}
+
+
+def test_a_run_that_is_not_there() -> None:
+    with Harness() as h:
+        h.finish(charging.using(id="one").start(7))
+        for left, right in (("one", "none"), ("none", "one")):
+            with pytest.raises(RunNotFoundError):
+                Handle(left).compare(right)
+
+
+async def test_the_twin_says_the_same() -> None:
+    with Harness() as h:
+        for name, number in (("one", 7), ("two", 8)):
+            await h.afinish(await charging.using(id=name).astart(number))
+        assert await get_run("one").acompare("two") == get_run("one").compare("two")
+
+
+@pytest.mark.redis
+@pytest.mark.django_db(transaction=True)
+def test_on_each_store() -> None:
+    with in_force() as at:
+        one, two = charging.using(id="one").start(7), charging.using(id="two").start(8)
+        for each in (one, two):
+            passed(at, each.id)
+        assert told(one.compare(two)) == {"charge": ("output",)}

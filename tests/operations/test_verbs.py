@@ -267,27 +267,9 @@ def sleeping(h: Harness) -> Handle:
     return run
 
 
-def paused(h: Harness) -> Handle:
-    run = sleeping(h)
-    run.pause()
-    return run
-
-
 def running(h: Harness) -> Handle:
     run = pending(h)
     h._store.claim_run(run.id, now=h.now, lease_until=h.now + timedelta(seconds=30), worker="busy")
-    return run
-
-
-def rolling_back(h: Harness) -> Handle:
-    run = sleeping(h)
-    run.cancel(rollback=True)
-    return run
-
-
-def completed(h: Harness) -> Handle:
-    run = sleeping(h)
-    h.finish(run)
     return run
 
 
@@ -306,47 +288,7 @@ def cancelled(h: Harness) -> Handle:
     return run
 
 
-STATES = [pending, sleeping, paused, running, rolling_back, completed, failed, cancelled]
-ALLOWED: dict[str, dict[str, str]] = {
-    "pause": {"pending": "paused", "sleeping": "paused", "running": "running", "rolling_back": "paused"},
-    "resume": {"paused": "pending"},
-    "cancel": {"pending": "cancelled", "sleeping": "cancelled", "paused": "cancelled", "running": "running"},
-    "recover": {"failed": "pending"},
-    "wake": {
-        "pending": "pending",
-        "sleeping": "sleeping",
-        "running": "running",
-        "rolling_back": "rolling_back",
-    },
-    "move": {
-        "pending": "pending",
-        "sleeping": "sleeping",
-        "paused": "paused",
-        "running": "running",
-        "rolling_back": "rolling_back",
-    },
-}
 ARGUMENTS = {"send": ("q",), "move": ("default",)}
-
-
-@pytest.mark.parametrize("verb", ALLOWED)
-@pytest.mark.parametrize("state", STATES)
-def test_a_verb_in_a_state(h: Harness, verb: str, state: Any) -> None:
-    run = state(h)
-    name = state.__name__
-    assert run.state == name
-    expected = ALLOWED[verb].get(name)
-    if expected is None:
-        before = h._store.get(run.id)
-        with pytest.raises(InvalidTransitionError) as caught:
-            getattr(run, verb)(*ARGUMENTS.get(verb, ()))
-        assert caught.value.state == name
-        assert name not in caught.value.allowed
-        assert f"cannot {verb} a run that is {name}" in str(caught.value)
-        assert h._store.get(run.id) == before
-    else:
-        getattr(run, verb)(*ARGUMENTS.get(verb, ()))
-        assert run.state == expected
 
 
 @pytest.mark.parametrize(
@@ -526,13 +468,6 @@ def test_restart_is_a_new_run_with_the_same_input(h: Harness) -> None:
     assert record is not None
     assert (record.queue, record.replay_of_id, record.workflow) == ("high", "old", "tests.verbs.order")
     assert h.finish(new).output == (5, True)
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_restart_in_each_state(h: Harness, state: Any) -> None:
-    run = state(h)
-    new = run.restart()
-    assert (new.state, run.state) == ("pending", state.__name__)
 
 
 def test_a_start_from_a_step_knows_its_parent(h: Harness) -> None:

@@ -1,4 +1,4 @@
-"""Keys over REST: how a run is started with one, what an open run means, and who learns of it."""
+"""Keys, deadlines, limits of work and ranks over REST: how a run is started with them, and how it shows them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from durable import get_run
 from durable.models import OperatorAction, QueueMessage, Run
 from tests.api.conftest import ALL, Api, MakeApi, problem
 from tests.api.workflows import ask
+from tests.faults.passing import pass_once
 
 pytestmark = pytest.mark.django_db
+
 
 START = {"workflow": "tests.api.ask", "key": "k"}
 
@@ -129,3 +131,74 @@ def test_options_that_are_refused(api: Api, options: dict[str, Any], status: int
 def test_options_without_a_key(api: Api) -> None:
     for options in ({"if_open": "return"}, {"message": {"queue": "q"}}):
         problem(api.post("/runs", {"workflow": "tests.api.ask", **options}), 422, "arguments-refused")
+
+
+# -- deadlines and limits of work over REST: how a run is started with them, and how it shows them
+
+
+@pytest.mark.parametrize("deadline", ["30 days", 30 * 86400])
+def test_a_run_is_started_with_limits_and_shows_them(api: Api, deadline: Any) -> None:
+    body = {"workflow": "tests.api.ask", "id": "a", "deadline": deadline, "work_limit": "1 hour"}
+    assert api.post("/runs", body).status_code == 201
+    pass_once(get_run("a"))
+    shown = api.get("/runs/a").json()
+    row = Run.objects.get(pk="a")
+    assert (row.wake_at - row.created_at).days == 30  # type: ignore[operator]
+    assert shown["deadline"] == shown["wake_at"]
+    assert shown["work_limit"] == 3600.0
+    assert 0 < shown["worked"] < 3600
+    assert "Its deadline is in " in shown["explanation"]["detail"]
+
+
+def test_a_moment(api: Api) -> None:
+    assert (
+        api.post("/runs", {"workflow": "tests.api.ask", "id": "a", "deadline": "2099-01-01T00:00:00Z"}).status_code
+        == 201
+    )
+    assert api.get("/runs/a").json()["deadline"] == "2099-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "deadline", ["2099-01-01T00:00:00", "2099-99-01T00:00:00Z", "soon", [1], None, True, -1, "9" * 300]
+)
+def test_a_deadline_that_cannot_be_read(api: Api, deadline: Any) -> None:
+    problem(api.post("/runs", {"workflow": "tests.api.ask", "deadline": deadline}), 400, "invalid-request")
+
+
+def test_no_work_at_all_is_refused(api: Api) -> None:
+    problem(api.post("/runs", {"workflow": "tests.api.ask", "work_limit": 0}), 422, "arguments-refused")
+
+
+def test_a_run_without_limits(api: Api) -> None:
+    ask.using(id="a").start()
+    shown = api.get("/runs/a").json()
+    assert (shown["deadline"], shown["work_limit"], shown["worked"]) == (None, None, None)
+    assert shown["explanation"]["detail"] == ""
+
+
+# -- priorities and shares over REST: how a run is started with them, and how it shows them
+
+
+def test_a_run_is_started_with_a_rank_and_shows_it(api: Api, settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "PRIORITIES": {"low": "-1 hour"}}
+    body = {"workflow": "tests.api.ask", "priority": "low", "share": "acme", "weight": 2}
+    for run_id in ("a", "b"):
+        assert api.post("/runs", {**body, "id": run_id}).status_code == 201
+    shown = api.get("/runs/b").json()
+    rank = {"priority": "low", "head_start": -3600, "share": "acme", "weight": 2.0}
+    assert {name: shown[name] for name in rank} == rank
+    assert "turn in share acme: before it come 1, of its own share 1" in shown["explanation"]["detail"]
+
+
+def test_a_run_without_a_rank(api: Api) -> None:
+    ask.using(id="a").start()
+    shown = api.get("/runs/a").json()
+    assert [shown[name] for name in ("priority", "head_start", "share", "weight")] == [None] * 4
+    assert shown["explanation"]["detail"] == ""
+
+
+@pytest.mark.parametrize(
+    "given", [{"priority": "urgent"}, {"priority": "2 days"}, {"weight": 2}, {"share": "a", "weight": 0}]
+)
+def test_a_rank_that_none_can_be(api: Api, given: dict[str, Any]) -> None:
+    problem(api.post("/runs", {"workflow": "tests.api.ask", **given}), 422, "arguments-refused")
