@@ -39,4 +39,5 @@ def a_hung_step() -> None:
     record = claimed(get_run("a"))
     began = timezone.now() - timedelta(minutes=1)
     found = {"fence": record.fence, "worker": record.worker, "began_at": began}
-    Activity.objects.create(run_id="a", location="step", attempt=1, kind="step", timeout=9, **found)
+    for location in ("step", "another"):
+        Activity.objects.create(run_id="a", location=location, attempt=1, kind="step", timeout=9, **found)
