@@ -53,7 +53,7 @@ def locations(request: pytest.FixtureRequest) -> list[str]:
 
 
 def addresses(of_run: Sequence[str], of_entry: Sequence[str], locations: Sequence[str]) -> list[str]:
-    some = locations[::2]  # each shape, and each status
+    some = [locations[3 * shape + shape % 3] for shape in range(len(ODD))]  # each shape, and each status
     return [*of_run, *(each.format(at=at) for each in of_entry for at in some)]
 
 

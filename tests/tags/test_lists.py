@@ -102,24 +102,20 @@ def test_children_with_the_tags_are_found_too() -> None:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        RunCriteria(tags=ACME),
-        RunCriteria(tags=(*ACME, ("order", "777"))),
-        RunCriteria(tags=ACME, created_until=NOW + timedelta(seconds=2_000)),
-    ],
-    ids=["one tag", "two tags", "until"],
-)
-def test_a_page_reads_what_it_shows(wanted: RunCriteria) -> None:
+def test_a_page_reads_what_it_shows() -> None:
     add_runs(5_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE durable_run, durable_runtag")
-    with CaptureQueriesContext(connection) as queries:
-        assert list_runs(wanted, limit=20).runs
     tables = {"durable_run", "durable_runtag"}
-    assert scans(queries, tables) + sorts(queries, tables) == []
-    assert most_read(queries)[0] <= 60
+    for wanted in (
+        RunCriteria(tags=ACME),
+        RunCriteria(tags=(*ACME, ("order", "777"))),
+        RunCriteria(tags=ACME, created_until=NOW + timedelta(seconds=2_000)),
+    ):
+        with CaptureQueriesContext(connection) as queries:
+            assert list_runs(wanted, limit=20).runs
+        assert scans(queries, tables) + sorts(queries, tables) == [], wanted
+        assert most_read(queries)[0] <= 60, wanted
 
 
 @pytest.mark.parametrize(
