@@ -60,7 +60,8 @@ def test_branches_that_come_to_a_save_together_share_it(h: Harness, monkeypatch:
     run = h.start(Gathered().ship, id="run")
     threaded_pass(h, "run")
     assert run.output == {"holding": True, "first": "first", "second": "second"}
-    assert len(saves) == 4  # of both, of the one that held them up, of the join, of the run
+    # of both, of the one that held them up unless it has come in time to share theirs, of the join, of the run
+    assert len(saves) in (3, 4)
     assert {each.status for each in run.history()} == {"completed"}
 
 
