@@ -460,7 +460,8 @@ def durable_card(context: dict[str, Any]) -> SafeString | str:
     except Exception:
         logger.exception("durable's part of the admin's index cannot be shown")
         said = gettext("cannot show here what needs a person; the log says why.")
-        return format_html('<p class="durable-entry"{}><strong>Durable</strong> {}</p>', language_of_texts(), said)
+        card = '<div id="durable-card"><p class="durable-entry"{}><strong>Durable</strong> {}</p></div>'
+        return format_html(card, language_of_texts(), said)
 
 
 def _entry(request: HttpRequest) -> Entry:

@@ -27,5 +27,7 @@ _OPTIONS: dict[str, Any] = TEMPLATES[0]["OPTIONS"]  # type: ignore[assignment]  
 _PROCESSORS = [*_OPTIONS["context_processors"], "django.template.context_processors.i18n"]
 TEMPLATES = [{**TEMPLATES[0], "OPTIONS": {**_OPTIONS, "context_processors": _PROCESSORS}}]
 DURABLE: dict[str, Any] = {**DURABLE, "REDIS": False}  # type: ignore[no-redef]  # of a star import
+FORCE_SCRIPT_NAME = "/shop"
+ROOT_URLCONF = "tests.themes.urls"
 X_FRAME_OPTIONS = "SAMEORIGIN"
 SILENCED_SYSTEM_CHECKS = ["security.W019"]

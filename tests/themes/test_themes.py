@@ -6,10 +6,12 @@ The themes are in the dependency group `themes`. A theme that is not installed i
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,27 +26,47 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"overview": "/admin/durable/", "list": "/admin/durable/run/", "run": "/admin/durable/run/waits/change/"}
 PLACES = ["Overview", "Runs", "Causes", "Queues", "Workers", "Audit log"]
 
 #: What a page looks like, as the browser has computed it.
-LOOK = """() => {
+COMPUTED = """() => {
   const style = (name, property) => {
     const found = document.querySelector(name);
     return found ? getComputedStyle(found)[property] : null;
   };
+  const ground = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = getComputedStyle(each).backgroundColor;
+      if (!/^rgba\\(.*, 0\\)$/.test(colour) && colour !== "transparent") return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const drawn = (shapes, property) => [...document.querySelectorAll(`#durable-page svg ${shapes}`)].map((each) => ({
+    shape: each.outerHTML, colour: getComputedStyle(each)[property], ground: ground(each.closest("svg")),
+  }));
   return {
     counts: style(".durable-counts", "display"),
-    chart: style(".durable-card svg rect", "fill"),
+    card: style("#durable-card .durable-incidents > li", "display"),
+    boxes: [...document.querySelectorAll("#durable-page [type=checkbox], #durable-page .toggle")].map(
+      (each) => each.getBoundingClientRect().width),
+    marks: [...drawn("rect", "fill"), ...drawn(":is(line, polyline)", "stroke")],
     tooWide: document.documentElement.scrollWidth - innerWidth,
     size: parseFloat(style("#durable-page p", "fontSize") ?? "16"),
   };
 }"""
 
 
+@dataclass(frozen=True)
+class Site:
+    """A project that has the theme, in a process of its own: where it is, and the pages by their names."""
+
+    theme: str
+    address: str
+    pages: Mapping[str, str]
+
+
 @pytest.fixture(scope="module", params=THEMES)
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a project that has the theme, in a process of its own."""
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     theme: str = request.param
     if any(importlib.util.find_spec(each) is None for each in THEMES[theme]):
         pytest.skip(f"{theme} is not installed: uv sync --group themes")
@@ -60,46 +82,93 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with (path / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
         assert process.stdout is not None
-        address = process.stdout.readline().strip()  # it ends with the process
+        said = process.stdout.readline()  # it ends with the process
         try:
-            assert address, (path / "log").read_text()[-2_000:]
-            yield address
+            assert said, (path / "log").read_text()[-2_000:]
+            yield Site(theme, **json.loads(said))
         finally:
             process.terminate()
             process.wait(60)
             process.stdout.close()
 
 
-@pytest.fixture(params=["light", "dark"])
-def scheme(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["light-1280", "dark-1280", "dark-390"])
+def look(request: pytest.FixtureRequest) -> str:
+    """The colours of the screen, and its width."""
     return str(request.param)
 
 
-@pytest.fixture(params=[1280, 390])
-def page(request: pytest.FixtureRequest, chromium: Browser, scheme: str) -> Iterator[Page]:
+@pytest.fixture
+def page(chromium: Browser, look: str) -> Iterator[Page]:
+    scheme, width = look.split("-")
     with chromium.new_context(
         color_scheme="dark" if scheme == "dark" else "light",
-        viewport={"width": request.param, "height": 900},
+        viewport={"width": int(width), "height": 900},
         timezone_id="UTC",
     ) as context:
         yield context.new_page()
 
 
-def test_each_page_can_be_used_and_read(site: str, page: Page) -> None:
-    for name, address in PAGES.items():
-        page.goto(site + address, wait_until="networkidle")
-        shown = page.locator("nav.durable-places a").all_inner_texts()
-        assert set(PLACES) <= set(shown), (name, shown)
-        assert page.locator("nav.durable-places").is_visible()
-        assert page.locator("#durable-page h1").count() == 1
-        look = page.evaluate(LOOK)
-        assert look["tooWide"] <= 0, (name, look)
-        assert look["size"] >= 12, (name, look)
-        if name == "overview":
-            assert look["counts"] == "grid", look
-            assert look["chart"] not in {"rgb(0, 0, 0)", None}, look
-        unreadable = barriers(page, ("color-contrast",), within="#durable-page")
-        assert not unreadable, [(each["html"], each["any"][0]["message"]) for each in unreadable[0]["nodes"]]
-        link = page.locator("nav.durable-places a", has_text="Queues")
-        link.click()
-        page.wait_for_url("**/run/queues/")
+@pytest.fixture
+def pictures(site: Site, look: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a picture of each page is kept: below THEME_PICTURES, or where pytest keeps its own files."""
+    above = Path(os.environ.get("THEME_PICTURES") or tmp_path_factory.getbasetemp() / "pictures")
+    folder = above / f"{site.theme}-{look}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_each_page_can_be_used_and_read(site: Site, page: Page, pictures: Path, look: str) -> None:
+    """Below a path: whatever a page loads or asks for is there."""
+    lost: list[str] = []
+    page.on("response", lambda answer: lost.append(answer.url) if answer.status >= 400 else None)
+    complaints: list[tuple[str, object]] = []
+    for name, address in site.pages.items():
+        page.goto(site.address + address, wait_until="load")
+        page.screenshot(path=pictures / f"{name}.png", full_page=True)
+        complaints += [(name, each) for each in (complaints_of(page, look) if name != "index" else of_the_card(page))]
+    assert complaints == []
+    assert [each for each in lost if "durable" in each] == []
+    link = page.locator("nav.durable-places a", has_text="Queues")
+    page.goto(site.address + site.pages["waits"])
+    link.click()
+    page.wait_for_url("**/run/queues/")
+
+
+def test_what_the_scripts_ask_for_and_keep_is_below_the_path(site: Site, chromium: Browser) -> None:
+    with chromium.new_context(timezone_id="Asia/Tokyo") as context:
+        page = context.new_page()
+        with page.expect_response(lambda answer: "/live/" in answer.url) as found:
+            page.goto(site.address + site.pages["waits"])
+        assert found.value.status in (200, 304)
+        assert {each["path"] for each in context.cookies() if each["name"] == "durable_zone"} == {"/shop/admin/"}
+
+
+def of_the_card(page: Page) -> Iterator[object]:
+    """What is wrong with durable's part of the admin's index."""
+    if page.evaluate(COMPUTED)["card"] != "flex":
+        yield "no shape"
+    yield from unreadable(page, "#durable-card")
+
+
+def unreadable(page: Page, within: str) -> Iterator[object]:
+    for each in barriers(page, ("color-contrast",), within=within):
+        yield from ((node["html"], node["any"][0]["message"]) for node in each["nodes"])
+
+
+def complaints_of(page: Page, look: str) -> Iterator[object]:
+    """What is wrong on a page of durable's."""
+    shown = page.locator("nav.durable-places a").all_inner_texts()
+    if not set(PLACES) <= set(shown) or not page.locator("nav.durable-places").is_visible():
+        yield "no way to the other pages", shown
+    if page.locator("#durable-page h1:visible").count() != 1:
+        yield "no title"
+    found = page.evaluate(COMPUTED)
+    if found["tooWide"] > 0 or found["size"] < 12 or found["counts"] not in {"grid", None}:
+        yield found["tooWide"], found["size"], found["counts"]
+    for mark in found["marks"]:
+        if mark["colour"] == mark["ground"] or (look.startswith("dark") and mark["colour"] == "rgb(0, 0, 0)"):
+            yield "this part of a chart cannot be seen", mark
+    if found["boxes"] and max(found["boxes"]) > 40:
+        yield "a box as wide as a field", found["boxes"]
+    yield from unreadable(page, "#durable-page")
