@@ -112,12 +112,13 @@ def _lines() -> Iterator[str]:
     yield "A version that is not tried is not claimed. For each change, CI runs the tests with each of these"
     yield "combinations. A later patch release of a version is meant too.\n"
     yield from _table(["", *(each.name for each in tried)], _rows(tried))
-    yield "\nSQLite is the one that comes with Python. PostgreSQL 16 and 17 lie between two versions that are"
-    yield "tried. Other databases are refused by a system check.\n"
+    yield "\nSQLite is the one that comes with Python. PostgreSQL 16 and 17 are not tried. They lie between two"
+    yield "versions that are, so they should work. Other databases are refused by a system check.\n"
     yield "## Libraries\n"
     yield "`pip` refuses a version that is older than the oldest one. It refuses the next major release too,"
     yield "and the next feature release of Django. What an extra needs has no upper bound, so that a security"
-    yield "release can be installed at once.\n"
+    yield "release can be installed at once. The oldest versions of all of them are tried together, with Python"
+    yield f"{_pythons(tried, 'oldest')} only, and the newest with Python {_pythons(tried, 'newest')}.\n"
     yield from _table(
         ["", "oldest", "newest", "refused"],
         [
@@ -125,6 +126,10 @@ def _lines() -> Iterator[str]:
             for each in libraries()
         ],
     )
+
+
+def _pythons(tried: Sequence[Combination], libraries: str) -> str:
+    return " and ".join(each.python for each in tried if each.libraries == libraries)
 
 
 def _rows(tried: Sequence[Combination]) -> Iterator[list[str]]:
