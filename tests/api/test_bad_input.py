@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from django.test import Client, override_settings
 
+from durable.api import requests
 from durable.models import Run
 from tests.api.conftest import Api, problem
 from tests.api.workflows import loop
@@ -255,9 +256,10 @@ def test_an_address_with_a_line_break_is_answered_as_json(api: Api) -> None:
         problem(api.get(path), 404, "not-found")
 
 
-def test_a_huge_body(api: Api) -> None:
+def test_a_huge_body_is_refused_before_it_is_parsed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "json", None)
     with override_settings(DURABLE={"MAX_PAYLOAD_BYTES": 1000}):
-        document = problem(api.post("/runs", {**START, "args": ["x" * 100_000]}), 413, "body-too-large")
+        document = problem(api.post("/runs", {**START, "args": ["x" * 2_000_000]}), 413, "body-too-large")
     assert "send a reference" in document["detail"]
     assert not Run.objects.exists()
 

@@ -82,6 +82,7 @@ def test_one_is_created(make_api: MakeApi) -> None:
         ({"overlap": "drop"}, 400),
         ({"jitter": "x"}, 400),
         ({"args": [1, 2, 3, 4, 5]}, 422),
+        ({"queue": "nowhere"}, 422),
         ({"other": 1}, 400),
     ],
 )
