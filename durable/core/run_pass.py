@@ -185,7 +185,8 @@ def _hand_over(journal: Journal) -> Operation:
     now = journal.environment.now()
     is_asked = journal.environment.is_asked()
     summary = Summary(SummaryKind.STOP_REQUESTED if is_asked else SummaryKind.HANDED_OVER)
-    yield Save(transitions.handed_over(journal.run, now=now, summary=summary))
+    patch = transitions.handed_over(journal.run, now=now, summary=summary)
+    yield Save(patch, park_change_seq=journal.run.change_seq)  # it may have been moved to another queue meanwhile
     _tell(journal, RunState.PENDING)
     return PassOutcome(state=RunState.PENDING, wake_at=now, due_now=True)
 
@@ -331,7 +332,7 @@ def _compensate(journal: Journal) -> Operation:
         if eviction.request == Request.PAUSE:
             return (yield from _honour(journal, eviction.request))
         now = journal.environment.now()
-        yield Save(transitions.handed_over(run, now=now, summary=""))
+        yield Save(transitions.handed_over(run, now=now, summary=""), park_change_seq=run.change_seq)
         return PassOutcome(state=RunState.ROLLING_BACK, wake_at=now, due_now=True)
     except RollbackFailed as failed:
         return (yield from _stop_at_handler(journal, failed))

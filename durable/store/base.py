@@ -111,6 +111,17 @@ class Renewed(NamedTuple):
     busy: frozenset[str] = frozenset()
 
 
+class Released(NamedTuple):
+    """The outcome of a release of runs.
+
+    `busy`: the ids of runs that are still held because another transaction has locked their rows. `queues` are those
+    that the others are in by now: an operator may have moved a run since it was claimed.
+    """
+
+    busy: frozenset[str]
+    queues: frozenset[str]
+
+
 class Store(Protocol):
     """Runs, their histories and their inboxes."""
 
@@ -583,13 +594,10 @@ class Store(Protocol):
         Deletes none if another transaction has locked one.
         """
 
-    def release(
-        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
-    ) -> frozenset[str]:
+    def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
         """Release runs that were claimed and not begun: no lease, due now, `pending` again if they were `running`.
 
-        With `due_at`, they are due only then. A crash that the claim counted stays counted. Return the ids of runs that
-        are still held because another transaction has locked their rows.
+        With `due_at`, they are due only then. A crash that the claim counted stays counted.
         """
 
     # -- timer and sweep

@@ -62,7 +62,7 @@ from durable.models import (
 )
 from durable.models.causes import names_of
 from durable.models.run import RunQuerySet
-from durable.store.base import ChildIdTaken, Claimed, DuePoint, MessagesLeft, Renewed
+from durable.store.base import ChildIdTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.database import DatabaseStore, entry_keys
 from durable.store.rules import families, lines, row_rules
 from durable.store.tables import activities, keys, ranks, rates, slots
@@ -585,12 +585,11 @@ class SQLiteStore(DatabaseStore):
             activities.note(self.alias, begun, ended)
         return (self.requests(watched), activities.asked(self.alias, watched)) if watched else ({}, [])
 
-    def release(
-        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
-    ) -> frozenset[str]:
+    def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
         with self._writing():
-            self._runs.with_ids([run.id for run in self._held(held)]).release(now, due_at=due_at)
-            return frozenset()
+            runs = self._held(held)
+            self._runs.with_ids([run.id for run in runs]).release(now, due_at=due_at)
+            return Released(frozenset(), frozenset(run.queue for run in runs))
 
     def _held(self, held: Sequence[tuple[str, int]]) -> list[RunRecord]:
         """Return the runs whose fence and lease still hold."""

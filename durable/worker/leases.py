@@ -141,21 +141,20 @@ class Returns:
         """Release the runs, and return those that are locked."""
         if not records:
             return []
-        busy = self._store.release([(each.id, each.fence) for each in records], clock.now(), due_at=due_at)
-        gone = [each for each in records if each.id not in busy]
+        busy, queues = self._store.release([(each.id, each.fence) for each in records], clock.now(), due_at=due_at)
         if due_at is None:
-            announce(gone)
+            announce([each for each in records if each.id not in busy], queues)
         else:
-            for queue in {each.queue for each in gone}:
+            for queue in queues:
                 notify.notify_at(queue, due_at)
         return [each for each in records if each.id in busy]
 
 
-def announce(records: Sequence[RunRecord]) -> None:
-    """Let this process and others find the released runs."""
+def announce(records: Iterable[RunRecord], queues: Iterable[str]) -> None:
+    """Let this process and others find the released runs, which are in these queues."""
     for each in records:
         bounds.include(each)
-    for queue in {each.queue for each in records}:
+    for queue in queues:
         notify.notify(queue)
 
 
@@ -431,7 +430,7 @@ class LeaseManager:
             lease = self._leases.get(step.info.run_id)
         if lease is None or lease.fence != fence:
             return True
-        record = lease.record
+        record, queue = lease.record, lease.record.queue
         beside = [each for each in running_steps() if each is not step and each.is_of(record)]
         with suppress(RunNotFoundError):
             try:
@@ -442,9 +441,10 @@ class LeaseManager:
                 return False
             if run.fence == fence:
                 return True  # the attempt has just ended, or the next look may find that a commit has
+            queue = run.queue
         self._given_up += [step, *beside]
         self._lose([lease])
-        announce([record])
+        announce([record], [queue])
         return True
 
     def _note_requests(self, requests: Mapping[str, str], run_ids: Iterable[str]) -> None:

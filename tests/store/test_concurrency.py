@@ -163,9 +163,9 @@ def test_a_release_passes_by_a_run_that_somebody_has_locked(
 ) -> None:
     held = [(name, started(postgres_store, name).fence) for name in ("free", "locked")]
     with open_transaction(postgres_store, threads, lambda: sent(postgres_store, a_message("locked"))):
-        assert postgres_store.release(held, NOW, due_at=due_at) == {"locked"}
+        assert postgres_store.release(held, NOW, due_at=due_at).busy == {"locked"}
         assert [the(postgres_store, each).lease_expires_at for each, _ in held] == [None, at(30)]
-    assert postgres_store.release(held, NOW, due_at=due_at) == frozenset()
+    assert postgres_store.release(held, NOW, due_at=due_at).busy == frozenset()
     assert [the(postgres_store, each).wake_at for each, _ in held] == [due_at or NOW] * 2
 
 

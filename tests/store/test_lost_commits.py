@@ -337,6 +337,6 @@ def test_a_run_of_which_commits_are_lost_is_released_without_a_crash(store: Stor
     held = started(store)
     with pytest.raises(CommitsLost):
         commit(store, held, entries=[step()], witnesses=(left_by(step(), is_new=True),))
-    assert store.release([(held.id, held.fence)], at(1)) == frozenset()
+    assert store.release([(held.id, held.fence)], at(1)) == (frozenset(), {"q"})
     [again] = _of_one_queue(store, 1)
     assert again.crashes == 0

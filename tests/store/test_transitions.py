@@ -226,7 +226,7 @@ def test_a_release(store: Store, wake_at: datetime | None) -> None:
 @pytest.mark.parametrize("wake_at", [at(-300), None, at(300)])
 def test_a_deferral(store: Store, wake_at: datetime | None) -> None:
     runs = planted(store, *HELD, wake_at=wake_at)
-    assert store.release([(run.id, run.fence) for run in runs], NOW, due_at=at(90)) == frozenset()
+    assert store.release([(run.id, run.fence) for run in runs], NOW, due_at=at(90)).busy == frozenset()
     expected = [patched(run, CALLS["deferred"](run)) for run in runs]
     assert_rows(store, expected)
     assert {run.id: run.state for run in expected} == TRANSITIONS["deferred"]

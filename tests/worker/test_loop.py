@@ -15,13 +15,15 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from django.test import override_settings
 from django.utils import timezone, translation
 
+from durable import Context, current_step, get_run, workflow
 from durable.conf import conf
 from durable.core.control_flow import LeaseLost, PassAborted
 from durable.core.records import RunRecord, RunState
 from durable.core.witnesses import is_of_first_claim
 from durable.execution import connections as process
 from durable.execution.environment import LEASE_LOST, Eviction
-from durable.execution.passes import PassOutcome
+from durable.execution.passes import PassOutcome, execute_pass
+from durable.models import Run
 from durable.notifier import enqueue, notify
 from durable.store import Store
 from durable.store.base import Renewed
@@ -319,7 +321,37 @@ class TestLeases:
             eventually(lambda: seen == [LEASE_LOST])
 
 
+_stop = ShutdownFlag()
+
+
+def move_and_stop(run_id: str) -> None:
+    """What an operator does to a run that the worker has, before the worker is stopped."""
+    get_run(run_id).move("high")
+    take_job("high")  # a worker there looks too early: this one has the run
+    notify.acknowledge("high")
+    _stop.request()
+    eventually(current_step().is_evicted)
+
+
+@workflow(name="tests.loop.moved")
+def moved(ctx: Context, run_id: str = "") -> None:
+    if run_id:
+        ctx.step("move", move_and_stop, run_id)
+    ctx.step("after", str)
+
+
 class TestStop:
+    @pytest.mark.parametrize("which", ["begun", "waiting"])
+    def test_a_run_that_was_moved_meanwhile_is_announced_in_its_new_queue(self, store: Store, which: str) -> None:
+        _stop.clear()
+        moved.using(id="begun").start(which)
+        moved.using(id="waiting").start()
+        with in_thread(store, execute_pass, _stop):
+            eventually(lambda: not Run.objects.filter(worker__gt="").exists() and _stop.requested)
+        assert dict(Run.objects.values_list("id", "queue")) == {"begun": "default", "waiting": "default", which: "high"}
+        assert set(Run.objects.values_list("state", flat=True)) == {"pending"}
+        assert len(jobs("high")) == 1
+
     def test_a_stop_evicts_the_pass_and_hands_back_the_rest(self, store: Store) -> None:
         ids = new_runs(store, 3)
         passes = Passes()

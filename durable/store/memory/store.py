@@ -53,7 +53,7 @@ from durable.core.records import (
 )
 from durable.core.time_limits import History, NewRun, RunLimits, key_of
 from durable.core.transitions import moved
-from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
+from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.memory.families import MemoryFamilies
 from durable.store.memory.limits import MemoryRates, MemorySlots, MemorySlotTable, sweep
 from durable.store.memory.tables import MemoryActivities, MemoryHolds, MemoryKeys, MemoryRanks, MemoryTags
@@ -775,13 +775,12 @@ class MemoryStore(RateStore, FamilyStore):
             leases = {(run.id, run.fence) for run in self._runs.values() if run.lease_expires_at is not None}
             self._activities.forget(leases)
 
-    def release(
-        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
-    ) -> frozenset[str]:
+    def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
         with self._lock:
-            for run in self._held(held):
+            runs = self._held(held)
+            for run in runs:
                 self._runs[run.id] = row_rules.released(run, now, due_at)
-            return frozenset()
+            return Released(frozenset(), frozenset(run.queue for run in runs))
 
     def _live(self, noted: Sequence[Activity | SavedDetails]) -> set[tuple[str, int]]:
         """Return the runs and fences, out of those of these rows, whose leases are live."""

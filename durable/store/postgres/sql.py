@@ -144,13 +144,14 @@ ON CONFLICT (run_id, location) DO UPDATE SET
   {", ".join(f"{name} = EXCLUDED.{name}" for name in SAVED.names if name not in ("run_id", "location"))}
 WHERE ({", ".join(f"s.{name}" for name in _SAVE_ORDER)}) < ({", ".join(f"EXCLUDED.{name}" for name in _SAVE_ORDER)})"""
 
-#: Parameters: runs, fences, now, due_at. Rows of the ids of busy ones.
+#: Parameters: runs, fences, now, due_at. Rows of id, and the queue or NULL for a busy one.
 RELEASE: Final = f"""WITH {_LEASED},
 released AS (
   UPDATE {RUN.table} AS r SET lease_expires_at = NULL, worker = '', state = {_led("released")},
     wake_at = COALESCE(%(due_at)s::timestamptz, LEAST(r.wake_at, %(now)s))
-  FROM leased WHERE r.id = leased.id)
-{_BUSY}"""
+  FROM leased WHERE r.id = leased.id
+  RETURNING r.id, r.queue)
+SELECT id, queue FROM released UNION ALL SELECT id, NULL FROM ({_BUSY}) AS busy"""
 
 _GIVEN = f"json_to_recordset(%(runs)s::json) AS x({RUN.typed()})"
 _PAUSED = f"held.name IS NOT NULL AND x.state = '{RunState.PENDING.value}'"

@@ -44,7 +44,7 @@ from durable.core.time_limits import History, NewRun, key_of, without_key
 from durable.models import Run, SlotNote
 from durable.models.rows import pack, unpack
 from durable.store import sessions
-from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Renewed
+from durable.store.base import ChildIdTaken, ChildKeyTaken, Claimed, DuePoint, MessagesLeft, Released, Renewed
 from durable.store.database import DatabaseStore
 from durable.store.postgres import libpq, sql, sql_functions
 from durable.store.postgres.libpq import Row, SQLFunction, text
@@ -467,13 +467,12 @@ class PostgresStore(DatabaseStore):
         with impatient(self.alias):
             self._rows(sql.SAVE_DETAILS, {"saved": json_rows(map(SAVED.dumped, saved))})
 
-    def release(
-        self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None
-    ) -> frozenset[str]:
+    def release(self, held: Sequence[tuple[str, int]], now: datetime, *, due_at: datetime | None = None) -> Released:
         if not held:
-            return frozenset()
+            return Released(frozenset(), frozenset())
         rows = self._rows(sql.RELEASE, {**_holding(held), "now": now, "due_at": due_at})
-        return frozenset(unpack(run_id) for (run_id,) in rows)
+        busy = frozenset(unpack(run_id) for run_id, queue in rows if queue is None)
+        return Released(busy, frozenset(unpack(queue) for _, queue in rows if queue is not None))
 
     def _drop(self, run: RunRecord, children: Sequence[str], at: datetime) -> None:
         self._rows(sql.DROP_CHILDREN, {"run": pack(run.id), "children": [pack(each) for each in children], "now": at})
