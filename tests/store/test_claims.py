@@ -10,6 +10,7 @@ from durable.core import transitions
 from durable.core.records import Request, RunChange, RunRecord, RunState
 from durable.core.witnesses import is_of_first_claim
 from durable.store import Store
+from durable.store.base import Released
 from tests.store.making import LEASE, NOW, a_run, at, finished, park, started, the
 
 
@@ -150,12 +151,12 @@ def test_releasing_what_was_lost_changes_nothing(store: Store) -> None:
 def test_a_release_says_which_queue_a_run_has_been_moved_to(store: Store) -> None:
     held = [(each, started(store, each).fence) for each in ("here", "there")]
     store.change("there", lambda run, _entries: RunChange(run=transitions.requeued(run, queue="new", now=NOW)))
-    assert store.release(held, at(1)) == (frozenset(), {"q", "new"})
+    assert store.release(held, at(1)) == Released(frozenset(), frozenset({"q", "new"}))
 
 
 def test_renewing_and_releasing_nothing_is_allowed(store: Store) -> None:
     assert store.renew([], NOW) == ({}, frozenset())
-    assert store.release([], NOW) == (frozenset(), frozenset())
+    assert store.release([], NOW) == Released(frozenset(), frozenset())
 
 
 def test_the_next_deadline_is_the_earliest_later_one_of_the_queues(store: Store) -> None:

@@ -33,6 +33,7 @@ from durable.core.transitions import fence_raised
 from durable.core.witnesses import FIRST, is_of_first_claim
 from durable.models import Entry, EntryMetadata, Run
 from durable.store import Store
+from durable.store.base import Released
 from durable.store.memory import MemoryStore
 from durable.store.postgres import PostgresStore
 from durable.store.sqlite import SQLiteStore
@@ -337,6 +338,6 @@ def test_a_run_of_which_commits_are_lost_is_released_without_a_crash(store: Stor
     held = started(store)
     with pytest.raises(CommitsLost):
         commit(store, held, entries=[step()], witnesses=(left_by(step(), is_new=True),))
-    assert store.release([(held.id, held.fence)], at(1)) == (frozenset(), {"q"})
+    assert store.release([(held.id, held.fence)], at(1)) == Released(frozenset(), frozenset({"q"}))
     [again] = _of_one_queue(store, 1)
     assert again.crashes == 0
