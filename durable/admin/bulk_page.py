@@ -35,7 +35,6 @@ from durable.inspection.causes import CauseOfBulk, causes_among, count_repeated
 from durable.inspection.database import reading
 from durable.inspection.explain_states import explain
 from durable.inspection.family import FailedChildren
-from durable.inspection.forks import failed_places
 from durable.inspection.humanize import thousands
 from durable.inspection.runs import RunCriteria, parse_search, settle_roots
 from durable.inspection.selection import Chosen, Filtered
@@ -172,7 +171,6 @@ def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: 
             count_repeated(choice.selection, bulk.allowed_states(verb.action), within) if children is None else None
         )
     found = access.visible_runs(request).defer("input", "output").in_bulk(eligibility.shown)
-    places = failed_places(found.values())
     return {
         "now": now,
         "title": _title(verb, choice.wanted, causes),
@@ -186,7 +184,7 @@ def _preview(request: HttpRequest, verb: RunVerb, choice: _Choice, eligibility: 
         "repeated_note": "" if repeated is None else repeated.note,
         "starts_note": "" if starts is None else starts.note,
         "rows": [
-            (found[each], explain(found[each], now, within=within, place=places.get(each, "")).headline)
+            (found[each], explain(found[each], now, within=within).headline)
             for each in eligibility.shown
             if each in found
         ],
@@ -381,7 +379,6 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
     within = access.within(request)
     again = failed_again(found.id, found.verb, within).defer("input", "output").order_by("pk")
     runs = list(again[:_SHOWN]) if found.again else []
-    places = failed_places(runs)
     recover = {"verb": "recover", "bulk": found.id}
     has_order = found.order is not None and access.may(request, "view_payload")
     return {
@@ -392,7 +389,7 @@ def _context(admin: AdminPages, request: HttpRequest, found: BulkSummary) -> dic
         "trouble": _trouble(found, now, within),
         "words": order_words(found.order, found.began_at) if has_order else "",
         "refusals": refusals(found.id),
-        "failed": [(run, explain(run, now, within=within, place=places.get(run.id, "")).headline) for run in runs],
+        "failed": [(run, explain(run, now, within=within).headline) for run in runs],
         "recover_url": "" if access.is_limited() else f"{admin.url('bulk')}?{urlencode(recover)}",
         "decisions": _decisions(admin, request, found),
         "run_url": "" if found.run is None else admin.url("change", found.run.id),

@@ -19,7 +19,6 @@ from durable.inspection.causes import BARS, SPANS, find_cause, list_causes, spre
 from durable.inspection.database import reading
 from durable.inspection.explain_states import explain
 from durable.inspection.family import has_children
-from durable.inspection.forks import failed_places
 from durable.inspection.queues import held_workflows
 from durable.inspection.runs import RunCriteria, failed_attempts, list_runs
 from durable.inspection.undone import is_undone
@@ -115,7 +114,7 @@ def _page(
         )
     site = admin.admin_site.name
     runs = list_runs(RunCriteria(cause=fingerprint), limit=SAMPLES, within=within).runs
-    attempts, places = failed_attempts(runs), failed_places(runs)
+    attempts = failed_attempts(runs)
     spread, with_children = spread_of(fingerprint, within), has_children()
     query, is_many = overview.query_of(RunCriteria(cause=fingerprint)), cause.count.number > CANARY["first"]
     row = overview.rows_of_causes([cause], site, is_limited=is_limited)[0]
@@ -150,10 +149,7 @@ def _page(
             for workflow, _ in ([] if is_limited else spread.workflows[:MOST_PAUSES])
         ],
         "holds": [] if is_limited else _holds(admin, [workflow for workflow, _ in spread.workflows[:MOST_PAUSES]]),
-        "rows": [
-            (run, explain(run, now, within=within, place=places.get(run.id, "")), attempts.get(run.id, 0))
-            for run in runs
-        ],
+        "rows": [(run, explain(run, now, within=within), attempts.get(run.id, 0)) for run in runs],
         "undone": sum(is_undone(run) for run in runs),
         "command": row.command or command("recover", cause=fingerprint),
         "mark": "unmute" if cause.is_muted else "mute",

@@ -25,7 +25,6 @@ from durable.inspection.counting import Count
 from durable.inspection.database import reading
 from durable.inspection.explain_states import explain
 from durable.inspection.explanation import Explanation
-from durable.inspection.forks import failed_places
 from durable.inspection.humanize import thousands
 from durable.inspection.pagination import RunOrder
 from durable.inspection.queues import paused_of
@@ -195,7 +194,6 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
     columns = {each.column.name for each in heads}
     attempts = failed_attempts(page.runs) if "failed" in columns else {}
     tags = tags_of(page.runs) if "tags" in columns else {}
-    places = failed_places(page.runs)
     existing = access.existing(request, [each.parent_id for each in page.runs])
     context = {
         "title": gettext("Runs"),
@@ -204,7 +202,7 @@ def show(admin: AdminPages, request: HttpRequest) -> HttpResponse:
         "problem": problem,
         "heads": heads,
         "rows": [
-            _row(admin, run, now, attempts, running[run.id], paused, within, existing, tags.get(run.id, ()), places)
+            _row(admin, run, now, attempts, running[run.id], paused, within, existing, tags.get(run.id, ()))
             for run in page.runs
         ],
         "page": page,
@@ -254,14 +252,12 @@ def _row(
     within: RunQuerySet | None,
     existing: Collection[str],
     tags: Sequence[Tag],
-    places: Mapping[str, str],
 ) -> Row:
-    hold, place = paused.get(run.queue), places.get(run.id, "")
     return Row(
         run=run,
         url=admin.url("change", run.id),
         parent_url=admin.url("change", run.parent_id) if run.parent_id in existing else "",
-        explanation=explain(run, now, running=running, paused=hold, within=within, place=place),
+        explanation=explain(run, now, running=running, paused=paused.get(run.queue), within=within),
         failed_attempts=attempts.get(run.id, 0),
         took=(run.finished_at or now) - run.created_at,
         tags=tags,

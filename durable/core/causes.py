@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from durable.core.errors import ErrorInfo
+from durable.core.errors import ErrorInfo, Origin
 from durable.core.location import escape, join, unescape
 from durable.core.records import Cause, EntryRecord, FailureRecord, RunPatch, RunRecord, RunState
 from durable.core.summary import Summary, SummaryKind
@@ -61,13 +62,19 @@ def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build
     )
 
 
-def failed_at(run: RunRecord, find: Find) -> str:
-    """Return the location of the failure that made a failed run fail, inside its joins; "" if no operation did.
+def with_origin(error: ErrorInfo, origins: Sequence[str], find: Find) -> ErrorInfo:
+    """Return the error that makes a run fail with its origin, if the failures of operations at `origins` have one.
 
-    `find` returns the run's entry at a location.
+    Of several branches, it is the one that failed first. `find` returns the run's entry at a location.
     """
-    found = _first(_failures(run.origins, find))
-    return next(iter(run.origins), "") if found is None else found[0]
+    found = min(_failures(origins, find), key=lambda each: each[1] or _LAST_MOMENT, default=None)
+    return error if found is None else replace(error, origin=found[0])
+
+
+def failed_at(error: ErrorInfo | None, origins: Sequence[str]) -> str:
+    """Return the location of the operation that made a run with this error fail, inside its joins; "" if none did."""
+    origin = None if error is None else error.origin
+    return next(iter(origins), "") if origin is None else origin.location
 
 
 def place_of(location: str) -> str:
@@ -107,8 +114,8 @@ def _root(run: RunRecord, patch: RunPatch, find: Find) -> tuple[str, ErrorInfo]:
     if stopped.kind is SummaryKind.COMPENSATION_STOPPED:
         return _rollback_of(""), _described(stopped)
     error = patch.get("error", run.error) or ErrorInfo("Exception", "unknown")
-    found = _first(_failures(patch.get("origins", run.origins), find))
-    return ("", error) if found is None else (place_of(found[0]), found[1])
+    origin = error.origin
+    return ("", error) if origin is None else (place_of(origin.place), ErrorInfo(origin.type, origin.message))
 
 
 def _rollback_of(place: str) -> str:
@@ -121,16 +128,8 @@ def _described(stopped: Summary) -> ErrorInfo:
     return ErrorInfo(kind, message)
 
 
-#: Of one failure: its location, its error and, if it is known, when it began.
-_Failure = tuple[str, ErrorInfo, datetime | None]
-
-
-def _first(failures: Iterator[_Failure]) -> _Failure | None:
-    """Return the failure that began first; those whose time is unknown come last."""
-    return min(failures, key=lambda each: each[2] or _LAST_MOMENT, default=None)
-
-
-def _failures(origins: Sequence[str], find: Find) -> Iterator[_Failure]:
+def _failures(origins: Sequence[str], find: Find) -> Iterator[tuple[Origin, datetime | None]]:
+    """Yield each failure and, if it is known, when it began."""
     for location in origins:
         entry = find(location)
         if entry is None:
@@ -138,12 +137,17 @@ def _failures(origins: Sequence[str], find: Find) -> Iterator[_Failure]:
         if "branches" in entry.data:
             yield from _of_branches(entry, find)
         elif entry.error is not None:
-            yield location, entry.error, entry.last_attempt_at
+            yield _origin(location, location, entry.error), entry.last_attempt_at
 
 
-def _of_branches(fork: EntryRecord, find: Find) -> Iterator[_Failure]:
+def _of_branches(fork: EntryRecord, find: Find) -> Iterator[tuple[Origin, datetime | None]]:
     for name, branch in fork.data["branches"].items():
         if branch["status"] != "failed":
             continue
         inner = list(_failures(branch.get("origins", ()), find))
-        yield from inner or [(join(fork.location, escape(name)), ErrorInfo(*branch["error"]), None)]
+        place = join(fork.location, escape(name))
+        yield from inner or [(_origin(fork.location, place, ErrorInfo(*branch["error"])), None)]
+
+
+def _origin(location: str, place: str, error: ErrorInfo) -> Origin:
+    return Origin(location, place, error.type, error.message[:_MAX_READ])

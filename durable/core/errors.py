@@ -62,9 +62,9 @@ This module formats messages; it decides nothing. What ends a pass without endin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from durable.core.words import Sentence, gettext_noop, kind_of, message_of, traceback_of
 
@@ -137,20 +137,51 @@ STOPPED = gettext_noop("a mistake in the code: nothing was undone because of it;
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The failure of an operation from which a run's error comes, without what was raised around it.
+
+    `location` is the operation's: a join's or race's if the code of one of its branches has failed, and no operation
+    inside. `place` is the location with that branch. `message` is cut.
+    """
+
+    location: str
+    place: str
+    type: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorInfo:
     """An error as data, for a failure, a run and a history entry.
 
-    `type` is the class's name, `message` its text, `traceback` the formatted frames or "".
+    `type` is the class's name, `message` its text, `traceback` the formatted frames or "". The error of a run that an
+    operation has made fail has its `origin`.
     """
 
     type: str
     message: str
     traceback: str = ""
+    origin: Origin | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
         """Describe `error`; if its text cannot be read, describe that."""
         return cls(kind_of(error), message_of(error), traceback_of(error))
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> ErrorInfo:
+        """Return the error of which this is the `data`. Raises TypeError for anything else."""
+        origin = data.get("origin")
+        return cls(**{**data, "origin": None if origin is None else Origin(**origin)})
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The error as JSON data, its type and its message first."""
+        found: dict[str, Any] = {"type": self.type, "message": self.message, "traceback": self.traceback}
+        return found if self.origin is None else {**found, "origin": asdict(self.origin)}
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type

@@ -13,6 +13,7 @@ from typing import Any
 
 from durable.core import transitions
 from durable.core.bodies import run_body
+from durable.core.causes import with_origin
 from durable.core.compatibility import cannot_read, named_twice
 from durable.core.control_flow import Evicted, LeaseLost, Park, PassAborted
 from durable.core.effects import Operation, Save
@@ -235,11 +236,12 @@ def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Op
 
     A recovery resets the failures at `origins`.
     """
-    info, now = ErrorInfo.of(error), journal.environment.now()
+    origins, now = sorted(origins), journal.environment.now()
+    info = with_origin(ErrorInfo.of(error), origins, journal.entry_at)
     journal.note_end(error, ())
     journal.withdraw_starts()
     summary = Summary(SummaryKind.STOPPED_BY_MISTAKE, error=described(error))
-    yield Save(transitions.stopped(journal.run, now=now, error=info, origins=sorted(origins), summary=summary))
+    yield Save(transitions.stopped(journal.run, now=now, error=info, origins=origins, summary=summary))
     _tell(journal, RunState.FAILED, "run_failed", error=info, is_mistake=True)
     return PassOutcome(state=RunState.FAILED, error=info)
 
@@ -281,8 +283,8 @@ def _wait_for_code(journal: Journal) -> Operation:
 
 
 def _fail(journal: Journal, error: Exception, *, may_compensate: bool) -> Operation:
-    info = ErrorInfo.of(error)
     origins = sorted(origins_of(error))
+    info = with_origin(ErrorInfo.of(error), origins, journal.entry_at)
     journal.note_end(error, origins)
     journal.withdraw_starts()
     if may_compensate and has_compensation(journal):

@@ -66,7 +66,7 @@ class Kind:
             data[name] = None if data[name] is None else data[name].isoformat()
         for name in self._errors:
             error = data[name]
-            data[name] = error and {"type": error.type, "message": error.message, "traceback": error.traceback}
+            data[name] = error and error.data
         if isinstance(data.get("summary"), Summary):
             data["summary"] = data["summary"].stored
         return data
@@ -79,7 +79,7 @@ class Kind:
         for name in self._moments:
             loaded[name] = _or_none(datetime.fromisoformat, data[name])
         for name in self._errors:
-            loaded[name] = _or_none(lambda error: ErrorInfo(**error), data[name])
+            loaded[name] = _or_none(ErrorInfo.read, data[name])
         if "summary" in loaded:
             _check("summary", str, loaded["summary"])
             loaded["summary"] = Summary.load(loaded["summary"]) if loaded["summary"] else ""

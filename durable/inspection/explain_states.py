@@ -28,7 +28,6 @@ from durable.inspection.activities import RunningStep, activities_of
 from durable.inspection.counting import Count
 from durable.inspection.explanation import LATE, Explanation, Facts, capitalized, recovering_note
 from durable.inspection.family import FamilyCounts, children_left_note, failed_note, pause_note
-from durable.inspection.forks import innermost_failures
 from durable.inspection.humanize import relative, shortened, span, thousands, until
 from durable.inspection.queues import find_hold, messages_left_note
 from durable.inspection.run_facts import limits_note, rank_note
@@ -199,25 +198,22 @@ def explain(
     unreceived: int | None = None,
     undone: Undone | None = None,
     undone_by_code: int = 0,
-    failed_at: str = "",
+    stuck_at: str = "",
     running: Sequence[RunningStep] = (),
     paused: Hold | None = None,
     within: RunQuerySet | None = None,
-    place: str = "",
 ) -> Explanation:
     """Explain what the run does at `now`.
 
     `entries` are its open entries with their metadata, see `open_entries`; without them the row alone is used.
     `unreceived` is the number of messages in its inbox that no wait has received, None if they were not counted.
     `undone` are the steps that its compensation has undone, None without any or if they were not read, and
-    `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `failed_at` is
-    the innermost step that made it fail, or the step whose rollback handler has stopped its compensation; "" if it was
-    not read: then the row's first origin is named. `running` are the steps that run now, the oldest first; see
-    `activities_of`. `paused` is the hold of the run's queue, None without any. `within` are the runs that the reader
-    may see, None for all: others are neither named nor counted. `place` is that of its cause, for a list that reads no
-    entries; see `failed_places`.
+    `undone_by_code` the number of those that its code has undone (`ctx.compensate`); see `read_undone`. `stuck_at` is
+    the step whose rollback handler has stopped its compensation; "" if it was not read. `running` are the steps that
+    run now, the oldest first; see `activities_of`. `paused` is the hold of the run's queue, None without any. `within`
+    are the runs that the reader may see, None for all: others are neither named nor counted.
     """
-    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, failed_at, running, paused, within, place)
+    facts = Facts(run, now, entries, unreceived, undone, undone_by_code, stuck_at, running, paused, within)
     return explanation.in_paused_queue(facts) or _BY_STATE[RunState(run.state)](facts)
 
 
@@ -237,9 +233,8 @@ def explain_fully(
 
     One more for a run in line, for the hold of its queue. Five more for a run that is due, for that, the runs and
     workers before it, and the ranks of its runs; three more where some have one. Two for a paused run, for its
-    children. Three for a run that undid steps in scopes. For a run that an operation has failed one more, and one for
-    each level of joins around the failed step. One more for a run that has ended with children that are left to be
-    cancelled, and two for one to which messages were sent. For a completed run one, and two if it has children.
+    children. Three for a run that undid steps in scopes. One more for a run that has ended with children that are left
+    to be cancelled, and two for one to which messages were sent. For a completed run one, and two if it has children.
     """
     found = _explained_fully(run, now, open_keys, within)
     if run.finished_at is None:
@@ -256,11 +251,9 @@ def _explained_fully(
         return _with_builds(explain(run, now, within=within), run, now)
     if run.state in (RunState.FAILED, RunState.CANCELLED):
         undone, undone_by_code = read_undone(run.id)
-        failed_at = next(iter(innermost_failures(run.id, run.origins[:1]).values()), "") if run.origins else ""
-        entries = open_entries(run.id, open_keys)
-        if (stuck := stuck_step(run)) is not None:
-            failed_at = stuck.location
-        found = explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, failed_at=failed_at)
+        entries, stuck = open_entries(run.id, open_keys), stuck_step(run)
+        stuck_at = "" if stuck is None else stuck.location
+        found = explain(run, now, entries, undone=undone, undone_by_code=undone_by_code, stuck_at=stuck_at)
         return _with_builds(found, run, now) if _is_misfit(run) else found
     unreceived = QueueMessage.objects.using(conf.DATABASE).filter(run=run, state="pending").order_by("order")
     running = activities_of(run, now, within)

@@ -13,6 +13,7 @@ from django.utils.translation import ngettext
 from durable.conf import conf
 from durable.core import location as locations
 from durable.core import registry
+from durable.core.causes import failed_at
 from durable.core.children.entries import UNDONE_FROM
 from durable.core.limits.slot_records import SlotKind, limit_label
 from durable.core.location import awaited_children
@@ -22,7 +23,6 @@ from durable.core.records import ENDED, EntryKind, EntryStatus, Hold, RunState
 from durable.core.summary import Summary, SummaryKind, steps_undone
 from durable.inspection.activities import RunningStep
 from durable.inspection.entry_detail import recovered_note, whole_data
-from durable.inspection.forks import innermost_error, with_step
 from durable.inspection.humanize import either, relative, shortened, span, thousands, until
 from durable.inspection.limits import Line, RateWait, line_of, rate_wait_of
 from durable.inspection.payloads import redacted, redacted_error
@@ -79,11 +79,10 @@ class Facts:
     unreceived: int | None
     undone: Undone | None
     undone_by_code: int = 0
-    failed_at: str = ""
+    stuck_at: str = ""
     running: Sequence[RunningStep] = ()
     paused: Hold | None = None
     within: RunQuerySet | None = None
-    place: str = ""
 
     @property
     def is_held(self) -> bool:
@@ -202,7 +201,7 @@ def _stopped_compensating(facts: Facts) -> Explanation:
         detail=detail,
         needs_attention=True,
         remedies=("recover",),
-        location=facts.failed_at,
+        location=facts.stuck_at,
     )
 
 
@@ -234,10 +233,10 @@ def _crashed(facts: Facts) -> Explanation:
 
 def _failed(facts: Facts) -> Explanation:
     run, undone = facts.run, _undone(facts)
-    location = facts.failed_at or (run.origins[0] if run.origins else "")
-    place, error = innermost_error(location, _whole_error(facts))
+    location = failed_at(run.error, run.origins)
+    place, error = why_it_failed(facts)
     told = {
-        "place": with_step(place, facts.place),
+        "place": place,
         "when": relative(run.finished_at or facts.now, facts.now),
         "error": shortened(error),
         "steps": undone,
@@ -289,8 +288,10 @@ def _whole_error(facts: Facts) -> str:
 
 def why_it_failed(facts: Facts) -> tuple[str, str]:
     """Return the place, for display, and the error of the failure that the run is undoing; "" for no place."""
-    place, error = innermost_error(facts.run.origins[0] if facts.run.origins else "", _whole_error(facts))
-    return display_location(place), error
+    error = facts.run.error
+    if error is None or error.origin is None:
+        return display_location(failed_at(error, facts.run.origins)), _whole_error(facts)
+    return display_location(error.origin.place), redacted_error(facts.run.workflow, error.origin)
 
 
 def _undone_before(facts: Facts) -> str:

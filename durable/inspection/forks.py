@@ -1,7 +1,4 @@
-"""Joins and races: how each branch ended, in which entries a failure began, and its innermost error.
-
-The text is what `durable.core.errors` makes of the errors: each wrapper begins with its own words. A text that does not
-begin so, a redacted one for example, stays as it is.
+"""Joins and races: how each branch ended, and in which entries a failure began.
 
 The row of a join is completed once all its branches have settled. What it handed on to the code, a value or an error,
 is in its data. The data is read without the values of the branches, in batches of a bounded size.
@@ -9,55 +6,23 @@ is in its data. The data is read without the values of the branches, in batches 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Max, QuerySet
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durable.conf import conf
-from durable.core.causes import numberless, place_of
 from durable.core.entry_shapes import readable
 from durable.core.errors import ErrorInfo
 from durable.core.location import escape
 from durable.core.records import EntryKind, EntryStatus, RunState
-from durable.inspection.wording import display_location, display_place
-from durable.models import Attempt, Entry, Failure, Run
+from durable.inspection.wording import display_location
+from durable.models import Entry, Run
 from durable.models.rows import ByteLength, in_batches, load_json
 from durable.store.tables.surveys import short_data
-
-_FORK: Final = re.compile(r"(?:JoinError: join failed|RaceError: all branches of the race failed): (?=branch \")")
-_BRANCH: Final = re.compile(r'(?:^|; )branch "(.{1,128}?)": (?=[A-Za-z_][\w.]*)')
-_LAST_ATTEMPT: Final = re.compile(r"StepExhaustedError: step .*? failed on its last attempt: ")
-
-
-def innermost_error(location: str, text: str) -> tuple[str, str]:
-    """Return where a run failed, as precisely as it is known, and the error that was raised there.
-
-    `location` is a fork or what failed inside it: the error is that of the branch on its way, of the first failed
-    branch if it ends at the fork. Then the branch's name is added to the location.
-    """
-    names = location.split("/") if location else []
-    depth = 0
-    while fork := _FORK.match(text):
-        inside = text[fork.end() :]
-        branches = list(_BRANCH.finditer(inside))
-        if not branches:
-            break
-        on_way = [each for each in branches if escape(each[1]) in names[depth:]]
-        chosen = (on_way or branches)[0]
-        following = branches[branches.index(chosen) + 1 :]
-        is_last = not following or _FORK.match(inside, chosen.end()) is not None  # a fork's branches are its own
-        text = inside[chosen.end() :] if is_last else inside[chosen.end() : following[0].start()]
-        name = escape(chosen[1])
-        if not on_way:
-            names.append(name)
-        depth = names.index(name, depth) + 1
-    return "/".join(names), _LAST_ATTEMPT.sub("", text, count=1) if _LAST_ATTEMPT.match(text) else text
-
 
 FORKS: Final = (EntryKind.JOIN.value, EntryKind.RACE.value)
 FAILED: Final = "failed"  # the status of a branch, and of a join or race that has raised an error
@@ -209,9 +174,6 @@ def _outcome(location: str, data: Mapping[str, Any], *, with_errors: bool) -> Fo
     return ForkOutcome(location, branches, data.get("winner"))
 
 
-_MOST: Final = 200  # failed branches that are compared
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedBranch:
     """A branch of the join or race at `fork`. `location` is that of the step in it that failed, "" for its own code.
@@ -238,54 +200,22 @@ class FailedBranch:
 def first_failed_branch(run: Run) -> FailedBranch | None:
     """Return the branch with which a failed run began to fail; None for a run that failed in no join or race.
 
-    A few statements for a failed run, none for any other. Branches without a failed step come last: when their code
-    failed is not recorded.
+    One statement for a failed run, none for any other. Branches without a failed step come last: when their code failed
+    is not recorded.
     """
     if run.state != RunState.FAILED or not run.origins:
         return None
     outcome = outcome_of(run.id, run.origins[0])
     if outcome is None or not outcome.failed:
         return None
-    origins = {name: each.origins[0] for name, each in list(outcome.failed.items())[:_MOST] if each.origins}
-    innermost = innermost_failures(run.id, list(origins.values())) if origins else {}
-    attempts = Attempt.objects.using(conf.DATABASE).filter(run=run, location__in=list(innermost.values())).order_by()
-    ended = dict(attempts.values_list("location").annotate(at=Max("finished_at")))
-    timed = {name: ended[innermost[origin]] for name, origin in origins.items() if innermost[origin] in ended}
-    name = min(timed, key=timed.__getitem__, default=next(iter(outcome.failed)))
+    origin = None if run.error is None else run.error.origin
+    inside = "" if origin is None else origin.place.removeprefix(f"{outcome.location}/").partition("/")[0]
+    is_of_step = origin is not None and origin.location != outcome.location
+    name = next((each for each in outcome.failed if escape(each) == inside), next(iter(outcome.failed)))
     return FailedBranch(
         name=name,
         fork=outcome.location,
-        location=innermost.get(origins.get(name, ""), ""),
+        location=origin.location if origin is not None and is_of_step else "",
         note=outcome.note,
-        is_first=name in timed and len(outcome.failed) > 1,
+        is_first=is_of_step and len(outcome.failed) > 1,
     )
-
-
-_OF_FORKS: Final = ("JoinError", "RaceError")
-
-
-def failed_places(runs: Iterable[Run]) -> dict[str, str]:
-    """Return the places of the causes of those runs that a fork has made fail, by id.
-
-    One statement; none if there is no such run.
-    """
-    forked = [
-        run.id for run in runs if run.state == RunState.FAILED and run.error is not None and run.error.type in _OF_FORKS
-    ]
-    if not forked:
-        return {}
-    found = Failure.objects.using(conf.DATABASE).filter(run__in=forked, is_open=True)
-    return dict(found.values_list("run_id", "cause__place"))
-
-
-def with_step(location: str, place: str) -> str:
-    """Return a location for people, with what the `place` of its cause has between its names and behind them.
-
-    An error names the branches of joins inside each other, and neither these joins nor the step.
-    """
-    known = location.split("/") if location else []
-    told = []
-    for each in place.split(" / "):
-        is_known = bool(known) and numberless(place_of(known[0])) == each
-        told.append(display_location(known.pop(0)) if is_known else display_place(each))
-    return display_location(location) if known or not location else " / ".join(told)

@@ -44,7 +44,7 @@ from django.utils.translation import gettext as _
 from durable import runtime
 from durable.codec.classes import is_named_tuple_type, is_pydantic_type
 from durable.conf import conf
-from durable.core.errors import ErrorInfo
+from durable.core.errors import ErrorInfo, Origin
 from durable.core.location import unescape
 from durable.core.names.renames import names_of_workflow
 from durable.core.places import Place, of_message
@@ -208,7 +208,7 @@ def pretty(value: Any, most: int = 20_000) -> str:
     return f"{text[:most]}\n{more}"
 
 
-def redacted_error(workflow: str, error: ErrorInfo | None) -> str:
+def redacted_error(workflow: str, error: ErrorInfo | Origin | None) -> str:
     """Return the error's type and its message, redacted; "" for None."""
     if error is None:
         return ""

@@ -20,7 +20,6 @@ from durable.inspection.explain_states import explain, explain_fully
 from durable.inspection.explanation import Explanation as Explained
 from durable.inspection.explanation import awaited_queues
 from durable.inspection.family import ChildCursor, count_children, family_data, list_children, list_parents
-from durable.inspection.forks import failed_places
 from durable.inspection.pagination import RunOrder, cursor_of
 from durable.inspection.pagination import key_of as key_of_cursor
 from durable.inspection.payloads import payload, redacted
@@ -71,10 +70,6 @@ class SeenRuns(Seen):
     def _paused(self) -> Mapping[str, Any]:
         return paused_of(self.runs, self.now)
 
-    @cached_property
-    def _places(self) -> Mapping[str, str]:
-        return failed_places(self.runs)
-
     def explanation(self, run: RunRow) -> Explained:
         """Return what the run does or waits for."""
         if self.is_brief:
@@ -85,7 +80,6 @@ class SeenRuns(Seen):
             running=self._running.get(run.id, ()),
             paused=self._paused.get(run.queue),
             within=self.within,
-            place=self._places.get(run.id, ""),
         )
 
     def whole_explanation(self, run: RunRow) -> Explained:

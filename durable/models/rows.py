@@ -124,12 +124,12 @@ def dump_error(error: ErrorInfo | None) -> str | None:
     """Return an error as ASCII JSON text."""
     if error is None:
         return None
-    return json.dumps({"type": error.type, "message": error.message, "traceback": error.traceback})
+    return json.dumps(error.data)
 
 
 def load_error(text: str | None) -> ErrorInfo | None:
     """Return the error that was given to `dump_error`."""
-    return None if text is None else ErrorInfo(**json.loads(text))
+    return None if text is None else ErrorInfo.read(json.loads(text))
 
 
 def dump_summary(summary: str) -> str:

@@ -291,12 +291,11 @@ def _numbers(at: Runtime, run: RunRecord, entries: Iterable[EntryRecord]) -> Ite
 
     Yield nothing if that replay is refused.
     """
-    in_order = sorted(entries, key=lambda entry: entry.ordinal)
-    location = failed_at(run, {each.location: each for each in in_order}.get)
+    location = failed_at(run.error, run.origins)
     if not location:
         return
     try:
-        replay = Replay(run, in_order, (), location)
+        replay = Replay(run, sorted(entries, key=lambda entry: entry.ordinal), (), location)
     except EntryNotFoundError:
         return
     starts = starts_again(at.store, replay)

@@ -232,8 +232,7 @@ def replay_failed(run_id: str, *, as_id: str | None = None) -> Started:
     """
     at = runtime.current()
     run = record(run_id)
-    entries = {each.location: each for each in at.store.history(run_id)}
-    location = failed_at(run, entries.get) if run.state == RunState.FAILED else ""
+    location = failed_at(run.error, run.origins) if run.state == RunState.FAILED else ""
     with audited(at, "replay", run_id):
         if not location:
             raise ReplayRefusedError(run_id, "", [f"it is {run.state}, and no step of it says where to begin"])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -19,13 +20,13 @@ from durable.inspection.actions import possible_verbs
 from durable.inspection.comparison import compare_runs
 from durable.inspection.entry_detail import read_entry_detail
 from durable.inspection.explain_states import explain_fully
-from durable.inspection.forks import first_failed_branch, with_step
+from durable.inspection.forks import first_failed_branch
 from durable.inspection.progress import progress_of
 from durable.inspection.runs import RunCriteria, list_runs
 from durable.inspection.timeline import build_timeline
 from durable.inspection.tree import history_tree
 from durable.inspection.undone import is_undone, state_word
-from durable.models import Attempt, EntryMetadata, Failure, Run
+from durable.models import EntryMetadata, Failure, Run
 from durable.operations.audit import Actor, acting_as
 from tests.admin import flows
 from tests.admin.conftest import Stage
@@ -111,9 +112,12 @@ class TestAFailedJoin:
 class TestTheBranchThatFailedFirst:
     def test_it_is_named_with_its_step(self, stage: Stage, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(flows.SWITCH, "broken", True)
-        run = stage.start(flows.parcels, id="run")
-        first = Attempt.objects.filter(run=run, location="ship/mail/charge")
-        first.update(finished_at=stage.now - timedelta(seconds=5))
+        error = stage.start(flows.parcels, id="run").error
+        assert error is not None
+        assert error.origin is not None
+        assert error.origin.location == "ship/label/charge"
+        first = replace(error.origin, location="ship/mail/charge", place="ship/mail/charge")  # as if it had been slower
+        Run.objects.filter(pk="run").update(error=replace(error, origin=first))
         found = first_failed_branch(Run.objects.get(pk="run"))
         assert found is not None
         assert found.text == 'Branch "mail" of "ship" failed first (2 of 3 branches failed)'
@@ -407,22 +411,3 @@ def test_a_list_without_failed_joins_asks_for_no_causes(stage: Stage, operator: 
     with CaptureQueriesContext(connection) as queries:
         assert 'Failed at "charge"' in unescape(operator.get(url("changelist")).content.decode())
     assert not [each for each in queries if "durable_cause" in each["sql"]]
-
-
-@pytest.mark.parametrize(
-    ("location", "place", "shown"),
-    [
-        ("images/image 28", "images / image # / front / watermark", "images / image 28 / front / watermark"),
-        ("pages/~3", "pages / ~ / read", "pages / iteration 3 / read"),
-        (
-            "images/image 28/front",
-            "images / image # / sides / front / step",
-            "images / image 28 / sides / front / step",
-        ),
-        ("images/image 28", "images / image #", "images / image 28"),
-        ("images/image 28", "charge", "images / image 28"),
-        ("", "charge", ""),
-    ],
-)
-def test_a_place_completes_the_location_of_a_failure_alone(location: str, place: str, shown: str) -> None:
-    assert with_step(location, place) == shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from durable import Context, Continue, CriticalError, RollbackError
 from durable.core.causes import MAX_PATTERN, numberless, pattern_of, place_of
+from durable.core.errors import ErrorInfo, Origin
 from durable.core.records import FailureRecord
 from durable.core.transitions import TRANSITIONS
 from durable.testing import Harness
@@ -266,3 +268,44 @@ def test_each_way_out_of_a_pass_that_fails_a_run_records_its_cause(happens: str)
     place, error_type, pattern = TOLD[happens]
     assert (found.cause.place, found.cause.error_type) == (place, error_type)
     assert found.cause.pattern == pattern if pattern is not None else found.cause.pattern
+
+
+def origin_of(workflow: Callable[[Context], Any]) -> Origin | None:
+    """What the error of a run of the workflow comes from."""
+    with Harness(now=NOW) as h:
+        run = h.start(workflow)
+        h.run(run)
+        record = h._store.get(run.id)
+        assert record is not None
+        error = record.error
+        assert error is not None
+        assert ErrorInfo.read(json.loads(json.dumps(error.data))) == error
+        return error.origin
+
+
+def test_the_error_of_a_run_has_the_failure_that_it_comes_from() -> None:
+    def label(ctx: Context) -> None:
+        ctx.join("sides", {"front/back": lambda c: c.step("label", raising(CardDeclined('branch "a": no')))})
+
+    def ship(ctx: Context) -> None:
+        ctx.join("images", {"a": lambda c: c.step("measure", int), "b": label})
+
+    place = "images/b/sides/front%2Fback/label"
+    assert origin_of(ship) == Origin(place, place, "CardDeclined", 'branch "a": no')
+
+
+def test_the_failure_of_a_branchs_own_code_is_at_its_join() -> None:
+    def broken(_ctx: Context) -> None:
+        raise CardDeclined("no")
+
+    def ship(ctx: Context) -> None:
+        ctx.join("images", {"a; branch": broken, "b": lambda c: c.step("measure", int)})
+
+    assert origin_of(ship) == Origin("images", "images/a; branch", "CardDeclined", "no")
+
+
+def test_an_error_of_the_workflows_own_code_comes_from_no_operation() -> None:
+    def ship(_ctx: Context) -> None:
+        raise CardDeclined("no")
+
+    assert origin_of(ship) is None

@@ -13,6 +13,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from durable.core.control_flow import LeaseLost
+from durable.core.errors import ErrorInfo, Origin
 from durable.core.records import Cause, FailureRecord, RunChange, RunState
 from durable.models import Cause as CauseModel
 from durable.models import CauseBuild, Failure
@@ -55,6 +56,13 @@ def test_any_text_is_kept(store: Store) -> None:
     for number, text in enumerate(HOSTILE):
         failure = failed(store, f"run {number}", cause=Cause(place=text, error_type=text, pattern=text), worker=text)
         assert store.failure(failure.run_id) == failure
+
+
+def test_the_error_of_a_run_keeps_what_it_comes_from(store: Store) -> None:
+    for number, text in enumerate(HOSTILE):
+        error = ErrorInfo("JoinError", text, text, Origin(text, text, text, text))
+        commit(store, started(store, f"run {number}"), run={**ENDS, "error": error}, failure=a_failure(f"run {number}"))
+        assert the(store, f"run {number}").error == error
 
 
 def test_a_run_that_was_lost_gets_none(store: Store) -> None:

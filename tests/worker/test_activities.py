@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +17,9 @@ from django.utils import timezone
 from durable import AsyncContext, Break, Context, Continue, Handle, current_step, workflow
 from durable.conf import conf
 from durable.core import clock
-from durable.core.causes import failed_at
+from durable.core.causes import with_origin
 from durable.core.current import timed_step
+from durable.core.errors import ErrorInfo
 from durable.core.witnesses import FIRST, is_of_first_claim
 from durable.execution.connections import worker_name
 from durable.execution.passes import execute_pass
@@ -72,8 +72,7 @@ def through_durable() -> None:
     def find(_location: str) -> None:
         hold()
 
-    run: Any = SimpleNamespace(origins=["held"])
-    failed_at(run, find)
+    with_origin(ErrorInfo("ValueError", "no"), ["held"], find)
 
 
 async def ahold(name: str = "held") -> str:
