@@ -1,22 +1,21 @@
-"""Two transactions about the rate of a limit on two connections at READ COMMITTED, in every order, on real locks.
-
-Each transaction is a statement and an end, as in `test_interleavings`. A verb that changes a limit's rate meets a
-reservation, a park, an end and a cancel. Afterwards comes one sweep. No order may deadlock, leave an attempt to sleep
-behind its moment, or let more begin than the rate gives.
-"""
+"""Transactions about the rate of a limit on several connections at READ COMMITTED, in every order, and at once."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise, product
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from durable.core import transitions
-from durable.core.limits.rates import LimitClosing, Rate, RateWant, nanoseconds
+from durable.core.limits.rates import LimitClosing, Rate, RateWant, from_nanoseconds, nanoseconds
 from durable.core.records import ENDED, OutgoingMessage, RunChange, RunRecord, RunState
 from durable.models import Reservation
 from durable.store import Store
@@ -25,10 +24,12 @@ from tests.store.actors import ENDS, ORDERS, Pools, both
 from tests.store.conftest import POSTGRES
 from tests.store.emptying import empty
 from tests.store.making import LEASE, NOW, at, commit, park, started, the
-from tests.store.windows import check as check_windows
+from tests.store.windows import check
+from tests.store.windows import check_rows as check_windows
 from tests.support.transitions import CALLS
 
 pytestmark = pytest.mark.slow
+
 
 Verb = Callable[[PostgresStore], Callable[[], Any]]
 SECOND = Rate.of("1/s")
@@ -101,7 +102,7 @@ def waiting(store: PostgresStore, run_id: str) -> RunRecord:
     return the(store, run_id)
 
 
-def check(store: PostgresStore, *ids: str) -> None:
+def check_rows(store: PostgresStore, *ids: str) -> None:
     """What must hold after the sweep: no run sleeps behind the moment that its attempt was given."""
     store.sweep_slots(NOW, 100)
     for run_id in ids:
@@ -129,7 +130,7 @@ def test_a_verb_and_a_reservation(
         if ends[1] == "ROLLBACK":
             actors["B"].outcome = reserve(store, run)()
         park(store, run, wake_at=actors["B"].outcome.at)  # what the pass does next, with the moment that it was told
-        check(store, "a")
+        check_rows(store, "a")
 
 
 @pytest.mark.slow
@@ -151,7 +152,7 @@ def test_a_verb_and_the_commit_that_parks(
         both(pools, order, ends, verb(store), parks)
         if ends[1] == "ROLLBACK":
             parks()
-        check(store, "a")
+        check_rows(store, "a")
 
 
 @pytest.mark.slow
@@ -171,7 +172,7 @@ def test_a_verb_and_a_message_to_a_run_that_waits(
             store.send([message])
 
         both(pools, order, ends, verb(store), send)
-        check(store, "a")
+        check_rows(store, "a")
 
 
 @pytest.mark.slow
@@ -193,7 +194,7 @@ def test_a_verb_and_the_end_of_a_run_that_has_a_moment(
 
         both(pools, order, ends, verb(store), end)
         assert (the(store, "a").state in ENDED) == (ends[1] == "COMMIT")
-        check(store, "a", "b")
+        check_rows(store, "a", "b")
 
 
 @pytest.mark.slow
@@ -214,7 +215,7 @@ def test_a_verb_and_the_cancel_of_a_run_that_waits(
 
         both(pools, order, ends, verb(store), cancel)
         assert (the(store, "a").state in ENDED) == (ends[1] == "COMMIT")
-        check(store, "a", "b")
+        check_rows(store, "a", "b")
 
 
 @pytest.mark.slow
@@ -228,7 +229,7 @@ def test_two_verbs(postgres_store: PostgresStore, pools: Pools, order: str, othe
         waiting(store, "a")
         waiting(store, "b")
         both(pools, order, ends, others[0](store), others[1](store))
-        check(store, "a", "b")
+        check_rows(store, "a", "b")
 
 
 def test_a_pass_that_parks_after_its_moment_was_moved_is_due_at_once(store: Store) -> None:
@@ -281,3 +282,60 @@ def test_a_rate_is_edited_while_a_hundred_attempts_wait(store: Store) -> None:
         during = [(nanoseconds(moment), 1) for moment, _ in begun if since <= moment < until]
         assert during
         check_windows(during, rate.spacing, rate.burst)
+
+
+# -- rates with several connections and the real clock
+
+
+THREADS = 4
+ATTEMPTS = 25  # of each thread
+HUNDRED = RateWant("real", "k", 1, Rate.of("100/s", 3))
+
+
+def together(runs: list[RunRecord], work: Callable[[RunRecord], None]) -> None:
+    """Call `work(run)` in a thread for each run, at one moment; each has connections of its own."""
+    barrier = threading.Barrier(len(runs))
+
+    def call(run: RunRecord) -> None:
+        try:
+            barrier.wait(60)
+            work(run)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        for future in [pool.submit(call, run) for run in runs]:
+            future.result(120)
+
+
+def test_two_connections_never_get_the_same_moment(store: Store) -> None:
+    runs = [started(store, f"run-{number}") for number in range(THREADS)]
+    given: list[datetime] = []
+
+    def reserve(run: RunRecord) -> None:
+        for number in range(ATTEMPTS):
+            want = RateWant("shared", "k", 1, Rate.of("1/s"))
+            given.append(store.reserve(run.id, run.fence, f"s{number}", want, NOW).at)
+
+    together(runs, reserve)
+    assert sorted(given) == [NOW + timedelta(seconds=each) for each in range(THREADS * ATTEMPTS)]
+
+
+def test_with_the_real_clock_no_time_has_more_than_the_rate_and_the_burst(store: Store) -> None:
+    runs = [started(store, f"run-{number}") for number in range(THREADS)]
+    begun: list[tuple[int, int]] = []
+
+    def attempts(run: RunRecord) -> None:
+        for _ in range(ATTEMPTS):
+            while True:
+                answer = store.reserve(run.id, run.fence, "s", HUNDRED, datetime.now(UTC), patience=0.005)
+                if answer.begins:
+                    begun.append((nanoseconds(answer.at), 1))
+                    break
+                time.sleep(max(0.0, (answer.at - datetime.now(UTC)).total_seconds()))
+
+    together(runs, attempts)
+    assert len(begun) == THREADS * ATTEMPTS
+    check(begun, 10_000_000, 3)
+    moments = sorted(each for each, _ in begun)
+    assert from_nanoseconds(moments[-1]) - from_nanoseconds(moments[0]) >= timedelta(seconds=0.96)

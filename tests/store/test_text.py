@@ -1,10 +1,12 @@
-"""Any text survives in each column that a user can fill: NUL, lone surrogates, emoji, and what looks like an escape."""
+"""Any text survives in each column that a user can fill, however odd and however long."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -14,7 +16,7 @@ from durable.core.errors import ErrorInfo
 from durable.core.location import escape
 from durable.core.records import RunChange, RunRecord
 from durable.core.summary import Summary, SummaryKind
-from durable.models import Run
+from durable.models import Run, RunTag
 from durable.store import Store
 from tests.store.making import (
     HOSTILE,
@@ -147,3 +149,21 @@ def test_of_the_engines_data_in_the_form_that_json_gives_it(store: Store) -> Non
     commit(store, held, entries=[entry])
     [loaded] = store.load("run")
     assert json.dumps(loaded.data) == json.dumps(data), "its order and number forms stay"
+
+
+# -- the longest texts fit into the indexes: a key of PostgreSQL has at most a third of a page
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("first", "last"), [(0x20000, 0x2A6D0), (0xD800, 0xDFFF)], ids=["4 bytes", "surrogates"])
+def test_the_longest_tag_fits_where_nothing_can_be_compressed(first: int, last: int) -> None:
+    dice = random.Random(1)
+
+    def text(low: int, high: int) -> str:
+        return "".join(chr(dice.randint(low, high)) for _ in range(200))
+
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    run = Run.objects.create(id=text(0x20000, 0x2A6D0), workflow="w", queue="q", input="[]", created_at=now)
+    name, value = text(0x20000, 0x2A6D0), text(first, last)
+    RunTag.objects.create(run=run, name=name, value=value, start_value=value, created_at=now)
+    assert RunTag.objects.get(name=name, value=value).run == run
