@@ -1,13 +1,16 @@
-"""`durable limits`, `set-limit` and `take-back-limit`; and what `durable why` tells of a run in a line."""
+"""The commands of limits, rates and holds; and what `durable why` tells of a run that waits for one of them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from durable import Context, Limit, workflow
 from durable.models import Limit as LimitRow
-from durable.models import OperatorAction
+from durable.models import RateLimit
 from tests.cli.conftest import Shell, Stage, state
+from tests.cli.workflows import napping
 
 pytestmark = pytest.mark.usefixtures("stage")
 
@@ -55,15 +58,9 @@ def test_a_higher_number_lets_runs_that_wait_go_on(shell: Shell, stage: Stage) -
     ]
     assert "waiting for a message" in shell("why", "second").out.lower()
     assert "(the code says 1)" in shell("limits").out
-    assert OperatorAction.objects.get(action="set_limit").reason == "they bought more"
-    assert shell("take-back-limit", "cli-crm").status == 0
-    assert LimitRow.objects.get(name="cli-crm").number == 1
 
 
 def test_what_is_refused(shell: Shell, stage: Stage) -> None:
-    done = shell("set-limit", "nobody", "3")
-    assert done.status == 1
-    assert 'no limit "nobody"' in done.err
     two_runs(stage)
     for number in ("-1", "1000000"):
         refused = shell("set-limit", "cli-crm", number) if number != "-1" else shell("set-limit", "cli-crm", "--", "-1")
@@ -85,3 +82,87 @@ def test_the_doctor_names_limits_that_nothing_uses(shell: Shell, stage: Stage) -
     told = {each["kind"]: each for each in shell("doctor", "-o", "json").all_json}
     assert told["limits_unused"]["verdict"] == "note"
     assert told["limits_unused"]["found"] == "neither the settings nor a workflow names: left behind"
+
+
+# -- `durable rates`, `set-rate`, `close-limit` and `open-limit`; and what `durable why` tells of a run that waits
+
+
+@workflow(name="cli.rated")
+def rated(ctx: Context, name: str) -> str:
+    return ctx.step("call", lambda: name, rate="cli-api/acme")
+
+
+@pytest.fixture
+def defined(settings: Any) -> None:
+    settings.DURABLE = {**settings.DURABLE, "LIMITS": {"cli-api": {"rate": "1/hour"}}}
+
+
+def three_runs(stage: Stage) -> None:
+    for name in ("first", "second", "third"):
+        stage.start(rated, name, id=name)
+
+
+@pytest.mark.usefixtures("defined")
+def test_what_waits_and_why(shell: Shell, stage: Stage) -> None:
+    assert "no rate yet" in shell("rates").err
+    three_runs(stage)
+    data = shell("rates", "cli-api", "-o", "json").json
+    assert (data["rate"], data["is_overridden"]) == ("1/hour", False)
+    assert [(each["key"], each["waiting"]) for each in data["keys"]] == [("acme", 2)]
+    told = shell("why", "third").out
+    assert "Rate cli-api/acme (1/hour): begins" in told
+    assert "1 before it" in told
+    assert shell("rates", "nobody").status == 1
+
+
+@pytest.mark.usefixtures("defined")
+def test_a_rate_is_set_and_a_limit_closed_and_opened(shell: Shell, stage: Stage) -> None:
+    three_runs(stage)
+    assert shell("set-rate", "cli-api", "1/30 min", "--burst", "2", "--reason", "they bought more").status == 0
+    assert RateLimit.objects.get(name="cli-api").now.burst == 2
+    assert "(the code says 1/hour)" in shell("rates").out
+    assert shell("take-back-rate", "cli-api").status == 0
+    assert shell("close-limit", "cli-api", "1 day", "--key", "acme", "--reason", "too many requests").status == 0
+    assert "too many requests" in shell("why", "third").out
+    assert shell("rates", "-o", "json").json["keys"][0]["closed_why"] == "too many requests"
+    assert shell("open-limit", "cli-api", "--key", "acme").status == 0
+    assert "too many requests" not in shell("why", "third").out
+    assert shell("set-rate", "cli-api", "often").status == 1
+
+
+# -- `durable queues`, `pause-queue`, `resume-queue`, `hold`, `release`
+
+
+def test_a_paused_queue_is_listed(shell: Shell, stage: Stage) -> None:
+    napping.using(id="one").start()
+    assert "is paused" in shell("pause-queue", "default", "--reason", "bank is down").err
+    listed = shell("queues")
+    assert listed.status == 0
+    [row] = [line for line in listed.lines if line.startswith("default")]
+    assert row.split()[:3] == ["default", "paused", "1"]
+    assert "bank is down" in listed.err
+    data = next(each for each in shell("queues", "-o", "json").all_json if each["name"] == "default")
+    assert (data["is_paused"], data["due"]["number"], data["hold"]["reason"]) == (True, 1, "bank is down")
+
+
+def test_every_list_says_that_the_queue_is_paused(shell: Shell, stage: Stage) -> None:
+    napping.using(id="one", share="acme").start()
+    shell("pause-queue", "default", "--reason", "bank is down")
+    said = "is paused"
+    assert said in shell("list").out
+    assert said in shell("list", "-o", "json").json["explanation"]["headline"]
+    assert said in shell("show", "one").out
+    why = shell("why", "one").out
+    assert said in why
+    assert "turn in share" not in why, "it has none while the queue is paused"
+    assert said in shell("doctor").out
+
+
+def test_starts_are_held_and_released(shell: Shell, stage: Stage) -> None:
+    assert shell("hold", napping.name, "--reason", "x").status == 0
+    napping.using(id="one").start()
+    assert state("one") == "paused"
+    assert "new starts of" in shell("why", "one").out
+    done = shell("release", napping.name)
+    assert "1 run resumed" in done.err
+    assert state("one") == "pending"

@@ -42,14 +42,6 @@ class Endless(io.StringIO):
 
 
 class TestVerbs:
-    def test_recover_continues_a_failed_run(self, shell: Shell, stage: Stage) -> None:
-        stage.start(failing, id="one")
-        workflows.mended.append(True)
-        done = shell("recover", "one", "--reason", "the bank is back")
-        assert (done.status, done.out, done.err) == (0, "", "1 recovered\n")
-        assert stage.settle("one").state == "completed"
-        assert actions() == [("recover", "one", "done", "the bank is back")]
-
     def test_recover_continues_the_runs_of_a_cause_and_no_other(self, shell: Shell, stage: Stage) -> None:
         stage.start(failing, "declined 1", id="one")
         stage.start(failing, "declined 2", id="two")
@@ -98,21 +90,6 @@ class TestVerbs:
         done = shell("retry", "one")
         assert (done.status, done.out, done.err) == (0, "", "1 recovered\n")
         assert actions() == [("recover", "one", "done", "")]
-
-    def test_each_verb(self, shell: Shell, stage: Stage) -> None:
-        stage.start(napping, id="one")
-        seen = []
-        for verb in ("pause", "resume", "cancel"):
-            assert shell(verb, "one").status == 0
-            seen.append(state("one"))
-        assert seen == ["paused", "pending", "cancelled"]
-
-    def test_wake_can_end_sleeps(self, shell: Shell, stage: Stage) -> None:
-        stage.start(napping, id="one")
-        shell("wake", "one")
-        assert stage.settle("one").state == "sleeping"
-        shell("wake", "one", "--end-sleeps")
-        assert stage.settle("one").state == "completed"
 
     def test_restart_prints_the_new_runs(self, shell: Shell, stage: Stage) -> None:
         stage.start(echo, 5, id="one")

@@ -1,7 +1,8 @@
-"""Children with a key: taken by the parent's commit, refused, superseded, taken back; in both flavours."""
+"""Children with a key, starts that come too late, and what is told of other runs that a pass changes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,11 @@ from durable import (
     Context,
     CriticalError,
     KeyConflictError,
+    Limit,
+    RollbackContext,
     get_run,
     runtime,
+    signals,
     workflow,
 )
 from durable.core.control_flow import PassAborted
@@ -334,3 +338,124 @@ def test_a_key_that_is_taken_at_the_commit_is_logged_as_that(parent: Any, caplog
         h.run("p")
         assert run.error is not None
         assert run.error.type == "KeyConflictError"
+
+
+# -- A run that ends in the pass in which it was about to start a child: the child is not started
+
+
+PASS_TIME: list[Any] = []
+undone: list[Any] = []
+
+
+def note_undone(_rollback: Any, output: Any) -> None:
+    undone.append(output)
+
+
+def key_after_a_while(*_: object) -> str:
+    """The key of a limit, for which the start of a child asks after its operation has begun."""
+    for each in PASS_TIME:
+        each()
+    return "k"
+
+
+SLOW = Limit("late-starts", at_once=9, key=key_after_a_while)
+
+
+@workflow(name="late_starts.child", limit=SLOW)
+def child(ctx: Context) -> str:
+    ctx.sleep("for long", 60)
+    return "done"
+
+
+@workflow(name="late_starts.calls")
+def late_calls(ctx: Context, with_rollback: bool) -> str:
+    ctx.rollback_checkpoint("from here")
+    if with_rollback:
+        ctx.step("charge", str, 1, rollback=note_undone)
+    return ctx.child("label", child)
+
+
+@workflow(name="late_starts.acalls")
+async def late_acalls(ctx: AsyncContext, with_rollback: bool) -> str:
+    await ctx.rollback_checkpoint("from here")
+    if with_rollback:
+        await ctx.step("charge", str, 1, rollback=note_undone)
+    return await ctx.child("label", child)
+
+
+@pytest.fixture(autouse=True)
+def nothing_happens() -> Iterator[None]:
+    PASS_TIME.clear()
+    undone.clear()
+    yield
+    PASS_TIME.clear()
+
+
+@pytest.mark.parametrize("with_rollback", [False, True])
+@pytest.mark.parametrize("parent", [late_calls, late_acalls], ids=["sync", "async"])
+def test_no_child_is_started_by_a_run_that_has_reached_its_deadline(parent: Any, with_rollback: bool) -> None:
+    with Harness() as h:
+        run = h.start(parent.using(id="p", deadline=30), with_rollback)
+        PASS_TIME.append(lambda: h.advance(60))
+        h.settle()
+        PASS_TIME.clear()
+        assert run.error is not None
+        assert (run.state, run.error.type) == ("failed", "RunDeadlineError")
+        assert runtime.current().store.get("p:label") is None
+        assert run.children() == []
+        assert undone == (["1"] if with_rollback else [])
+        run.recover()
+        h.settle()
+        assert get_run("p:label").state == "sleeping", "the recovery starts it"
+
+
+# -- `run_changed` of runs that a pass changes although they are not its own
+
+
+SEEN: list[tuple[str, str, str]] = []
+
+
+@pytest.fixture(autouse=True)
+def listening() -> Iterator[None]:
+    def note(sender: object, run: str, previous: str, state: str, **_: object) -> None:
+        SEEN.append((run, previous, state))
+
+    SEEN.clear()
+    signals.run_changed.connect(note)
+    yield
+    signals.run_changed.disconnect(note)
+
+
+def undo_nothing(_: RollbackContext, _output: str) -> None:
+    """Undo nothing."""
+
+
+def fail() -> None:
+    raise CriticalError("no")
+
+
+@workflow(name="told.one")
+def one(ctx: Context, seconds: float = 0) -> str:
+    ctx.rollback_checkpoint("undo")
+    done = ctx.step("do", str, "a", rollback=undo_nothing)
+    if seconds:
+        ctx.sleep("s", seconds)
+    return done
+
+
+@workflow(name="told.parent")
+def parent(ctx: Context) -> Any:
+    ctx.rollback_checkpoint("undo")
+    ctx.child("a", one.using(rollback=True, key="k", if_open="replace"))
+    return ctx.step("end", fail)
+
+
+def test_a_child_that_is_compensated_and_a_run_that_gives_its_key_up() -> None:
+    with Harness() as h:
+        h.run(one.using(key="k", id="first").start(600))
+        run = h.start(parent.using(id="p"))
+        assert h.finish(run).state == "failed"
+        assert ("first", "sleeping", "cancelled") in SEEN
+        of_child = [(previous, state) for run_id, previous, state in SEEN if run_id == "p:a"]
+        assert of_child[-2:] == [("completed", "rolling_back"), ("rolling_back", "cancelled")]
+        assert get_run("p:a").state == "cancelled"

@@ -1,18 +1,27 @@
-"""Workflows by name: registration, late names, clashes, discovery."""
+"""Workflows by name: registration, late names, clashes, discovery; and public generic values."""
 
+from __future__ import annotations
+
+import copy
 import importlib
+import pickle
 import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.apps import AppConfig
 from django.apps import apps as django_apps
 
+from durable import BlockResult, Handle, MapChild, MapResult, RaceResult, StepResult
 from durable.apps import DurableConfig
 from durable.core import registry
 from durable.core.limits.workflow_limits import WorkflowLimits
 from durable.core.message_types import MessageTypes
 from durable.core.registry import Registry, UnknownWorkflowError
+from durable.definitions import Input
 from tests.support.definitions import Definition, one, other
 
 
@@ -113,3 +122,34 @@ def test_where_names_the_line() -> None:
 
     found = registry.source_location(Definition("x", here))
     assert found.startswith(f"{__name__}.{here.__qualname__} ({__file__}:")
+
+
+# -- public generic values: made with their type arguments, pickled, copied, and never assigned to
+
+
+MADE: list[tuple[Callable[[], Any], Any]] = [
+    (lambda: Handle[str]("order-1"), Handle("order-1")),
+    (lambda: Handle[object]("order-1", is_new=True), Handle("order-1")),
+    (lambda: StepResult[str](ok=True, value="sent"), StepResult(ok=True, value="sent")),
+    (lambda: BlockResult[int](ok=True, value=1), BlockResult(ok=True, value=1)),
+    (lambda: RaceResult[int]("one", 1), RaceResult("one", 1)),
+    (lambda: MapChild[int](0, "a", "completed", 1), MapChild(0, "a", "completed", 1)),
+    (lambda: MapResult[int]([]), MapResult([])),
+    (lambda: Input[[int]]("shop.buy", (1,), {}), Input("shop.buy", (1,), {})),
+]
+
+
+@pytest.mark.parametrize(("make", "expected"), MADE)
+class TestTypeArguments:
+    def test_an_instance_is_made_with_them(self, make: Callable[[], Any], expected: Any) -> None:
+        assert make() == expected
+        assert type(make()) is type(expected)
+
+    @pytest.mark.parametrize("name", ["id", "ok", "winner", "number", "children", "workflow", "misspelt"])
+    def test_nothing_can_be_assigned(self, make: Callable[[], Any], expected: Any, name: str) -> None:
+        with pytest.raises(FrozenInstanceError, match=f"cannot assign to {name!r} of {type(expected).__name__}"):
+            setattr(make(), name, 1)
+
+    def test_a_copy_and_a_pickle_are_equal(self, make: Callable[[], Any], expected: Any) -> None:
+        assert copy.deepcopy(make()) == expected
+        assert pickle.loads(pickle.dumps(make())) == expected

@@ -1,18 +1,21 @@
-"""`ctx.sleep`, `ctx.sleep_until`, and the deterministic clock, draws and logger."""
+"""`ctx.sleep`, `ctx.sleep_until`, moments at the ends of the calendar, and the deterministic clock, draws, logger."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from durable import Break, Continue
+from durable import Break, Continue, RetryLater, workflow
+from durable.core.clock import LATEST
 from durable.testing import Harness
+from tests.core.conftest import NOW
 from tests.core.flavours import Flavour
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +24,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         lambda ctx: ctx.sleep("wait", 3600),
         lambda ctx: ctx.sleep("wait", "1 hour"),
         lambda ctx: ctx.sleep("wait", timedelta(hours=1)),
-        lambda ctx: ctx.sleep_until("wait", NOW + timedelta(hours=1)),
+        lambda ctx: ctx.sleep_until("wait", START + timedelta(hours=1)),
         lambda ctx: ctx.sleep_until("wait", datetime(2026, 1, 1, 3, tzinfo=timezone(timedelta(hours=2)))),
     ],
 )
@@ -32,10 +35,10 @@ def test_parks_until_its_deadline(h: Harness, flavour: Flavour, act: Any) -> Non
 
     run = h.start(flavour(ship))
     parked = h.run(run)
-    assert (parked.state, parked.wake_at, parked.waiting_for) == ("sleeping", NOW + timedelta(hours=1), None)
+    assert (parked.state, parked.wake_at, parked.waiting_for) == ("sleeping", START + timedelta(hours=1), None)
     assert run.history()[0].data["state"] == "pending"
     h.advance("59 minutes")
-    assert h.run(run).wake_at == NOW + timedelta(hours=1)
+    assert h.run(run).wake_at == START + timedelta(hours=1)
     h.advance("1 minute")
     assert h.run(run).output == "done"
     assert run.history()[0].data["state"] == "completed"
@@ -45,7 +48,7 @@ def test_is_crash_proof(h: Harness, flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.sleep("short", 0.05)
         await ctx.sleep("long", 60)
-        await ctx.sleep_until("past", NOW)
+        await ctx.sleep_until("past", START)
         return (await ctx.step("a", lambda: 1)) + 1
 
     h.crash_everywhere(flavour(ship))
@@ -57,14 +60,14 @@ def test_below_the_setting_it_waits_in_memory(h: Harness, flavour: Flavour) -> N
         return "done"
 
     assert h.run(h.start(flavour(ship))).output == "done"
-    assert h.now == NOW + timedelta(seconds=0.09)
+    assert h.now == START + timedelta(seconds=0.09)
 
 
 def test_short_sleep_of_zero_makes_every_sleep_yield(flavour: Flavour) -> None:
     async def ship(ctx: Any) -> Any:
         await ctx.sleep("short", 0.001)
 
-    with Harness(now=NOW, short_sleep=0) as h:
+    with Harness(now=START, short_sleep=0) as h:
         assert h.run(h.start(flavour(ship))).state == "sleeping"
 
 
@@ -76,7 +79,7 @@ def test_short_sleep_of_zero_makes_every_sleep_yield(flavour: Flavour) -> None:
         lambda ctx: ctx.sleep("a", "-1 second"),
         lambda ctx: ctx.sleep("a", "-1 day 2 hours"),
         lambda ctx: ctx.sleep("a", timedelta(days=-42)),
-        lambda ctx: ctx.sleep_until("a", NOW - timedelta(1)),
+        lambda ctx: ctx.sleep_until("a", START - timedelta(1)),
     ],
 )
 def test_a_deadline_that_is_past_does_not_park(h: Harness, flavour: Flavour, act: Any) -> None:
@@ -105,7 +108,7 @@ def test_a_deadline_that_is_past_does_not_park(h: Harness, flavour: Flavour, act
         (lambda ctx: ctx.sleep("a", True), "not True"),
         (lambda ctx: ctx.sleep_until("a", datetime(2027, 1, 1)), "has no time zone"),  # noqa: DTZ001
         (lambda ctx: ctx.sleep_until("a", 5), "is an aware datetime, not 5"),
-        (lambda ctx: ctx.sleep_until("a", NOW.date()), "is an aware datetime"),
+        (lambda ctx: ctx.sleep_until("a", START.date()), "is an aware datetime"),
     ],
 )
 def test_refuses_what_is_no_duration_or_moment(h: Harness, flavour: Flavour, act: Any, text: str) -> None:
@@ -154,7 +157,7 @@ def test_a_woken_sleep_keeps_its_time_unless_it_is_ended(h: Harness, flavour: Fl
     h.settle()
     assert run.output == "done"
     assert run.history()[0].data["state"] == "interrupted"
-    assert moments == [NOW + timedelta(seconds=60)]
+    assert moments == [START + timedelta(seconds=60)]
 
 
 # -- the deterministic clock and draws
@@ -190,7 +193,7 @@ def test_time_is_that_of_the_newest_record_seen(h: Harness, flavour: Flavour) ->
     first, second = seen
     assert first == second
     assert first == sorted(first)
-    assert first[:3] == [NOW, NOW + timedelta(seconds=5), NOW + timedelta(seconds=65)]
+    assert first[:3] == [START, START + timedelta(seconds=5), START + timedelta(seconds=65)]
 
 
 def test_time_in_a_loop_is_the_same_in_the_pass_that_resumes_it(h: Harness, flavour: Flavour) -> None:
@@ -245,3 +248,74 @@ def test_the_logger_is_silent_while_code_repeats_what_it_has_done(
     assert messages == ["begun", "charged", "rested"]
     record: Any = caplog.records[0]
     assert (record.run_id, record.location) == ("run", "")
+
+
+# -- moments at the ends of the calendar: refused where they are given, bounded where they come from outside
+
+
+WEST, EAST = timezone(timedelta(hours=-5)), timezone(timedelta(hours=9))
+LAST, FIRST = datetime.max.replace(tzinfo=WEST), datetime.min.replace(tzinfo=EAST)
+
+
+@workflow(name="moments.nothing")
+def nothing(ctx: Any) -> None: ...
+
+
+@pytest.mark.parametrize("moment", [LAST, FIRST], ids=["last", "first"])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda ctx, moment: ctx.sleep_until("rest", moment),
+        lambda ctx, moment: ctx.queue.next("wait", until=moment),
+        lambda ctx, moment: ctx.child("child", nothing.using(deadline=moment)),
+    ],
+    ids=["sleep", "wait", "child"],
+)
+def test_a_moment_without_a_date_in_utc_is_refused_where_it_is_given(
+    h: Harness, flavour: Flavour, act: Callable[..., Any], moment: datetime
+) -> None:
+    async def ship(ctx: Any) -> str:
+        try:
+            await act(ctx, moment)
+        except ValueError as error:
+            return str(error)
+        return "accepted"
+
+    done = h.run(h.start(flavour(ship)))
+    assert "In UTC this is before the year 1 or after the year 9999" in str(done.output)
+
+
+@pytest.mark.parametrize("moment", [LAST, FIRST], ids=["last", "first"])
+def test_a_deadline_without_a_date_in_utc_is_refused(h: Harness, moment: datetime) -> None:
+    with pytest.raises(ValueError, match="before the year 1 or after the year 9999"):
+        nothing.using(deadline=moment)
+    with pytest.raises(ValueError, match="before the year 1 or after the year 9999"):
+        RetryLater(moment)
+
+
+@pytest.mark.parametrize("given", ["500000 weeks", timedelta.max])
+def test_a_length_that_ends_after_the_calendar_is_refused(h: Harness, given: Any) -> None:
+    with pytest.raises(ValueError, match="ends after the year 9999"):
+        nothing.using(deadline=given).start()
+
+
+def test_an_upstream_that_names_a_moment_beyond_the_calendar_is_waited_for_as_long_as_possible(
+    h: Harness, flavour: Flavour
+) -> None:
+    def call() -> None:
+        raise RetryLater("Fri, 31 Dec 9999 23:59:59 -0500")
+
+    async def ship(ctx: Any) -> None:
+        await ctx.step("call", flavour.function(call))
+
+    assert h.run(h.start(flavour(ship))).wake_at == LATEST
+
+
+def test_never_may_be_written_as_the_last_moment(h: Harness, flavour: Flavour) -> None:
+    async def ship(ctx: Any) -> None:
+        await ctx.sleep_until("rest", datetime.max.replace(tzinfo=UTC))
+
+    parked = h.run(h.start(flavour(ship)))
+    assert parked.state == "sleeping"
+    assert parked.wake_at is not None
+    assert parked.wake_at > NOW + timedelta(days=2_900_000)
