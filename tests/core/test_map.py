@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from durable import AsyncContext, Context, CriticalError, get_run, workflow
+from durable.core.children import maps
 from durable.core.location import escape
 from durable.testing import Harness
 
@@ -281,13 +282,14 @@ def caught(ctx: Context) -> Any:
     return [result.failure.source, result.failure.name, result.failure.error.type]
 
 
-def test_a_map_of_many_batches() -> None:
+def test_a_map_of_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "_START_BATCH", 50)
     with Harness() as h:
-        run = h.start(all_of.using(id="p"), 1203, 300)
+        run = h.start(all_of.using(id="p"), 123, 30)
         h.run(run)
-        assert len(run.children()) == 1203
+        assert len(run.children()) == 123
         h.settle()
-        assert run.result() == [[number * 10 for number in range(1203)], [], []]
+        assert run.result() == [[number * 10 for number in range(123)], [], []]
 
 
 @both

@@ -104,10 +104,10 @@ def recorded(run_id: str, location: str = "call") -> Any:
 
 
 @pytest.mark.parametrize("short_sleep", [0, 0.1])
-def test_a_thousand_runs_begin_in_order_at_the_rate(settings: Any, short_sleep: float) -> None:
+def test_hundreds_of_runs_begin_in_order_at_the_rate(settings: Any, short_sleep: float) -> None:
     settings.DURABLE = {**settings.DURABLE, "LIMITS": {"rates-hundred": {"rate": "100/s"}}}
     with Harness(NOW, short_sleep=short_sleep) as h:
-        ids = [f"run-{number:03}" for number in range(1_000)]
+        ids = [f"run-{number:03}" for number in range(300)]
         for each in ids:
             h.start(hundred, each, id=each)
         h.finish(ids[-1])
@@ -115,7 +115,7 @@ def test_a_thousand_runs_begin_in_order_at_the_rate(settings: Any, short_sleep: 
         moments = [(begun(each) - NOW).total_seconds() for each in ids]
         assert moments == sorted(moments)
         assert all(later - earlier >= 0.01 - 1e-9 for earlier, later in pairwise(moments))
-        assert 9.99 <= moments[-1] <= 10.2
+        assert 2.99 <= moments[-1] <= 3.2
 
 
 @two_flavours

@@ -1,7 +1,4 @@
-"""A worker that is stopped past its lease, and wakes up when its run has ended elsewhere.
-
-It writes nothing, and says why.
-"""
+"""A worker that wakes up past its lease writes nothing; runs that lock the same rows in other orders come through."""
 
 from __future__ import annotations
 
@@ -15,12 +12,13 @@ import pytest
 import redis
 
 from durable import Handle
-from durable.models import Entry, Run
+from durable.models import Entry, QueueMessage, Run
 from project.shop.models import Mail
 from tests.e2e.workers import Workers
-from tests.faults.workflows import haunted
+from tests.faults.workflows import crossing, haunted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
+
 
 SETTINGS = "tests.faults.settings"
 
@@ -69,3 +67,26 @@ def test_a_worker_that_wakes_after_its_lease_writes_nothing(
     keys = set(Mail.objects.values_list("idempotency_key", flat=True))
     assert f"{handle.id} {survivor}" in keys
     assert (f"{handle.id} {zombie}" in keys) is not is_atomic  # what a plain step writes is its own affair
+
+
+# -- runs whose atomic steps send to each other lock the same rows in opposite orders: both come through
+
+
+PAIRS = 3
+MESSAGES = 5
+
+
+def test_runs_that_deadlock_come_through(child_environment: dict[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "workers.log"
+    handles = []
+    for number in range(PAIRS):
+        one, other = f"one-{number}", f"other-{number}"
+        handles += [crossing.using(id=one).start(other, MESSAGES), crossing.using(id=other).start(one, MESSAGES)]
+    with Workers(3, {**child_environment, "E2E_MAX_CRASHES": "100"}, log, settings="tests.faults.settings"):
+        deadline = time.monotonic() + 300
+        while Run.objects.exclude(state__in=["completed", "failed"]).exists():
+            left = list(Run.objects.values("id", "state", "crashes", "summary"))
+            assert time.monotonic() < deadline, f"{left}; {log.read_text(errors='replace')[-3000:]}"
+            time.sleep(0.1)
+    assert [handle.output for handle in handles] == [list(range(MESSAGES))] * len(handles)
+    assert QueueMessage.objects.count() == MESSAGES * len(handles)

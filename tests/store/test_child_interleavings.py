@@ -1,4 +1,9 @@
-"""A parent and its children on two connections at READ COMMITTED, in every order; and compensations of children."""
+"""A parent and its children on two connections at READ COMMITTED: every order of two transactions, on real locks.
+
+Each transaction is a statement and an end, as in `test_interleavings`. No order may lose a wake-up, leave a child open
+under a parent that has ended, or deadlock. Nor may one leave a child without its compensation: the question of the
+parent, repeated as its next pass repeats it, finds a child that compensates, is asked to, or has nothing left to undo.
+"""
 
 from __future__ import annotations
 

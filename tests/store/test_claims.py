@@ -201,7 +201,7 @@ def test_the_due_queues_have_due_runs_and_runs_whose_lease_ran_out(store: Store)
     assert store.due_queues(at(1)) == ["a", "b"]
 
 
-# -- runs that become due behind the point at which claims begin
+# -- runs that become due behind the point at which claims begin: the next look at all runs finds them
 
 
 class Worker:

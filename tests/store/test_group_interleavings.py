@@ -1,4 +1,8 @@
-"""A parent, its groups of children and its replays on two connections at READ COMMITTED, in every order."""
+"""A parent, its groups of children and its replay in place on two connections at READ COMMITTED, in every order.
+
+Each transaction is a statement and an end, as in `test_child_interleavings`. No order may lose a wake-up, leave a place
+free while a child waits, leave a child open that the replay has taken back, miscount, or deadlock.
+"""
 
 from __future__ import annotations
 

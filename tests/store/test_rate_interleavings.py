@@ -1,4 +1,9 @@
-"""Transactions about the rate of a limit on several connections at READ COMMITTED, in every order, and at once."""
+"""Transactions about the rate of a limit on several connections at READ COMMITTED, in every order, and at once.
+
+Each of two transactions is a statement and an end, as in `test_interleavings`. A verb that changes a limit's rate meets
+a reservation, a park, an end and a cancel. Afterwards comes one sweep. No order may deadlock, leave an attempt to sleep
+behind its moment, or let more begin than the rate gives.
+"""
 
 from __future__ import annotations
 
