@@ -135,11 +135,14 @@ class TestTheFile:
         (tmp_path / "both.jsonl").write_text(f"{text}\n{text}", encoding="utf-8")
         assert [each.run.id for each in read_files([tmp_path / "both.jsonl"])] == ["order-7", "order-7"]
 
-    def test_nothing_is_cut_and_the_rows_are_read_in_parts(self, shell: Shell, started: Run, tmp_path: Path) -> None:
+    def test_nothing_is_cut_and_the_rows_are_read_in_parts(
+        self, shell: Shell, started: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("durable.inspection.export.MOST", 5_000)
         Entry.objects.filter(run=started).delete()
         entries = [
             Entry(run=started, location=f"step {n}", kind="step", ordinal=n, output=json.dumps("x" * 100))
-            for n in range(60_000)  # more than the export for reading has
+            for n in range(6_000)  # more than the export for reading has
         ]
         rows = Entry.objects.bulk_create(entries, batch_size=5_000)
         if rows[0].pk is None:
@@ -151,8 +154,8 @@ class TestTheFile:
         reset_queries()
         with CaptureQueriesContext(connection) as queries:
             path = kept(shell, tmp_path / "h.jsonl")
-        assert len(queries) > 60  # parts of at most 1,000 rows
-        assert [each.ordinal for each in read(path).entries] == list(range(60_000))
+        assert len(queries) > 6  # parts of at most 1,000 rows
+        assert [each.ordinal for each in read(path).entries] == list(range(6_000))
 
     def test_a_run_that_is_not_there(self, shell: Shell, started: Run) -> None:
         done = shell("export", "nobody", "--history")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from durable.schedules import cron, every, read_rules
+from durable import cron, every
+from durable.schedules import read_rules
 from durable.schedules.rules import latest, next_after, upcoming
 
 ZONES = sorted(available_timezones() - {"localtime", "Factory"})
