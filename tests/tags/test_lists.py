@@ -1,4 +1,4 @@
-"""Lists of runs with a tag: along the index of tags, with every other condition, in every order."""
+"""Lists of runs with a tag, with every other condition, in every order; and bulks on them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
+from durable import Context, get_run, workflow
 from durable.core.errors import ErrorInfo
 from durable.inspection.bulks import _conditions
 from durable.inspection.pagination import RunOrder
@@ -18,10 +19,14 @@ from durable.inspection.run_facts import Tag, split_tags, tags_of
 from durable.inspection.runs import RunCriteria, count_runs, list_runs, parse_search, settle_roots
 from durable.inspection.selection import Filtered
 from durable.models import Run, RunTag
+from durable.operations import bulk
+from durable.runtime import Runtime
 from durable.tag_hashes import stored_tags
 from tests.support.plans import most_read, scans, sorts
+from tests.support.stores import settle
 
 pytestmark = pytest.mark.django_db
+
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 ACME: Final = (("tenant", "acme"),)
@@ -207,3 +212,68 @@ def test_runs_of_one_moment_are_listed_once(limit: int, within: bool) -> None:
                 if cursor is None:
                     break
             assert found == expected, (tags, order)
+
+
+# -- bulks on the runs with a tag: counted, applied in pages, in the background too; what is told of them
+
+
+OF_ACME = Filtered(RunCriteria(tags=(("tenant", "acme"),)))
+broken = True
+
+
+def charge() -> None:
+    if broken:
+        raise RuntimeError("the bank is closed")
+
+
+@workflow(name="tests.tag_bulks.pay")
+def pay(ctx: Context, waits: bool = False) -> None:
+    if waits:
+        ctx.queue.next("go")
+    ctx.step("charge", charge, max_retries=0)
+
+
+def start(number: int, *, waits: bool = False, **tags: str) -> list[str]:
+    how = pay.using(tags=tags)
+    return [handle.id for handle in how.start_many([(waits,) for _ in range(number)])]
+
+
+def states(ids: list[str]) -> set[str]:
+    return {str(get_run(each).state) for each in ids}
+
+
+def test_a_bulk_in_the_background_acts_on_the_runs_with_the_tag(at: Runtime) -> None:
+    mine, others = start(7, waits=True, tenant="acme"), start(3, waits=True, tenant="other")
+    settle()
+    assert bulk.eligible("cancel", OF_ACME).count == 7
+    done = bulk.apply("cancel", OF_ACME, expected=7, in_background=True)
+    assert done.run_id is not None
+    settle()
+    assert states(mine) == {"cancelled"}
+    assert states(others) == {"sleeping"}
+
+
+def test_failed_runs_with_the_tag_are_recovered(at: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, others = start(5, tenant="acme"), start(2, tenant="other")
+    settle()
+    assert states(mine) == states(others) == {"failed"}
+    monkeypatch.setitem(globals(), "broken", False)
+    assert bulk.eligible("recover", OF_ACME).count == 5
+    bulk.apply("recover", OF_ACME, expected=5, in_background=True)
+    settle()
+    assert states(mine) == {"completed"}
+    assert states(others) == {"failed"}
+
+
+def test_a_replay_of_failed_runs_with_the_tag_has_their_tags(at: Runtime) -> None:
+    start(2, tenant="acme")
+    settle()
+    bulk.apply("replay", OF_ACME, expected=2, in_background=True)
+    settle()
+    assert Run.objects.tagged(tenant="acme").count() == 4
+
+
+def test_a_bulk_tells_no_value_where_a_hook_hides_some(at: Runtime) -> None:
+    assert list(_conditions(OF_ACME.wanted)) == ['with the tag "tenant=acme"']
+    with override_settings(DURABLE={"REDACT": "tests.tags.test_copies.only_stages"}):
+        assert list(_conditions(OF_ACME.wanted)) == ['with the tag "tenant=(hidden)"']

@@ -1,9 +1,11 @@
-"""Tags that a start gives: what is stored, when it is seen, which runs are found."""
+"""Tags that a start gives: what is stored, when it is seen, which runs are found; and several starts at once."""
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -18,6 +20,7 @@ from durable.operations.prune import prune
 from durable.retention import Policy
 from durable.runtime import Runtime
 from durable.testing import Harness
+from tests.support.at_once import at_once, patiently
 from tests.support.stores import passed, settle
 
 ACME: Final[dict[str, TagValue]] = {"tenant": "acme", "order": 42}
@@ -271,3 +274,48 @@ def test_tags_in_memory_go_with_a_rollback_of_the_database() -> None:
         assert (again.is_new, again.tags) == (True, {"tenant": "other"})
         h.settle()
         assert run.tags == {"order": "42", "tenant": "acme"}
+
+
+# -- starts of one run from several threads at once: it has the tags of the start that has made it, and no others
+
+
+ROUNDS = 10
+
+
+@workflow(name="tests.tags_at_once.job")
+def job(ctx: Context) -> None:
+    ctx.queue.next("add")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.redis
+@pytest.mark.parametrize("how", ["id", "key", "message", "many"])
+def test_a_run_has_the_tags_of_the_start_that_has_made_it(how: str) -> None:
+    made: dict[str, int] = {}
+    lock = threading.Lock()
+
+    def start(number: int) -> None:
+        for each in range(ROUNDS):
+            tags: dict[str, TagValue] = {"by": number, f"only-{number}": each}
+            patiently(partial(note, number, each, job.using(tags=tags)))
+
+    def note(number: int, each: int, tagged: Any) -> None:
+        if how == "id":
+            handles = [tagged.using(id=f"r{each}").start()]
+        elif how == "key":
+            handles = [tagged.using(key=f"k{each}").start()]
+        elif how == "message":
+            handles = [tagged.using(key=f"k{each}").start_or_send("add", number)]
+        else:
+            handles = tagged.start_many([(), (), ()], ids=[f"r{each}", f"r{each}", f"s{each}"])
+        with lock:
+            made.update({handle.id: number for handle in handles if handle.is_new})
+
+    at_once(start)
+    assert len(made) == Run.objects.count() == (2 * ROUNDS if how == "many" else ROUNDS)
+    for run_id, number in made.items():
+        tags = get_run(run_id).tags
+        assert tags.keys() == {"by", f"only-{number}"}
+        assert tags["by"] == str(number)
+        assert run_id in Run.objects.tagged(by=number).values_list("id", flat=True)
+    assert RunTag.objects.count() == 2 * len(made)
