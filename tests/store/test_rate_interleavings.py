@@ -30,7 +30,7 @@ from tests.store.conftest import POSTGRES
 from tests.store.emptying import empty
 from tests.store.making import LEASE, NOW, at, commit, park, started, the
 from tests.store.windows import check
-from tests.store.windows import check_rows as check_windows
+from tests.store.windows import check as check_windows
 from tests.support.transitions import CALLS
 
 pytestmark = pytest.mark.slow

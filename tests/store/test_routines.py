@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -209,6 +210,7 @@ def test_the_server_is_asked_for_its_isolation_level(postgres_store: PostgresSto
 
 
 ALIAS = "migrations_alone"
+NUMBERS = count()
 
 #: The names of all tables, indexes, functions and triggers whose names begin with durable.
 NAMES = {
@@ -252,12 +254,11 @@ def alias(
     """A database that this test alone uses."""
     if request.param == "postgresql":
         server: EmbeddedPostgres = request.getfixturevalue("postgres_server")
-        config = database_from(server.create_database("migrations_alone"))
+        config = database_from(server.create_database(f"{ALIAS}_{next(NUMBERS)}"))
     else:
         config = database_from(f"sqlite:///{tmp_path}/alone.sqlite3")
     with django_db_blocker.unblock(), migrated(ALIAS, config):
         yield ALIAS
-        call_command("migrate", "durable", "zero", database=ALIAS, verbosity=0)
 
 
 def names() -> set[tuple[str, str]]:
