@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from django.conf import settings
 from django.core.exceptions import SynchronousOnlyOperation
@@ -68,8 +68,8 @@ class Values:
     - `DATABASE`: the alias of the database that holds durable's tables.
     - `QUEUE`: the RQ queue of workflows that name none.
     - `CLAIM_BATCH`: how many due runs a worker claims at once, at most.
-    - `PREPARED_STATEMENTS`: whether PostgreSQL sessions may prepare the most frequent statements of runs; not behind a
-      pooler in transaction mode.
+    - `PREPARED_STATEMENTS`: whether PostgreSQL sessions keep the most frequent statements of runs prepared. "auto": a
+      process stops at the first one that a session has lost, as behind a pooler in transaction mode.
     - `OTHER_JOBS`: the RQ jobs that durable's workers run besides their own: dotted names of functions, or of modules
       and packages with a dot at the end ("shop.jobs."). The workers refuse all other jobs in Redis.
     - `RETENTION`: how long ended runs and the audit log are kept: None for ever, a duration, or a dict by state and
@@ -117,7 +117,7 @@ class Values:
     DATABASE: str = "default"
     QUEUE: str = "default"
     CLAIM_BATCH: int = 10
-    PREPARED_STATEMENTS: bool = False
+    PREPARED_STATEMENTS: bool | Literal["auto"] = "auto"
     OTHER_JOBS: Sequence[str] = ()
     RETENTION: float | Mapping[str, Any] | None = None
     API_RUNS: str | None = None

@@ -119,7 +119,6 @@ DURABLE = {
     "LIMITS": {"carrier": {"rate": "5/s"}},
     "LEASE": float(os.environ.get("DURABLE_LEASE", "30")),  # seconds
     "NOTIFY_IN_TESTS": True,  # durable's own tests have a Redis of their own, and workers that listen to it
-    "PREPARED_STATEMENTS": True,  # sessions are this process's own: no pooler stands between
 }
 
 # How the REST interface recognises somebody; what a user may do there is durable's own.

@@ -265,7 +265,7 @@ _WANTED: Mapping[str, _Wanted] = {
     "DATABASE": _TEXT,
     "QUEUE": _TEXT,
     "CLAIM_BATCH": _COUNT,
-    "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool), "True or False"),
+    "PREPARED_STATEMENTS": (lambda value: isinstance(value, bool) or value == "auto", '"auto", True or False'),
     "OTHER_JOBS": (_are_dotted_names, 'a list of dotted names, such as ["shop.jobs."]'),
     "RETENTION": (
         lambda value: value is None or isinstance(value, Mapping) or _is_positive_duration(value),

@@ -2,8 +2,9 @@
 
 It speaks PostgreSQL's protocol on a local port. Each transaction goes to another server connection than the last one,
 and each server connection forgets its session after each transaction (`DISCARD ALL`): a client that relies on what it
-did to its session before finds it gone, or finds another client's. A client that prepares a statement by name, which a
-pooler cannot keep, is noted in `prepared`.
+did to its session before finds it gone, or finds another client's. A client that prepares a statement by name is noted
+in `prepared`. With `keeps_statements` the pooler prepares it again in the session that is to execute it, as PgBouncer
+does from 1.21 on; otherwise it is gone.
 """
 
 from __future__ import annotations
@@ -69,6 +70,12 @@ class _Server(_Wire):
         self.socket.sendall(struct.pack("!i", len(body) + 4) + body)
         self.greeting = self._until_ready()
 
+    def prepare(self, body: bytes) -> None:
+        """Prepare a statement of another session."""
+        self.write(b"P", body)
+        self.write(b"H", b"")  # a Flush: the answer comes before a Sync
+        assert self.read()[0] == b"1"
+
     def forget(self) -> None:
         """Undo all settings of the session."""
         self.write(b"Q", b"DISCARD ALL\0")
@@ -88,7 +95,18 @@ class _Server(_Wire):
 class Pooler:
     """`size` connections to the database behind the socket `path`, shared by all who connect to `port`."""
 
-    def __init__(self, path: Path, *, user: str, database: str, size: int = 4, options: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        user: str,
+        database: str,
+        size: int = 4,
+        options: str = "",
+        keeps_statements: bool = False,
+    ) -> None:
+        self.keeps_statements = keeps_statements
+        self._statements: dict[bytes, bytes] = {}  # by name: clients with one name mean one statement
         self._servers: queue.Queue[_Server] = queue.Queue()  # first in, first out: the next one is another one
         for _ in range(size):
             self._servers.put(_Server(path, user, database, options))
@@ -180,6 +198,9 @@ class Pooler:
         kind, body = message
         if kind == b"P" and (name := body.partition(b"\0")[0]):
             self.prepared.append(name.decode())
+            self._statements[name] = body
+        if kind == b"B" and self.keeps_statements and (again := self._statements.get(body.split(b"\0", 2)[1])):
+            server.prepare(again)
         server.write(kind, body)
         if kind not in (b"Q", b"S", b"F"):  # the server answers when it is asked to, by a Sync
             return False

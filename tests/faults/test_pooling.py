@@ -1,4 +1,4 @@
-"""Behind a pooler in transaction mode: no promise relies on a session, and no statement is prepared by name.
+"""Behind a pooler in transaction mode: no promise relies on a session, nor on a statement that one has prepared.
 
 `POOLER_URL` names a database behind a pooler of one's own, a PgBouncer say, to prove the same there.
 """
@@ -23,6 +23,7 @@ from durable import Break, Context, Continue, current_step, workflow
 from durable.conf import conf
 from durable.models import Run
 from durable.store import store_for
+from durable.store.postgres import libpq
 from durable.worker import unanswered
 from project.servers import EmbeddedPostgres
 from project.settings import database_from
@@ -34,15 +35,17 @@ from tests.support.worker import work_off
 pytestmark = [pytest.mark.postgres, pytest.mark.redis]
 
 ALIAS = "pooled"
+MOST_TRIED = 4  # a pass and its branches, before one of them has lost a statement
 
 
-@pytest.fixture(scope="module")
-def pooler(postgres_server: EmbeddedPostgres) -> Iterator[Pooler]:
+@pytest.fixture(scope="module", params=[False, True], ids=["loses statements", "keeps statements"])
+def pooler(postgres_server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[Pooler]:
     """Server connections that think in another time zone, and print moments accordingly."""
     config = database_from(postgres_server.create_database(ALIAS))
     path = Path(config["HOST"]) / f".s.PGSQL.{config['PORT']}"
     options = "-c TimeZone=Asia/Kathmandu"
-    with Pooler(path, user=config["USER"], database=ALIAS, options=options) as pooler:
+    keeps = bool(request.param)
+    with Pooler(path, user=config["USER"], database=ALIAS, options=options, keeps_statements=keeps) as pooler:
         yield pooler
 
 
@@ -58,7 +61,10 @@ def alias(pooler: Pooler, django_db_setup: None, django_db_blocker: DjangoDbBloc
 
 
 @pytest.fixture
-def counter(alias: str, django_db_blocker: DjangoDbBlocker, redis_connection: redis.Redis) -> Iterator[None]:
+def counter(
+    alias: str, django_db_blocker: DjangoDbBlocker, redis_connection: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    monkeypatch.setattr(libpq, "_unnamed", set())
     with django_db_blocker.unblock(), override_settings(DURABLE={"DATABASE": ALIAS, "SHORT_SLEEP": 0.0}):
         with connections[ALIAS].cursor() as cursor:
             cursor.execute("TRUNCATE counter")
@@ -101,8 +107,12 @@ def pooled(ctx: Context, partner: str) -> list[Any]:
     return [joined, came.body, moment.isoformat()]
 
 
-def test_runs_live_behind_a_pooler_that_forgets_every_session(counter: None, pooler: Pooler) -> None:
-    before = pooler.transactions
+@pytest.mark.parametrize("setting", ["auto", False])
+def test_runs_live_behind_a_pooler_that_forgets_every_session(
+    counter: None, pooler: Pooler, setting: object, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DURABLE = {**settings.DURABLE, "PREPARED_STATEMENTS": setting}
+    before, pooler.prepared = pooler.transactions, []
     pairs = [(f"{n} one", f"{n} other") for n in range(4)]
     runs = pooled.start_many(
         [(each,) for one, other in pairs for each in (other, one)], ids=[each for pair in pairs for each in pair]
@@ -120,9 +130,12 @@ def test_runs_live_behind_a_pooler_that_forgets_every_session(counter: None, poo
         cursor.execute("SELECT number FROM counter")
         assert cursor.fetchall() == [(8 * (5 + 3 + 1),)]
     assert pooler.faults == []
-    assert pooler.prepared == []
     if "POOLER_URL" not in os.environ:
         assert pooler.transactions - before > 8 * 15, "all of that went through the pooler"
+        notes = [each.getMessage() for each in caplog.records if "prepared statements" in each.getMessage()]
+        is_lost = setting == "auto" and not pooler.keeps_statements
+        assert (bool(pooler.prepared), len(notes)) == (setting == "auto", int(is_lost))
+        assert not is_lost or len(pooler.prepared) <= MOST_TRIED, "each thread may have tried at the same time"
 
 
 def test_a_statement_that_waits_for_a_lock_behind_a_pooler_is_not_taken_for_unanswered(

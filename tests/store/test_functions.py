@@ -18,9 +18,10 @@ from django.test.utils import CaptureQueriesContext
 from durable.core.control_flow import LeaseLost
 from durable.core.errors import ErrorInfo
 from durable.core.location import child_token
-from durable.core.records import RunState
+from durable.core.records import RunRecord, RunState
 from durable.store import Store
-from durable.store.postgres import PostgresStore, sql_functions
+from durable.store.postgres import PostgresStore, libpq, sql_functions
+from durable.store.postgres.libpq import SQLFunction
 from durable.store.routines.definitions import Function, read
 from durable.store.tables.rows import ENTRY, METADATA
 from tests.store.conftest import POSTGRES, SQLITE
@@ -233,34 +234,84 @@ def test_observed_or_not_or_in_a_transaction_the_answers_are_the_same(postgres_s
 
 
 def prepared() -> set[str]:
+    """The functions whose calls the session has prepared."""
     with connections[POSTGRES].cursor() as cursor:
-        cursor.execute("SELECT name FROM pg_prepared_statements")
-        return {name for (name,) in cursor.fetchall() if name.startswith("durable")}
+        cursor.execute(
+            "SELECT substring(statement FROM 'durable_[a-z_0-9]+') FROM pg_prepared_statements WHERE name LIKE 'durable%'"
+        )
+        return {name for (name,) in cursor.fetchall()}
 
 
+def write_often(store: PostgresStore, held: RunRecord, name: object) -> None:
+    """Call two functions so often that it pays to prepare them."""
+    for number in range(8):
+        commit(store, held, entries=[an_entry(f"{name}-{number}")])
+        commit(store, held, entries=[an_entry(f"{name}-{number}-{each}") for each in "ab"])
+
+
+@pytest.fixture
+def _nothing_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No database has lost a statement yet, nor has the session of other tests any."""
+    connections[POSTGRES].close()
+    monkeypatch.setattr(libpq, "_unnamed", set())
+
+
+@pytest.mark.usefixtures("_nothing_lost")
 def test_statements_are_prepared_where_the_settings_allow_it_and_may_be_forgotten(
     postgres_store: PostgresStore, settings: Any
 ) -> None:
-    connections[POSTGRES].close()  # what other tests have left in its session
     held = started(postgres_store)
     for is_allowed, expected in [(False, set()), (True, {"durable_record_1", "durable_flush_1"})]:
         settings.DURABLE = {"PREPARED_STATEMENTS": is_allowed}
-        for number in range(8):
-            commit(postgres_store, held, entries=[an_entry(f"{is_allowed}-{number}")])
-            commit(postgres_store, held, entries=[an_entry(f"{is_allowed}-{number}-{each}") for each in "ab"])
+        write_often(postgres_store, held, is_allowed)
         assert prepared() == expected
-    for forget in ("DEALLOCATE durable_record_1", "DISCARD ALL"):
+    for forget in ("DEALLOCATE ALL", "DISCARD ALL"):
         with connections[POSTGRES].cursor() as cursor:
             cursor.execute(forget)
-        for number in range(8):
-            commit(postgres_store, held, entries=[an_entry(f"{forget}-{number}")])
-            commit(postgres_store, held, entries=[an_entry(f"{forget}-{number}-{each}") for each in "ab"])
+        write_often(postgres_store, held, forget)
         assert prepared() == expected
     with pytest.raises(LeaseLost):
         commit(postgres_store, held, fence=held.fence + 9, entries=[an_entry()])
     with pytest.raises(IntegrityError, match="durable_entry_kind_is_known"):
         commit(postgres_store, held, entries=[an_entry(kind="dance")])
     assert len(postgres_store.load("run")) == 4 * 8 * 3
+
+
+@pytest.mark.usefixtures("_nothing_lost")
+def test_by_default_statements_are_prepared_until_one_is_lost(
+    postgres_store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = started(postgres_store)
+    write_often(postgres_store, held, "first")
+    assert prepared() == {"durable_record_1", "durable_flush_1"}
+    with connections[POSTGRES].cursor() as cursor:
+        cursor.execute("DISCARD ALL")
+    write_often(postgres_store, held, "second")
+    assert prepared() == set()
+    connections[POSTGRES].close()  # a new session may be another client's as well
+    write_often(postgres_store, held, "third")
+    assert prepared() == set()
+    assert [each.name for each in caplog.records if "prepared statements" in each.getMessage()] == ["durable.store"]
+    assert len(postgres_store.load("run")) == 3 * 8 * 3
+
+
+@pytest.mark.usefixtures("_nothing_lost")
+def test_a_session_in_which_another_client_has_prepared_a_statement_is_taken_for_shared(
+    postgres_store: PostgresStore,
+) -> None:
+    held = started(postgres_store)
+    write_often(postgres_store, held, "first")
+    del vars(connections[POSTGRES].connection)["_durable_calls"]  # as if another client had prepared them
+    write_often(postgres_store, held, "second")
+    assert libpq._unnamed == {POSTGRES}
+    assert len(postgres_store.load("run")) == 2 * 8 * 3
+
+
+def test_a_statement_of_another_release_is_another_statement() -> None:
+    old, new = SQLFunction("durable_f", ["text"]), SQLFunction("durable_f", ["text", "text"])
+    assert old.prepared_name != new.prepared_name
+    assert old.prepared_name == SQLFunction("durable_f", ["text"]).prepared_name
+    assert len(old.prepared_name) < 63  # PostgreSQL cuts longer names
 
 
 def test_a_session_out_of_a_pool_knows_what_another_thread_has_prepared(

@@ -3,12 +3,13 @@
 Owns the shortest way to PostgreSQL that Django's connection allows: its cursors cost more than what they execute here,
 and its loader of times more than all other columns. What Django checks for a connection is checked here as well (health
 checks, threads, async code, broken transactions, its own exceptions). Where code observes statements, they go through
-Django's cursor. If `DURABLE["PREPARED_STATEMENTS"]` allows it, only function calls are prepared by name: these
-statements are few and the same each time.
+Django's cursor. Only function calls are prepared by name: these statements are few and the same each time.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -36,6 +37,9 @@ Row = tuple[str | None, ...]
 _USES: Final = 6  # calls of a function by a connection, from which on preparing it pays
 _FORGOTTEN: Final = b"26000"  # SQLSTATE of a prepared statement that does not exist
 _KNOWN: Final = b"42P05"  # SQLSTATE of one that exists already
+#: The databases to which this process sends no names any more, by alias: one of their sessions has lost a statement.
+_unnamed: set[str] = set()
+logger = logging.getLogger("durable.store")
 _ANSWERED: Final = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -57,7 +61,9 @@ class SQLFunction:
         self._direct = make([f"${number}" for number in range(1, len(types) + 1)]).encode()
         #: Sent beside the statement: casts in the statement would have to be parsed.
         self._types = [psycopg.adapters.types[type].oid for type in types]
-        self._prepared_name = name.encode()
+        # by its text: sessions behind a pooler may have those of another release, too
+        digest = hashlib.blake2b(b"\0".join([self._direct, *(each.encode() for each in types)]), digest_size=8)
+        self.prepared_name = f"durable_{digest.hexdigest()}".encode()
         self._portable = make([f"%s::{type}" for type in types])
 
     def followed_by(self, then: SQLFunction) -> SQLFunction:
@@ -113,12 +119,13 @@ class SQLFunction:
                 if sessions.restored_by(connection):
                     return _row(raw.pgconn.exec_(self._after(sessions.preface(connection), raw.pgconn, values)))
                 # in a transaction never by name: a forgotten statement would break the transaction
-                if status == TransactionStatus.IDLE and self._is_prepared(raw):
+                if status == TransactionStatus.IDLE and self._is_prepared(raw, connection.alias):
                     answer = self._answer(raw, values, by_name=True, uninterrupted=uninterrupted)
                     if answer.error_field(DiagnosticField.SQLSTATE) != _FORGOTTEN:
                         return _row(answer)
                     # the session's prepared statements were discarded; nothing was executed
                     del vars(raw)["_durable_calls"]
+                    _note_lost(connection.alias)
                 return _row(self._answer(raw, values, by_name=False, uninterrupted=uninterrupted))
         except BaseException:
             if raw.pgconn.transaction_status == TransactionStatus.ACTIVE:  # an unread answer is outstanding
@@ -129,10 +136,10 @@ class SQLFunction:
         pgconn = raw.pgconn
         if uninterrupted:  # libpq waits, lets other threads run meanwhile, and returns the last result
             if by_name:
-                return pgconn.exec_prepared(self._prepared_name, values)
+                return pgconn.exec_prepared(self.prepared_name, values)
             return pgconn.exec_params(self._direct, values, self._types)
         if by_name:
-            send = partial(pgconn.send_query_prepared, self._prepared_name, values)
+            send = partial(pgconn.send_query_prepared, self.prepared_name, values)
         else:
             send = partial(pgconn.send_query_params, self._direct, values, self._types)
         return _decisive(raw.wait(_Sent(raw, send)))
@@ -144,9 +151,10 @@ class SQLFunction:
         call = b"".join(piece + value for piece, value in zip(pieces, [*quoted, b""], strict=True))
         return preface.encode() + b"; " + call
 
-    def _is_prepared(self, raw: Any) -> bool:
+    def _is_prepared(self, raw: Any, alias: str) -> bool:
         """Return True if the session has the statement prepared; prepare it once that pays."""
-        if not conf.PREPARED_STATEMENTS:
+        wanted = conf.PREPARED_STATEMENTS
+        if not wanted or (wanted == "auto" and alias in _unnamed):
             return False
         # beside psycopg's own state: a pool gives the same session to one Django connection after the other
         known: _Session | None = vars(raw).get("_durable_calls")
@@ -157,11 +165,25 @@ class SQLFunction:
         known.uses[self.name] += 1
         if known.uses[self.name] < _USES:
             return False
-        answer = raw.pgconn.prepare(self._prepared_name, self._direct, self._types)
+        answer = raw.pgconn.prepare(self.prepared_name, self._direct, self._types)
         if answer.error_field(DiagnosticField.SQLSTATE) != _KNOWN:
             _check(answer)
+        elif wanted == "auto":  # by another client of the same session
+            _note_lost(alias)
+            return False
         known.prepared.add(self.name)
         return True
+
+
+def _note_lost(alias: str) -> None:
+    """Send statements without names from now on, if the settings leave it to durable: sessions seem to be shared."""
+    if conf.PREPARED_STATEMENTS == "auto" and alias not in _unnamed:
+        _unnamed.add(alias)
+        text = (
+            'the database "%s" does not keep prepared statements, as behind a pooler in transaction mode: this process '
+            'sends whole statements from now on; DURABLE["PREPARED_STATEMENTS"] = False does so from the start'
+        )
+        logger.warning(text, alias)
 
 
 class _Sent(Generator[Any, Any, list[PGresult]]):
