@@ -24,9 +24,9 @@ from durable.core.scope import Scope
 
 
 def run_body(scope: Scope, function: Callable[..., Any], *args: Any) -> Operation:
-    """Call `function` with a context for `scope`, then `args`; return its value once the scope has ended.
+    """Call `function` with a context for `scope` and with `args`. Return its value when the scope has ended.
 
-    Errors found at the end are raised, whatever the code returned.
+    Raises the errors found at the scope's end, even if the code returned normally.
     """
     try:
         value = yield Body(scope, function, args)

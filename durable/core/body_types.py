@@ -1,10 +1,10 @@
-"""Types of messages' bodies: what fits one, the value that it makes of JSON, and its JSON schema.
+"""Types of messages' bodies: which bodies fit a type, the value made from JSON, and the type's JSON schema.
 
 Owns the rules by which JSON becomes a value of a type: the types that the codec records, and unions, literals and
 collections of them. The codec itself needs no types, since its text names the classes. A body that a person, a shell or
 another system sends is plain JSON and names none.
 
-A value that is of the type already is taken as it is. Faults name the place in the body and what was found there, never
+A value that already is of the type stays as it is. Faults name the place in the body and what was found there, never
 the value: it may be a secret, and errors are shown to more people than payloads.
 """
 
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 class Misfit(Exception):  # the errors that users meet are made of it
-    """A value does not fit a type, because of these faults."""
+    """A value does not fit a type; `faults` say where and why."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
@@ -56,7 +56,7 @@ class Misfit(Exception):  # the errors that users meet are made of it
 
 
 def fit(value: Any, hint: Any) -> Any:
-    """Return `value` as one of the type `hint`. Raises Misfit."""
+    """Convert `value` to the type `hint` and return it. Raises Misfit."""
     faults: list[Fault] = []
     try:
         fitted = _fit(value, hint, "", faults)
@@ -68,13 +68,16 @@ def fit(value: Any, hint: Any) -> Any:
 
 
 def _told(faults: Sequence[Fault]) -> list[Fault]:
-    """Return the first faults, short and printable: they are recorded, and names in them are the sender's."""
+    """Return the first faults, shortened and without unprintable characters.
+
+    They are recorded, and names in them come from the sender.
+    """
     told = [Fault(*(safe(part)[:_LONGEST] for part in each)) for each in faults[:_MOST]]
     return told if len(faults) <= _MOST else [*told, Fault("", f"and {len(faults) - _MOST} more")]
 
 
 def check_type(hint: Any, what: str) -> None:
-    """Raise TypeError if `hint` is no type that a body can have; `what` names it."""
+    """Raise TypeError if a body cannot have the type `hint`. `what` names the type in the message."""
     if (stranger := hint if isinstance(hint, str) else _stranger(hint, ())) is not None:
         raise TypeError(
             f"{what} is declared as {_name(hint)}, and {_name(stranger)} is no type that a message can have: use a dataclass, "
@@ -96,7 +99,7 @@ _COLLECTIONS: Final = (*_MAPPINGS, *_LISTS, *_SETS, tuple, frozenset)
 
 @lru_cache(maxsize=1024)
 def _plain(hint: Any) -> Any:
-    """Return the hint without what does not change its values: Annotated, NewType, the name of an alias."""
+    """Strip from the hint what does not change its values: Annotated, NewType and type aliases."""
     while True:
         if hint is None:
             return types.NoneType
@@ -127,7 +130,7 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 def _stranger(hint: Any, seen: tuple[Any, ...]) -> Any:
-    """Return the first part of the hint that is no type of a body; None if there is none."""
+    """Return the first part of the hint that is not a valid body type, or None."""
     hint = _plain(hint)
     if _is_any(hint) or hint in seen:
         return None
@@ -148,7 +151,7 @@ def _stranger(hint: Any, seen: tuple[Any, ...]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _hints(kind: type, *, is_whole: bool = False) -> dict[str, Any]:
-    """Return the types of a class's fields; of none if one cannot be resolved: then each value fits."""
+    """Return the types of a class's fields, or {} if one cannot be resolved; then every value fits."""
     try:
         return typing.get_type_hints(kind, include_extras=is_whole)
     except Exception:  # an annotation is code, and may raise anything
@@ -207,7 +210,7 @@ def _misfit(at: str, faults: list[Fault], expected: str, value: Any) -> None:
 
 
 def _fit_union(value: Any, hint: Any, at: str, faults: list[Fault]) -> Any:
-    """Fit the first member of a union that fits."""
+    """Return the value as the first member of a union that it fits."""
     members = [_plain(each) for each in typing.get_args(hint)]
     closest: list[Fault] | None = None
     for each in members:
@@ -273,7 +276,7 @@ def _fit_key(key: Any, hint: Any, at: str, faults: list[Fault]) -> Any:
 
 
 def _fit_fields(value: Any, kind: Any, at: str, faults: list[Fault]) -> Any:
-    """Build a dataclass, a named tuple or a TypedDict of an object, a named tuple of a list too."""
+    """Build a dataclass, named tuple or TypedDict from a JSON object; a named tuple also from a list."""
     fields, hints, known = _fields(kind), _hints(kind), len(faults)
     if isinstance(value, list | tuple) and not dataclasses.is_dataclass(kind) and not typing.is_typeddict(kind):
         if len(value) > len(fields):
@@ -393,7 +396,7 @@ def _found(value: Any) -> str:
 
 
 def _expected(hint: Any) -> str:
-    """Return the words for what is expected where a type is."""
+    """Return the words that describe the expected type in an error."""
     kind = typing.get_origin(hint) or hint
     if kind in _SCALARS:
         return _SCALARS[kind][0]
@@ -424,7 +427,7 @@ _FORMATS: Final[Mapping[type, dict[str, Any]]] = {
 
 
 def schema_of(hint: Any) -> dict[str, Any]:
-    """Return the JSON schema of a type; `{}` where any value fits. A class within itself is named, not repeated."""
+    """Return the JSON schema of a type; `{}` if every value fits. A recursive class is named, not repeated."""
     return _schema(hint, ())
 
 
@@ -485,7 +488,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
 
 
 def example_of(schema: Mapping[str, Any]) -> Any:
-    """Return a value that has the shape of a schema: the required fields, each with the simplest value."""
+    """Return an example value for a schema: the required fields, each with the simplest value."""
     return _example(schema, schema.get("$defs", {}), 0)
 
 

@@ -52,7 +52,7 @@ _PRIORITY: tuple[type[BaseException], ...] = (
 def join_branches(scope: Scope, name: str, bodies: Bodies, at_once: int | None = None) -> Operation:
     """Run all branches until all have settled, `at_once` at a time. Return their outputs by name, or raise JoinError.
 
-    Raises ValueError for an `at_once` that is not a number from 1 on or None, which is no bound.
+    `at_once` is a number of at least 1, or None for no bound; else ValueError is raised.
     """
     if at_once is not None and (not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1):
         raise ValueError(f"at_once is how many branches run at a time, a number from 1 on, or None; not {at_once!r}")
@@ -112,7 +112,7 @@ def _match(scope: Scope, kind: EntryKind, name: str, bodies: Bodies) -> _Fork:
 
 
 def _listed(branches: Iterable[str], as_text: Callable[[str], str]) -> str:
-    """Return the first of the names in their order, and how many more there are."""
+    """Return the first names in their order, and how many more there are."""
     names = sorted(branches)
     more = [f"and {len(names) - _SHOWN:,} more"] if len(names) > _SHOWN else []
     return ", ".join([*map(as_text, names[:_SHOWN]), *more])
@@ -139,7 +139,7 @@ class _Fork:
         return branches
 
     def run(self, is_decided: Callable[[], bool], at_once: int | None = None) -> Operation:
-        """Drive the branches that have not ended; `at_once` of them at a time, in their order, the begun ones first."""
+        """Run the branches that have not ended, at most `at_once` at a time, begun branches first."""
         left = [name for name in self.bodies if self.statuses[name]["status"] in (_PENDING, _RUNNING)]
         if at_once is None or at_once >= len(left):
             operations = [self._branch(name, self.bodies[name]) for name in left]
@@ -152,7 +152,7 @@ class _Fork:
             yield Fork(operations, is_decided)
 
     def _lane(self, name: str | None, waiting: Iterator[str], at_once: int) -> Operation:
-        """Drive one branch after the other, until one parks or ends the pass. A parked branch keeps its room."""
+        """Run branches one after the other, until one parks or ends the pass. A parked branch keeps its place."""
         if name is None:
             name = self._admitted(waiting, at_once)
         while name is not None:
@@ -160,9 +160,9 @@ class _Fork:
             name = self._admitted(waiting, at_once) if self.statuses[name]["status"] != _RUNNING else None
 
     def _admitted(self, waiting: Iterator[str], at_once: int) -> str | None:
-        """Begin the next of the waiting branches and return it, None if there is none or no room.
+        """Begin the next waiting branch and return its name; None if none is left or `at_once` are running.
 
-        More branches than `at_once` have begun if the code had a higher bound before.
+        More than `at_once` may be running if an earlier version of the code allowed more.
         """
         with self.journal.lock:
             if sum(each["status"] == _RUNNING for each in self.statuses.values()) >= at_once:
@@ -231,9 +231,9 @@ class _Fork:
                 )
 
     def _mistaken(self, branch: Branch, error: Exception) -> None:
-        """End the pass, and the other branches with it, for a mistake in a branch's code.
+        """End the pass, and the other branches with it, because of a mistake in a branch's code.
 
-        The branch has not failed: it continues once its code is fixed.
+        The branch does not count as failed: it continues once its code is fixed.
         """
         if branch.is_cancelled():
             return
@@ -263,8 +263,9 @@ class _Fork:
         return self.entry.data.get("winner") is not None
 
     def raise_what_ends_the_pass(self) -> None:
-        """Raise the control flow or contract error of a branch; unless all is decided, raise the park until a branch
-        can continue.
+        """Raise the control flow or the contract error of a branch. If there is none, park until a branch can continue.
+
+        Does nothing if the fork is decided.
         """
         if self.ending is not None:
             raise self.ending
@@ -296,9 +297,9 @@ class _Fork:
             self.journal.prune(self.node, self.segments[name])
 
     def _has_answered(self, wait: EntryRecord) -> bool:
-        """Return True if the code completed a message of a scope around the fork after this wait.
+        """Return True if, after this wait, the code completed a message of a scope around the fork.
 
-        The completion may be based on what the wait received.
+        The completion may depend on what the wait received.
         """
         scope = parent(wait.location)
         completions = self.scope.receipts.completions()
@@ -328,7 +329,7 @@ class _Fork:
 def _idle_receipts(place: Node) -> list[EntryRecord]:
     """Return the idle waits at and below `place`.
 
-    After an idle wait, its code began no further operation and completed no message.
+    A wait is idle if the code has since begun no operation and completed no message.
     """
     entry = place.entry
     if entry is not None and entry.kind == EntryKind.MESSAGE:

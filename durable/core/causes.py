@@ -1,8 +1,8 @@
 """The cause of a failure: where a run failed, with which error, and the pattern of the error's message.
 
 Runs that failed for one reason have one cause, so that operators see one line and act on exactly these runs. The error
-is that of the step itself, not of the errors around it (`StepExhaustedError`, `JoinError`). It is found in the run's
-history when the run fails, so nothing is recorded for it before. Pure functions; must not write.
+is that of the step itself, not of the errors around it (`StepExhaustedError`, `JoinError`). It is read from the run's
+history when the run fails, so nothing has to be recorded beforehand. Pure functions; must not write.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Find = Callable[[str], EntryRecord | None]
 
 
 def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build: str = "") -> FailureRecord | None:
-    """Return the record of the failure that `patch` makes of the run; None if it does not make the run failed.
+    """Return the record of the failure if `patch` makes the run failed; else None.
 
     `find` returns the run's entry at a location. `build` names the code of this worker.
     """
@@ -63,22 +63,22 @@ def failure_by(run: RunRecord, patch: RunPatch, find: Find, now: datetime, build
 
 
 def with_origin(error: ErrorInfo, origins: Sequence[str], find: Find) -> ErrorInfo:
-    """Return the error that makes a run fail with its origin, if the failures of operations at `origins` have one.
+    """Return the error of a failed run, with its origin if the operations at `origins` recorded one.
 
-    Of several branches, it is the one that failed first. `find` returns the run's entry at a location.
+    If several branches failed, the origin is the first failure. `find` returns the run's entry at a location.
     """
     found = min(_failures(origins, find), key=lambda each: each[1] or _LAST_MOMENT, default=None)
     return error if found is None else replace(error, origin=found[0])
 
 
 def failed_at(error: ErrorInfo | None, origins: Sequence[str]) -> str:
-    """Return the location of the operation that made a run with this error fail, inside its joins; "" if none did."""
+    """Return the location of the operation whose failure made the run fail, inside joins too; "" if there is none."""
     origin = None if error is None else error.origin
     return next(iter(origins), "") if origin is None else origin.location
 
 
 def place_of(location: str) -> str:
-    """Return a location for people, with "~" in place of an iteration's number; "" for the workflow's own code."""
+    """Return a location for display, with "~" in place of iteration numbers; "" for the workflow's own code."""
     if not location:
         return ""
     segments = ["~" if _ITERATION.fullmatch(each) else unescape(each) for each in location.split("/")]
@@ -86,7 +86,7 @@ def place_of(location: str) -> str:
 
 
 def numberless(place: str) -> str:
-    """Return a place with "#" for the numbers in its names: steps and branches that code has numbered are one place.
+    """Replace the numbers in a place's names with "#", so that numbered steps and branches become one place.
 
     A number inside a word, as in "oauth2", stays.
     """
@@ -94,7 +94,7 @@ def numberless(place: str) -> str:
 
 
 def pattern_of(message: str) -> str:
-    """Return the message without what differs between failures of one cause, at most `MAX_PATTERN` characters.
+    """Return the message's pattern, at most `MAX_PATTERN` characters: the part that failures of one cause share.
 
     "#" stands for numbers, addresses and words with a digit in them. White space is folded, and characters that control
     a terminal or hide text are escaped.
@@ -123,7 +123,7 @@ def _rollback_of(place: str) -> str:
 
 
 def _described(stopped: Summary) -> ErrorInfo:
-    """Return the error that a summary names, as the text of an `ErrorInfo`."""
+    """Parse the error text in a summary into an `ErrorInfo`."""
     kind, _, message = str(stopped.facts["error"]).partition(": ")
     return ErrorInfo(kind, message)
 

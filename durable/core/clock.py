@@ -8,7 +8,7 @@ from typing import Final
 
 _followed: tuple[datetime, float] | None = None
 
-#: What stands for a time that Python cannot hold. Each zone has a date for them.
+#: Stand for times outside of Python's range. Both have a date in every time zone.
 EARLIEST: Final = datetime(1, 1, 3, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 
@@ -16,10 +16,10 @@ BEYOND: Final = "In UTC this is before the year 1 or after the year 9999."
 
 
 def now() -> datetime:
-    """Return the current time, aware under any settings.
+    """Return the current time, aware, whatever the settings.
 
-    Django's function reads the settings each time, which takes longer. In a process whose clock is wrong, it is the
-    database's time, if the process follows that (`durable.store.clocks`).
+    Faster than Django's function, which reads the settings each time. If the process follows the database's clock
+    (`durable.store.clocks`), it is the database's time.
     """
     if _followed is None:
         return datetime.now(UTC)
@@ -28,9 +28,9 @@ def now() -> datetime:
 
 
 def follow(told: tuple[datetime, float] | None) -> bool:
-    """Count from a moment that another clock has told at this monotonic time; with None, go by the process's own clock.
+    """Take the time from another clock, given its moment and the monotonic time of the reading; None stops that.
 
-    Return whether the process has followed the other one before, if it does not now, or the reverse.
+    Return True if the process has changed from its own clock to the other one, or back.
     """
     global _followed
     is_new = (told is None) != (_followed is None)
@@ -47,7 +47,7 @@ def to_utc(moment: datetime) -> datetime:
 
 
 def bounded(moment: datetime) -> datetime:
-    """Return the aware `moment`, or EARLIEST or LATEST if UTC has no date for it."""
+    """Return the aware `moment`; EARLIEST or LATEST if UTC has no date for it."""
     try:
         moment.astimezone(UTC)
     except OverflowError:

@@ -1,7 +1,7 @@
 """The formats of histories that this release of durable can read, and the errors for others.
 
-A release that records something which earlier ones would misread gives it a kind or a status of its own, or marks the
-entry's data with the `format` that is needed to read it. Here are the numbers and names of this release.
+A release that records something which earlier releases would misread gives it a new kind or status, or marks the
+entry's data with the `format` needed to read it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from durable.core.errors import HistoryDivergedError
 from durable.core.location import unescape
 from durable.core.records import EntryKind, EntryRecord, EntryStatus
 
-#: The newest format of an entry's data that this release reads; an entry without one has the first. The second:
-#: children of a map were taken out of its group, and others are to be started in their places
-#: (`durable.core.children.rollback`).
+#: The newest format of an entry's data that this release reads; an entry without a format has 1. Format 2: children of
+#: a map were taken out of its group and are to be replaced (`durable.core.children.rollback`).
 FORMAT: Final = 2
 
 _MARK: Final = "format"
@@ -37,17 +36,17 @@ def is_readable(entry: EntryRecord) -> bool:
 
 
 def marked_as_newer(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an entry as data that releases before this format leave alone."""
+    """Return the data of an entry, marked so that releases before this format refuse it."""
     return {**data, _MARK: FORMAT}
 
 
 def unmarked(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an entry as data that all releases read."""
+    """Return the data of an entry without that mark, so that all releases read it."""
     return {name: value for name, value in data.items() if name != _MARK}
 
 
 def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:
-    """Return the error for entries that are not readable."""
+    """Return the error for entries that this release cannot read."""
     first = entries[0]
     found = (
         f"format {first.data['format']!r}"
@@ -62,7 +61,7 @@ def cannot_read(entries: Sequence[EntryRecord]) -> HistoryDivergedError:
 
 
 def named_twice(location: str, other: str) -> HistoryDivergedError:
-    """Return the error for two records that a rename takes for those of one operation."""
+    """Return the error for two entries that, because of a rename, belong to one operation."""
     return _error(
         f'"{location}" and "{other}" are both recorded, and a migration has made them two names of one operation',
         [location, other],

@@ -18,10 +18,9 @@ class ControlFlow(BaseException):
 class Park(ControlFlow):
     """Nothing more can be done now: wait for `deadline`, for a message, or for either.
 
-    `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` says what the run
-    is doing meanwhile, for its summary (`durable.core.summary.Doing`). `children` are those for whose ends it waits,
-    and `groups` the ids of groups of children. `slots` are the locations of operations that wait in the line of a
-    limit.
+    `names` is None (no message wanted), empty (a message of any queue) or the queues' names. `doing` describes the wait
+    for the run's summary (`durable.core.summary.Doing`). `children` and `groups` are the ids of children and groups of
+    children whose ends the run waits for. `slots` are the locations of operations that wait for a slot of a limit.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Park(ControlFlow):
         super().__init__()
 
     def merged(self, other: Park) -> Park:
-        """Return the common wait of two branches: the earlier deadline, the messages and the children of either."""
+        """Combine the waits of two branches: the earlier deadline, and the messages and children of both."""
         deadlines = [each for each in (self.deadline, other.deadline) if each is not None]
         names = _merged_names(self.names, other.names)
         doing = [*self.doing, *other.doing]

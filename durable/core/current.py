@@ -44,27 +44,29 @@ def running_run() -> str | None:
 
 
 def running_place() -> tuple[str, str, str]:
-    """Return the id and the workflow of the run, and the location of the step, that code here is about; "" for none.
+    """Return the id and the workflow of the current run, and the location of the current step, for logs; "" for none.
 
-    For logs: a receiver of signals is not the run's code, but what it logs is about the run.
+    Includes receivers of signals: they are not the run's code, but what they log is about the run.
     """
     info = _step.get()
     return (*_place.get(), info.location if info is not None else "")
 
 
 def leave_code_around() -> None:
-    """Forget the step and the scope that this code is called in, for the rest of its context.
+    """Clear the current step and scope for the rest of this context.
 
-    A pass begins with it, in a context of its own: a step may execute a pass of another run, as with a `Harness`.
+    A pass calls it first, in a context of its own: a step may execute a pass of another run, as with a `Harness`.
     """
     _step.set(None)
     _scope.set(None)
-    decimal.setcontext(decimal.getcontext().copy())  # code changes it in place, and it would be that of other runs too
+    decimal.setcontext(decimal.getcontext().copy())  # code changes it in place, which would affect other runs too
 
 
 @contextmanager
 def running_workflow(run_id: str | None, workflow: str = "") -> Iterator[None]:
-    """Make `run_id` the run whose code is executed here; None for code of no run, as in a receiver of signals."""
+    """Make `run_id` the run whose code is executed here, within the block; None for code of no run, as in a receiver of
+    signals.
+    """
     token = _run.set(run_id)
     place = _place.set(_place.get() if run_id is None else (run_id, workflow))
     try:
@@ -100,10 +102,10 @@ class Interruptible(Protocol):
 
 
 class timed_step:  # noqa: N801  # used like a function
-    """Wrap what a step's timeout limits: the call of its function, or the wait for the returned awaitable.
+    """Register the part of a step that its timeout limits: the call of its function, or the await of the result.
 
-    Meanwhile the step is among `running_steps`. `since` is monotonic, `thread` the id of the thread. `awaitable`
-    is what the function has returned, None while it runs. The driver sets `awaitable` and `interruptible`.
+    Meanwhile the step is among `running_steps`. `since` is monotonic, `thread` the id of the thread. `awaitable` is the
+    function's result, None while it runs. The driver sets `awaitable` and `interruptible`.
     """
 
     __slots__ = (
@@ -125,11 +127,11 @@ class timed_step:  # noqa: N801  # used like a function
         self.interruptible: Interruptible | None = None
         self.is_interrupting = False
         self.abandoned_at: float | None = None
-        #: The attempt was interrupted because it gave no sign for its heartbeat.
+        #: The attempt was interrupted because its heartbeat expired.
         self.has_no_sign = False
 
     def time_left(self) -> float:
-        """Return for how many seconds the call may go on, if it gives no sign: 0 or less once it is to be interrupted.
+        """Return how many seconds the call may still take without a heartbeat; 0 or less if it is to be interrupted.
 
         Infinite without a timeout and a heartbeat.
         """
@@ -145,7 +147,7 @@ class timed_step:  # noqa: N801  # used like a function
 
     @property
     def info(self) -> StepInfo:
-        """The step, as its function may know it."""
+        """The step, as its function sees it."""
         return self.call.info
 
     def is_of(self, run: RunRecord) -> bool:
@@ -153,9 +155,9 @@ class timed_step:  # noqa: N801  # used like a function
         return self.call.info._run is run
 
     def abandon(self) -> None:
-        """Interrupt the call as its timeout would; called from another thread. Repeat it as long as the step runs.
+        """Interrupt the call as its timeout would. Called from another thread, repeatedly while the step runs.
 
-        The call may swallow the interruption, or be where nothing can interrupt it.
+        One interruption may not be enough: the call may swallow it, or be where nothing can interrupt it.
         """
         if self.abandoned_at is None:
             self.abandoned_at = time.monotonic()

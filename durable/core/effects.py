@@ -78,15 +78,15 @@ class StepInfo:
     _progress: StepProgress | None = field(default=None, repr=False)
 
     def is_evicted(self) -> bool:
-        """Return True if the attempt should end: its worker stops, or an operator has asked to end or pause the run."""
+        """Return True if the attempt should end: the worker stops, or an operator has asked to end or pause the run."""
         return bool(self._eviction_reason())
 
     def eviction_reason(self) -> str:
-        """Return why it should end, as `Context.eviction_reason` does; "" while it should not."""
+        """Return why the attempt should end, as `Context.eviction_reason` does; "" if it should not."""
         return self._eviction_reason()
 
     def save(self, details: Any = None) -> None:
-        """Keep `details` for the step's next attempt, and tell that this one goes on (`heartbeat`).
+        """Save `details` for the step's next attempt. It also counts as a heartbeat.
 
         `details` is any value that can be recorded, at most 4 KiB as text; the newest replaces the one before. A worker
         writes it once a second, and with a failed attempt: a worker that is killed loses at most what was saved in the
@@ -105,7 +105,7 @@ class StepInfo:
 
     @property
     def saved(self) -> Any:
-        """The details that the attempt before has saved last; None if there are none, or for the first attempt."""
+        """The details that the previous attempt saved last; None if there are none, or for the first attempt."""
         return None if self._begin_progress is None else self.progress().before()
 
     def progress(self) -> StepProgress:
@@ -117,7 +117,7 @@ class StepInfo:
 
     @property
     def begun_progress(self) -> StepProgress | None:
-        """The saves of this attempt, None before its function has asked for them; for the engine."""
+        """The saves of this attempt, None until its function uses them; for the engine."""
         return self._progress
 
     @property
@@ -140,8 +140,8 @@ class Save:
 
     Raises OpenTransactionError if a transaction was left open around the commit; that transaction has been rolled back.
     Does not raise it if the commit reports a worse failure anyway (`is_failure`), or ends the pass of a run that has
-    not completed. `awaited_children` and `awaited_groups`: those for whose ends the run parks; `awaited_slots`: the
-    locations for whose slots it does.
+    not completed. `awaited_children` and `awaited_groups` are those whose ends the run waits for, `awaited_slots` the
+    locations that wait for slots.
     """
 
     run: RunPatch | None = None
@@ -199,9 +199,9 @@ class Fork:
 
 
 class Ask:
-    """Ask the store something, or let it change something outside this run's history. Answer: what the question says.
+    """Query the store, or let it change something outside of this run's history. Answer: see each question.
 
-    Each question is a subclass, beside the operation that asks it; `durable.execution` has the answers.
+    Each question is a subclass, beside the operation that uses it; `durable.execution` answers them.
     """
 
     __slots__ = ()
@@ -209,7 +209,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ShortSleep:
-    """Wait in memory, because the time is too short to park. In seconds."""
+    """Wait in memory, for a time too short to park. In seconds."""
 
     seconds: float
 

@@ -1,8 +1,7 @@
-"""The shapes of what entries have in `data`, to be checked where a history comes from elsewhere, or is shown.
+"""The shapes of the entries' `data`, checked when a history is imported or shown.
 
-What durable writes has them. Pages, replays and the engine rely on them, and read nothing else of `data` that is not
-guarded. An import refuses other data; pages, plans and listings read a stand-in for it, so that one row changed by hand
-takes no page away.
+Durable always writes these shapes, and pages, replays and the engine rely on them. An import refuses other data. Pages,
+plans and listings show a stand-in for it, so that one row changed by hand does not break a page.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 from durable.core.records import EntryKind, EntryRecord
 
-#: The name under which the data that stands for another says what is wrong with that.
+#: The key in stand-in data of what is wrong with the original.
 CANNOT_BE_SHOWN: Final = "cannot_be_shown"
 
 _Shape = Callable[[Any], bool]
@@ -51,7 +50,7 @@ def _by_name(shape: _Shape) -> _Shape:
 
 
 def _with(needed: Mapping[str, _Shape], more: Mapping[str, _Shape] | None = None) -> _Shape:
-    """An object that has the needed names, and of the others only what has its shape."""
+    """Check for an object that has the `needed` names; its other names need the given shape only if present."""
 
     def fits(value: Any) -> bool:
         if not isinstance(value, dict) or not needed.keys() <= value.keys():
@@ -88,7 +87,7 @@ _PROGRESS: Final[Mapping[str, _Shape]] = {
 _OBJECT: Final = _with({})
 _WITH_BRANCHES: Final[Mapping[str, _Shape]] = {"branches": _by_name(_BRANCH)}
 
-#: What the data of an entry of this kind has.
+#: The shape of the data of an entry, by kind.
 _NEEDED: Final[Mapping[str, Mapping[str, _Shape]]] = {
     EntryKind.LOOP: {"iteration": _is_whole, "state": _or_none(_is_text), "pruned": _is_whole},
     EntryKind.SLEEP: {"state": _is_text, "deadline": _is_moment},
@@ -100,7 +99,7 @@ _NEEDED: Final[Mapping[str, Mapping[str, _Shape]]] = {
     EntryKind.CHILD: {"action": _is_text, "workflow": _is_text},
     EntryKind.MAP: {"size": _is_whole},
 }
-#: The shapes of what may be in the data of entries of several kinds.
+#: The shapes of data that entries of several kinds may have.
 _OPTIONAL: Final[Mapping[str, _Shape]] = {
     "rollback": _OBJECT,
     "failure": _with({}, {"kind": _is_text, "first": _listed(_is_failed_child)}),
@@ -123,13 +122,13 @@ _OPTIONAL: Final[Mapping[str, _Shape]] = {
 }
 
 
-#: All that is checked. `durable.core.tags` says what is wrong with tags.
+#: All checked shapes. `durable.core.tags` checks those of tags.
 _KNOWN: Final[Mapping[str, Mapping[str, _Shape]]] = {
     **{kind: {**_OPTIONAL, **needed} for kind, needed in _NEEDED.items()},
     EntryKind.STEP: {**_OPTIONAL, "rollback": _with({}, {**_POLICY, **_PROGRESS})},
     EntryKind.TAG: {name: shape for name, shape in _OPTIONAL.items() if name != "tags"},
 }
-#: What stands for data of another shape, or for what is missing.
+#: Replaces data of another shape, or missing data.
 _STAND_IN: Final[Mapping[str, Mapping[str, Any]]] = {
     EntryKind.LOOP: {"iteration": 0, "state": None, "pruned": 0},
     EntryKind.SLEEP: {"state": "", "deadline": "1970-01-01T00:00:00+00:00"},
@@ -144,9 +143,9 @@ _STAND_IN: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def readable(kind: str, data: Any) -> dict[str, Any]:
-    """Return the data of an entry as pages may read it, with all that its kind needs.
+    """Return the data of an entry in the shape that pages need.
 
-    For data of another shape that is a stand-in, which says under `CANNOT_BE_SHOWN` what is wrong.
+    Data of another shape is replaced by a stand-in that says under `CANNOT_BE_SHOWN` what is wrong.
     """
     needed = _STAND_IN.get(kind, {})
     if (wrong := _misfit(kind, data)) is not None:
@@ -156,7 +155,7 @@ def readable(kind: str, data: Any) -> dict[str, Any]:
 
 
 def check_shape(entry: EntryRecord) -> None:
-    """Raise ValueError if what the entry has in `data` is not what durable writes for its kind."""
+    """Raise ValueError if the entry's `data` does not have the shape that durable writes for its kind."""
     if (wrong := _misfit(entry.kind, entry.data)) is not None:
         raise ValueError(wrong)
     if missing := sorted(_NEEDED.get(entry.kind, {}).keys() - entry.data.keys()):
@@ -166,7 +165,7 @@ def check_shape(entry: EntryRecord) -> None:
 
 
 def _misfit(kind: str, data: Any) -> str | None:
-    """Return how the data of an entry differs from what durable writes; None if it does not."""
+    """Describe how the data of an entry differs from the shape that durable writes; None if it does not."""
     if not isinstance(data, dict):
         return "its data is no object"
     known = _KNOWN.get(kind, _OPTIONAL)

@@ -138,10 +138,10 @@ STOPPED = gettext_noop("a mistake in the code: nothing was undone because of it;
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The failure of an operation from which a run's error comes, without what was raised around it.
+    """The failed operation that made a run fail, without the errors raised around it.
 
-    `location` is the operation's: a join's or race's if the code of one of its branches has failed, and no operation
-    inside. `place` is the location with that branch. `message` is cut.
+    `location` is the operation's. If the code of a branch failed outside any operation, it is the join's or race's, and
+    `place` names the branch too. `message` is shortened.
     """
 
     location: str
@@ -157,8 +157,8 @@ class Origin:
 class ErrorInfo:
     """An error as data, for a failure, a run and a history entry.
 
-    `type` is the class's name, `message` its text, `traceback` the formatted frames or "". The error of a run that an
-    operation has made fail has its `origin`.
+    `type` is the class's name, `message` its text, `traceback` the formatted frames or "". `origin` is set on a run's
+    error if an operation made the run fail.
     """
 
     type: str
@@ -168,12 +168,12 @@ class ErrorInfo:
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """Describe `error`; if its text cannot be read, describe that."""
+        """Describe `error`. If its text cannot be read, describe that instead."""
         return cls(kind_of(error), message_of(error), traceback_of(error))
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> ErrorInfo:
-        """Return the error of which this is the `data`. Raises TypeError for anything else."""
+        """Build an ErrorInfo from its `data`. Raises TypeError for anything else."""
         origin = data.get("origin")
         return cls(**{**data, "origin": None if origin is None else Origin(**origin)})
 
@@ -206,14 +206,16 @@ class CriticalError(WorkflowError):
 
 
 class DeadlockError(CriticalError):
-    """A run would wait for a slot of a limit that it keeps itself, or that runs keep which wait for it.
+    """A run would wait forever for a slot of a limit: it keeps the slot itself, or a run that waits for it does.
 
     The message says who holds what, and who waits for whom.
     """
 
 
 class RollbackError(WorkflowError):
-    """Raised in a step or a workflow: stop, do not retry, compensate. A try block catches it only if asked to."""
+    """Raised in a step or a workflow: stop, do not retry, compensate. A try block catches it only if told to by
+    `catch`.
+    """
 
 
 class StepExhaustedError(WorkflowError):
@@ -347,8 +349,8 @@ class MapError(WorkflowError):
     """Children of a map have failed or were cancelled, and `on_failure="stop"` has ended the others.
 
     `name` is that of the map, `workflow` the children's. Of `size` children, `failed` have failed, and `cancelled` were
-    cancelled or have not run. `first` has the id and the `ErrorInfo` of the first few that have failed, in the order of
-    the inputs.
+    cancelled or have not run. `first` lists the first few failed children, in the order of the inputs: id and
+    `ErrorInfo`.
     """
 
     def __init__(
@@ -427,7 +429,7 @@ class RollbackCheckpointError(ContractError):
 
 
 class OpenTransactionError(ContractError):
-    """A transaction was open around an operation, or left open by a step: it could take the record back."""
+    """An operation found an open transaction, or a step left one open: a rollback of it could lose the record."""
 
     def __init__(self, operation: str, problem: str = "", remedy: str = "") -> None:
         self.operation = operation
@@ -452,7 +454,7 @@ class OpenTransactionError(ContractError):
 
 
 class OutsideStepError(ContractError):
-    """Workflow code did something between its steps that belongs into a step: it would be repeated on each replay."""
+    """Workflow code did something outside of a step that belongs in a step: each replay would repeat it."""
 
     def __init__(self, action: str, remedy: str) -> None:
         self.action = action
@@ -580,8 +582,8 @@ class KeyConflictError(RunConflictError):
     """An open run of the workflow has the key. `run_id` is that run."""
 
     def __init__(self, run_id: str, key: str, *, is_child: bool = False, chain: Sequence[str] = ()) -> None:
-        """Write the message. `is_child`: the start of a child was refused, by a run that is open; `chain` leads from
-        that run down to the parent of the child, if that run is one of its ancestors.
+        """Write the message. With `is_child`, an open run refused the start of a child. `chain` leads from that run
+        down to the child's parent, if the run is one of its ancestors.
         """
         self.key = key
         self.chain = tuple(chain)
@@ -618,11 +620,10 @@ class MessageConflictError(OperationError):
 
 
 class MessageNotAcceptedError(OperationError):
-    """The workflow declares which messages it accepts, and this is none of them: nothing was stored.
+    """The workflow declares its messages, and this is not one of them: nothing was stored.
 
-    `workflow` and `queue` say for whom it was. Either `queue` is not declared; then `nearest` are declared names like
-    it. Or the body is not of the declared type; then `faults` say where and what is wrong, as those of
-    `MessageBodyError`.
+    `workflow` and `queue` are the message's target. If `queue` is not declared, `nearest` are similar declared names.
+    If the body is not of the declared type, `faults` say where and what is wrong, as in `MessageBodyError`.
     """
 
     def __init__(
@@ -652,7 +653,7 @@ class MessageNotAcceptedError(OperationError):
 
 
 class MessageNotPendingError(OperationError):
-    """The run has no message with this id in its inbox that it could still receive."""
+    """The run has no pending message with this id in its inbox."""
 
     def __init__(self, run_id: str, message_id: str, *, is_received: bool) -> None:
         self.run_id = run_id
@@ -700,7 +701,7 @@ _WAYS_OUT: Mapping[str, str] = {
 
 
 class StaleRunError(InvalidTransitionError):
-    """The run has changed since the operator saw it: nothing was done. `state` is its current state."""
+    """The run has changed since the operator looked at it: nothing was done. `state` is its current state."""
 
     def __init__(self, run_id: str, state: str, action: str) -> None:
         OperationError.__init__(
@@ -716,7 +717,7 @@ class StaleRunError(InvalidTransitionError):
 
 
 class ReplayRefusedError(OperationError):
-    """The run cannot be replayed from there, not now or not in this way. `refusals` say why, and what to do."""
+    """The run cannot be replayed from this location, now or in this way. `refusals` say why, and what to do."""
 
     def __init__(self, run_id: str, location: str, refusals: Iterable[str]) -> None:
         self.run_id = run_id
@@ -756,7 +757,7 @@ class UndiscoveredWorkflowError(OperationError):
 
 
 class UnknownLimitError(OperationError):
-    """A slot or units were wanted of a limit that is not defined, or that has no number of slots, or no rate."""
+    """A step or start wants a slot or units of a limit that is not defined, or has no number of slots or no rate."""
 
     def __init__(self, name: str, *, is_rate: bool = False) -> None:
         self.name = name
@@ -769,7 +770,7 @@ class UnknownLimitError(OperationError):
 
 
 class RateUnitsError(OperationError):
-    """An attempt wants so many units of a rate that it would wait for more than a year."""
+    """An attempt wants so many units of a rate that it would take more than a year."""
 
     def __init__(self, label: str, units: int, rate: str) -> None:
         self.label, self.units = label, units
@@ -782,9 +783,7 @@ class RateUnitsError(OperationError):
 class StartRefusedError(OperationError):
     """A start with `when_full="drop"` found no room in the rate, and has started nothing.
 
-    `retry_at`: when there is room.
-
-    `run_id` is the id that the run would have had.
+    `retry_at` is when there is room. `run_id` is the id that the run would have had.
     """
 
     def __init__(self, workflow: str, run_id: str, limit: str, key: str, *, retry_at: datetime) -> None:
@@ -827,7 +826,7 @@ class BulkCountError(OperationError):
 
 
 class BulkNotStoppedError(OperationError):
-    """A decision was given to a run that is not a bulk which its canary has stopped; nothing was done."""
+    """A decision was given for a run that is not a bulk stopped by its canary; nothing was done."""
 
     def __init__(self, run_id: str, found: str) -> None:
         self.run_id = run_id
@@ -904,7 +903,7 @@ class RunCrashedError(DurableError):
 
 
 class RunDeadlineError(DurableError):
-    """The run was not done by its deadline, or workers have worked on it for as long as its work limit says."""
+    """The run was not done by its deadline, or has used up its work limit."""
 
     @classmethod
     def of_deadline(cls, deadline: datetime, length: float | None) -> Self:

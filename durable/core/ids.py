@@ -1,4 +1,4 @@
-"""Ids of runs and messages, names of workers' queues, reasons: which are valid, and how an id is made."""
+"""Ids of runs and messages, names of workers' queues, reasons: validation, and the making of ids."""
 
 from __future__ import annotations
 

@@ -95,43 +95,41 @@ class Environment(Protocol):
         *,
         is_collected: bool = False,
     ) -> str:
-        """Encode `value` as codec text for a place of `of_run`, by default the run itself (`Place`).
+        """Encode `value` as codec text for its place in `of_run`, by default the run itself (`Place`).
 
-        Raises PayloadError.
-
-        `is_collected`: it is made of values each of which was within the limit of one, so that the limit does not
-        apply.
+        Raises PayloadError. `is_collected`: the value consists of values that were each within the size limit, so the
+        limit is not applied again.
         """
 
     def decode(self, text: str | None, field: str, where: str) -> Any:
         """Decode codec text recorded at this place of the run; None for None. Raises PayloadError."""
 
     def adopt(self, text: str, run_id: str, where: str) -> str:
-        """Return the output of another run as codec text for an output at this place of the run.
+        """Re-encode the output of another run as codec text for a place of this run.
 
         Raises PayloadError.
         """
 
     def stored_tags(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """Return tags, by name with the text of their values, as they are stored."""
+        """Return the tags, values by name, in their stored form."""
 
     def messages_of(self, workflow: str) -> MessageTypes | None:
-        """Return the messages that a workflow declares; None if it declares none, or is not known here."""
+        """Return the messages that a workflow declares; None if it declares none, or this process does not know it."""
 
     def resolve(self, name: str) -> Callable[..., Any]:
         """Return the function or class of a recorded name (`durable.core.names.recorded_names`).
 
-        Raises any exception.
+        Raises whatever the import raises.
         """
 
     def is_evicted(self) -> bool:
         """Return True if the pass has to end: the worker stops or the lease is lost."""
 
     def on_save(self, saved: SavedDetails) -> None:
-        """Write at once what a step has saved, where no lease manager does."""
+        """Write a step's saved details at once, if no lease manager does."""
 
     def is_asked(self) -> bool:
-        """Return True if an operator has requested a pause or a cancel, as far as is known without a commit."""
+        """Return True if an operator is known to have requested a pause or a cancel; does not query the database."""
 
     def eviction_reason(self) -> str:
         """Return why the pass has to end, or what an operator has requested; "" for neither."""
@@ -162,7 +160,7 @@ class Node:
         return self.children.get(segment) if self.children else None
 
     def began(self) -> int:
-        """Return the ordinal of the first record at this node or below it."""
+        """Return the ordinal of the first record at or below this node."""
         return min((each.entry.ordinal for each in (self, *self.walk()) if each.entry is not None), default=0)
 
     def walk(self) -> Iterator[Node]:
@@ -172,7 +170,7 @@ class Node:
             yield from node.walk()
 
 
-#: The changes of a commit that leave it one of entries: they are about these entries alone.
+#: The changes that concern only the entries of the same commit.
 _BESIDE_ENTRIES: Final = frozenset({SavedDetails, SavesForgotten, TagChange})
 
 
@@ -189,7 +187,7 @@ class _Pending:
         return bool(self.entries or self.deleted or self.changes or self.released_slots)
 
     def split(self, location: str) -> _Pending:
-        """Take out the entry at `location`, the end of its slots and of what it has saved."""
+        """Split off the entry at `location`, with the release of its slots and the deletion of its saved details."""
         taken = _Pending({location: self.entries.pop(location)})
         kept: list[str] = []
         for each in self.released_slots:
@@ -203,7 +201,7 @@ class _Pending:
         return taken
 
     def has_more_than_entries(self) -> bool:
-        """Whether something else is changed than entries and what is beside them."""
+        """Whether there are changes beyond entries and what belongs to them."""
         return not self.changes.keys() <= _BESIDE_ENTRIES
 
 
@@ -232,8 +230,8 @@ class Journal:
         self.poison: Exception | None = None
         #: What ends the run, if it was raised in this pass: for the log. Of a step, what its function has raised.
         self.exception: Exception | None = None
-        self._raised: dict[str, Exception] = {}  # by step
-        #: A commit was not answered: the history is unknown, and nothing may be built on it any more.
+        self._raised: dict[str, Exception] = {}  # the newest exception, by step
+        #: A commit was not answered: the state of the history is unknown, so this pass may not continue.
         self.is_lost = False
         self.request = run.pending_request
         #: After a crash, an attempt is committed before it runs, until one attempt has ended well.
@@ -244,25 +242,24 @@ class Journal:
         self._started: dict[str, ChildStart] = {}  # the children of this pass, by id
         #: This pass has taken slots of limits, or a place in a line.
         self.has_slots = False
-        #: The run may hold slots that it has only while a worker executes it: those of its workflow, and what a worker
-        #: that died had taken for a step and not recorded.
+        #: The run may hold slots that are kept only while a worker executes it: those of its workflow, and those that a
+        #: dead worker had taken for a step and not recorded.
         self.has_running_slots = False
         #: The run holds slots of its workflow's limits.
         self.has_own_slots = False
         self._may_have_lost_slots = run.crashes > 0
-        #: Steps of the history have had slots. What earlier passes have left of them, the end of this one gives up.
+        #: Steps in the history have had slots. The end of this pass gives up any that are left.
         self._has_limited_steps = False
         #: The tags of the run as this pass has set them; None before it has asked for them.
         self.tags: dict[str, str] | None = None
         self._pending = _Pending()
-        #: How many times all marked changes have been taken.
+        #: How many times all marked changes have been taken to be committed.
         self.taken = 0
-        #: The moment of the schedule's tick that has started the run, as ISO 8601; None for other runs. It is in the
-        #: input.
+        #: The moment of the schedule's tick that has started the run, as ISO 8601, from the input; None for other runs.
         self.scheduled_for: str | None = None
         #: Entries of a newer release of durable, which this one cannot read.
         self.unreadable: list[EntryRecord] = []
-        #: Locations of entries that a rename takes for those of one operation.
+        #: Locations of entries that, because of a rename, belong to one operation.
         self.doubled: list[tuple[str, str]] = []
         newest = last = -1
         newest_entry: EntryRecord | None = None
@@ -270,7 +267,7 @@ class Journal:
             if not is_readable(entry):
                 self.unreadable.append(entry)
             node = self._place(entry.location)
-            if node.entry is not None:  # of two names, of which a rename has made one
+            if node.entry is not None:  # two entries with names that a rename has made one
                 self.doubled.append((node.entry.location, entry.location))
             node.entry = entry
             if LIMIT in entry.data:
@@ -298,7 +295,7 @@ class Journal:
         return node
 
     def eviction_reason(self) -> str:
-        """Tell the run's code why the pass has to end, or what an operator has requested; "" for neither.
+        """Return why the pass has to end, or what an operator has requested, for the run's code; "" for neither.
 
         A lost lease or a stop of the worker comes before a request, which the next pass reads.
         """
@@ -311,16 +308,15 @@ class Journal:
         return self.limits.excess(self.environment.now(), self.limits.worked + self.environment.worked())
 
     def wake_at(self, wanted: datetime | None) -> datetime | None:
-        """Return when a run that waits until `wanted` is due.
-
-        That is at its deadline at the latest, unless the run is rolling back.
+        """Return when a run that wants to wait until `wanted` is due: at its deadline at the latest, unless it is
+        rolling back.
         """
         if self.limits is not None and self.run.state != RunState.ROLLING_BACK:
             wanted = self.limits.wake_at(wanted)
         return None if wanted is None else bounded(wanted)
 
     def stop(self, error: Exception) -> NoReturn:
-        """Raise an error that must stop the run even if code catches it."""
+        """Raise an error that stops the run even if code catches it."""
         if self.poison is None:
             self.poison = error
         raise error
@@ -332,7 +328,7 @@ class Journal:
         return (node.entry for node in self.root.walk() if node.entry is not None)
 
     def has_more_entries_than(self, number: int) -> bool:
-        """Return whether the history has more than `number` entries; walks through so many of them."""
+        """Return whether the history has more than `number` entries. Visits at most that many."""
         return next(itertools.islice(self.entries(), number, None), None) is not None
 
     def next_ordinal(self) -> int:
@@ -340,7 +336,9 @@ class Journal:
         return next(self._counter)
 
     def reserve(self, count: int) -> int:
-        """Take that many numbers of the run's counter; return the first. An entry that follows keeps them taken."""
+        """Reserve `count` numbers of the run's counter and return the first. They stay reserved if an entry follows
+        them.
+        """
         with self.lock:
             first = next(self._counter)
             self._counter = itertools.count(first + max(count, 1))
@@ -369,21 +367,24 @@ class Journal:
         return scope.children.setdefault(key, node)
 
     def note_raised(self, location: str, error: Exception) -> None:
-        """Keep what has ended the last attempt of a step, for the log of a run that fails by it.
+        """Keep the exception that ended the last attempt of a step, for the log if the run fails because of it.
 
-        The workflow gets an error that is the same on replay, without it. The newest few are kept: they hold frames.
+        The workflow gets an error that is the same on replay, and lacks this exception. Only the newest few are kept:
+        they hold frames.
         """
         self._raised[location] = error
         if len(self._raised) > MOST_RAISED:
             del self._raised[next(iter(self._raised))]
 
     def note_end(self, error: Exception, origins: Sequence[str]) -> None:
-        """Note what ends the run: the error, or what was raised in the first of the steps that it came from."""
+        """Note the exception that ends the run, for the log: the error, or what the first of the failed steps
+        raised.
+        """
         found = [self._raised[each] for each in origins if each in self._raised]
         self.exception = found[0] if found else error
 
     def mark(self, entry: EntryRecord, **columns: Any) -> None:
-        """Change `entry`, to be written by the next commit."""
+        """Mark `entry`, with these changes, to be written by the next commit."""
         with self.lock:
             for name, value in columns.items():
                 setattr(entry, name, value)
@@ -399,8 +400,9 @@ class Journal:
             self.mark(entry, status=EntryStatus.COMPLETED, error=None, next_attempt_at=None, **columns)
 
     def prune(self, parent: Node, segment: str) -> None:
-        """Delete all entries below the child `segment`, except completed steps with a rollback handler that has not
-        run. The entry of `parent` remembers which tags they have set.
+        """Delete all entries below the child `segment`, except completed steps whose rollback handler has not run.
+
+        The entry of `parent` keeps which tags they have set.
         """
         node = parent.child(segment)
         if node is None or parent.children is None:
@@ -424,7 +426,7 @@ class Journal:
     # -- other changes of a commit
 
     def add(self, change: Any) -> None:
-        """Let the next commit make a change (`Changes`)."""
+        """Add a change (`Changes`) to the next commit."""
         with self.lock:
             self._pending.changes.setdefault(type(change), []).append(change)
 
@@ -435,10 +437,10 @@ class Journal:
             self.add(MessagesReturned(wait.location))
 
     def start_child(self, start: ChildStart) -> ChildStart | None:
-        """Let the next commit start a child and return None, unless another start of this pass forbids that.
+        """Let the next commit start a child and return None; or return another start of this pass that prevents it.
 
-        Then return the other start: one of another operation under the same id, or one that is about to be committed
-        and has the same key. A store takes a second start under the same parent for a repeated commit.
+        That is the start of another operation under the same id, or one that has the same key and is about to be
+        committed. A store takes a second start under the same parent for a repeated commit.
         """
         with self.lock:
             starts: list[ChildStart] = self._pending.changes.get(ChildStart, [])
@@ -452,20 +454,21 @@ class Journal:
             return None
 
     def withdraw_starts(self) -> None:
-        """Start none of the children that are not committed, because the run ends now and would not cancel them."""
+        """Start none of the uncommitted children: the run ends now, and its end would not cancel them."""
         with self.lock:
             for start in self._pending.changes.pop(ChildStart, ()):
                 entry = self.entry_at(start.child.location)
                 assert entry is not None, "a start and its entry are marked together"
                 self.mark(entry, data={name: value for name, value in entry.data.items() if name != "child"})
                 del self._started[start.run.id]
-            gone: set[str] = set()  # groups that are not made either
+            gone: set[str] = set()  # groups that are not created either
             for change in self._pending.changes.pop(GroupChange, ()):
                 if change.starts and not change.renewed:
                     gone |= set() if change.new is None else {change.id}
-                    if (entry := self.entry_at(change.starts[0].child.location)) is not None:  # it was not pruned
+                    # the entry was not pruned
+                    if (entry := self.entry_at(change.starts[0].child.location)) is not None:
                         self.mark(entry, data={**entry.data, "created": change.created - len(change.starts)})
-                elif change.id not in gone:  # nothing is started, or in place of children that have ended
+                elif change.id not in gone:  # it starts nothing, or replaces children that have ended
                     self.add(change)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
@@ -485,7 +488,7 @@ class Journal:
             self._pending.released_slots.append(location)
 
     def release_step_slots(self) -> None:
-        """Let the next commit give up the slots of all steps, held or waited for, because none will go on."""
+        """Let the next commit give up the slots and places in line of all steps, because none will continue."""
         with self.lock:
             for entry in self.entries():
                 if LIMIT in entry.data and entry.status != EntryStatus.COMPLETED:
@@ -513,7 +516,7 @@ class Journal:
     # -- commits
 
     def note_safe(self) -> None:
-        """Note that an attempt has ended well after a crash: the run is no longer suspected of having caused it."""
+        """Note that an attempt has ended well after a crash: the run is no longer suspected of causing it."""
         self.commit_before_attempt = False
         self.run.crashes = 0
 
@@ -529,7 +532,8 @@ class Journal:
     ) -> Batch | None:
         """Take the marked changes as a batch to commit; None if there are none.
 
-        With `only`, take the entry at that location, and what ends with it: its slots and what it has saved.
+        With `only`, take just the entry at that location, the release of its slots and the deletion of its saved
+        details.
         """
         with self.lock:
             self.check_not_lost()
@@ -562,7 +566,7 @@ class Journal:
             )
 
     def _worked(self) -> float | None:
-        """Return what the end of a pass records of a run with a work limit; None for any other run."""
+        """Return the seconds of work to record at the end of a pass; None for a run without a work limit."""
         if self.limits is None or self.limits.work_limit is None:
             return None
         return self.limits.worked + self.environment.worked()
@@ -570,8 +574,9 @@ class Journal:
     def _slots_changed(
         self, run: RunPatch | None, released: Sequence[str], awaited: Sequence[str]
     ) -> SlotChange | None:
-        """Return what a commit does to the run's slots; None if that is nothing. The end of a run gives up all; what
-        it does is to hand them on.
+        """Return the changes to the run's slots by this commit; None if there are none.
+
+        The end of a run gives up all its slots, which the store then passes on.
         """
         is_over = run is not None and "lease_expires_at" in run
         is_handed_over = run is not None and run.get("state") == RunState.PENDING
@@ -583,10 +588,10 @@ class Journal:
         return SlotChange(released=released, awaited=awaited, is_left=is_left)
 
     def uncommitted(self, begun: EntryRecord, recorded: Collection[str]) -> Uncommitted | None:
-        """Return what has to be committed with `begun`, a step that runs, so that the code finds it again.
+        """Return the records to commit together with the running step `begun`, so that a replay finds that step again.
 
-        None if a commit with messages or with other entries before it is under way: look again when it has ended.
-        `recorded` are the committed locations. Called from another thread.
+        None if a commit with messages or with earlier entries is under way; try again when it has ended. `recorded` are
+        the committed locations. Called from another thread.
         """
         with self.lock:
             pending = self._pending
@@ -607,12 +612,12 @@ class Journal:
             raise PassAborted("an earlier commit of this pass was not answered")
 
     def generation_due(self) -> int:
-        """Return the value of `taken` once all changes marked now have been taken."""
+        """Return the value that `taken` will have once all changes marked now have been taken."""
         with self.lock:
             return self.taken + bool(self._pending)
 
     def discard(self) -> None:
-        """Drop what is not committed. The journal cannot be used for further operations afterwards."""
+        """Drop the uncommitted changes. The journal cannot be used for further operations afterwards."""
         with self.lock:
             self._pending = _Pending()
 
@@ -624,7 +629,9 @@ class Journal:
             self.claims.committed([each.message_id for each in received])
 
     def restore_batch(self, batch: Batch, without: str) -> None:
-        """Mark the changes of a batch again, whose commit certainly did not happen, except the entry at `without`."""
+        """Mark the changes of a batch again, except the entry at `without`. The batch's commit certainly did not
+        happen.
+        """
         with self.lock:
             later, self._pending = self._pending, _Pending()
             for taken in batch.entries:
@@ -640,10 +647,10 @@ class Journal:
             }
             released = batch.slots.released if batch.slots is not None else ()
             self._pending.released_slots = [*released, *later.released_slots]
-            self._ends_crashes |= batch.run is not None  # it patched the row for this alone
+            self._ends_crashes |= batch.run is not None  # the batch patched the row only for this
 
     def saved_at(self, location: str) -> SavedDetails | None:
-        """Return what earlier attempts of the step at this location have saved, None for nothing."""
+        """Return the details saved by earlier attempts of the step at this location; None if there are none."""
         found = self.saved.get(location)
         if found is not None or self.names is None:
             return found

@@ -32,9 +32,9 @@ _ESCAPED = re.compile("%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
 
 
 def escape(name: str) -> str:
-    """Return `name` as one segment of a location.
+    """Return `name` escaped as one segment of a location.
 
-    Raises TypeError for anything but text, ValueError for an empty name and one over 128 characters.
+    Raises TypeError for anything but text, and ValueError for an empty name or more than 128 characters.
     """
     if not isinstance(name, str):
         raise TypeError(f"a name must be text, not {type(name).__name__}: pass the operation's name first")
@@ -53,7 +53,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def unescape(segment: str) -> str:
-    """Return the name that was given to `escape`."""
+    """Return the original name of an escaped segment."""
     return _ESCAPED.sub(lambda match: chr(int(match.group(1) or match.group(2), 16)), segment)
 
 
@@ -78,7 +78,7 @@ def _size(location: str) -> int:
 
 
 def display_location(location: str, words: Words = ENGLISH) -> str:
-    """Return a location for people, with names as they were given: `a/~3/b` is "a / iteration 3 / b"."""
+    """Return a location for display, with names as they were given: `a/~3/b` is "a / iteration 3 / b"."""
     return " / ".join(_displayed(each, words) for each in location.split("/"))
 
 
@@ -95,9 +95,9 @@ def general_location(location: str) -> str:
 
 
 def listed(locations: Iterable[str], number: int | None = None) -> str:
-    """Return the first locations in quotes, and how many more there are, for the text of an error.
+    """Return the first locations in quotes, and how many more there are, for an error text.
 
-    `number` is how many there are if `locations` are only the first ones.
+    `number` is the total, if `locations` are only the first ones.
     """
     every = list(locations)
     shown = every[:_MAX_LISTED]
@@ -106,7 +106,7 @@ def listed(locations: Iterable[str], number: int | None = None) -> str:
 
 
 def parent(location: str) -> str:
-    """Return the location around `location`; "" for the root's own entries."""
+    """Return the enclosing location; "" for the root's own entries."""
     return location.rpartition("/")[0]
 
 
@@ -121,24 +121,24 @@ def iteration_segment(number: int) -> str:
 
 
 def compensation_segment(number: int) -> str:
-    """Return the segment of a scope's compensation; compensations are numbered as sends are."""
+    """Return the segment of a scope's n-th compensation, numbered as sends are."""
     return f"compensate~{number}"
 
 
 def send_segment(number: int) -> str:
-    """Return the segment of a scope's send; sends have no name, they are numbered from 0."""
+    """Return the segment of a scope's n-th send. Sends have no name and are numbered from 0."""
     return f"send~{number}"
 
 
 def tag_segment(number: int) -> str:
-    """Return the segment of a scope's call that tags the run; these calls are numbered as sends are."""
+    """Return the segment of a scope's n-th call that tags the run, numbered as sends are."""
     return f"tag~{number}"
 
 
 def waiting_text(names: frozenset[str] | None, children: Iterable[str] = ()) -> str:
-    """Return the `waiting_for` of a run: None waits for no message, an empty set for any, else for these queues.
+    """Return the `waiting_for` of a run. `names` is None for no message, empty for any, else the queues.
 
-    Names are given escaped, so that "/" can separate them. `children` are those for whose ends the run waits.
+    Names are given escaped, so that "/" can separate them. `children` are the children whose ends the run waits for.
     """
     if names is not None and not names:
         return ANY_QUEUE
@@ -147,10 +147,10 @@ def waiting_text(names: frozenset[str] | None, children: Iterable[str] = ()) -> 
 
 
 def awaited_queues(state: str, waiting_for: str) -> list[str] | None:
-    """Return the names of the queues for which a run waits, [] for any; None if it waits for no message.
+    """Return the queues whose messages a run waits for, [] for any; None if it waits for no message.
 
-    `state` and `waiting_for` are of the run's row. A run that a worker executes waits for none: its row still has what
-    it waited for before, because a claim does not reset `waiting_for`.
+    `state` and `waiting_for` come from the run's row. A running run waits for no message: its row still has its last
+    wait, because a claim does not reset `waiting_for`.
     """
     if not waiting_for or state == RunState.RUNNING:
         return None
@@ -161,7 +161,7 @@ def awaited_queues(state: str, waiting_for: str) -> list[str] | None:
 
 
 def child_token(run_id: str) -> str:
-    """Return what stands for the end of a child in the `waiting_for` of its parent.
+    """Return the token for the end of a child in its parent's `waiting_for`.
 
     No escaped queue contains "~", and no run's id contains "/", which separates.
     """
@@ -169,13 +169,13 @@ def child_token(run_id: str) -> str:
 
 
 def awaited_children(waiting_for: str) -> list[str]:
-    """Return the ids of the children whose end a run with this `waiting_for` waits for."""
+    """Return the ids of the children that a run with this `waiting_for` waits for."""
     return [each[1:] for each in waiting_for.split("/") if each.startswith(_CHILD)] if waiting_for else []
 
 
 def is_awaited(waiting_for: str, token: str) -> bool:
     """Return True if a run with this `waiting_for` waits for this escaped queue, or this child (`child_token`).
 
-    A run that waits for any queue is woken by the end of any child too: which children it waits for is not in its row.
+    If the run waits for any queue, the end of any child wakes it too: its row does not say which children it waits for.
     """
     return waiting_for == ANY_QUEUE or f"/{token}/" in waiting_for

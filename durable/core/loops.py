@@ -120,7 +120,7 @@ class _Loop:
         )
 
     def _prune(self, reached: int) -> None:
-        """Delete the entries of the iterations before the last `size`."""
+        """Delete the entries of all but the last `size` iterations."""
         first, keep_from = self.entry.data["pruned"], reached - self.size
         if keep_from <= first:
             return

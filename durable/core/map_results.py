@@ -17,8 +17,8 @@ T_co = TypeVar("T_co", covariant=True)
 class MapChild(Generic[T_co]):
     """The end of one child of a map.
 
-    `number` is the place of its arguments among the inputs, from 0. `output` is that of a completed child, `error` that
-    of a failed one, and `reason` is why one was cancelled, or "".
+    `number` is the index of its arguments among the inputs, from 0. A completed child has an `output`, a failed one an
+    `error`; `reason` says why one was cancelled, or is "".
     """
 
     number: int
@@ -34,8 +34,8 @@ class MapChild(Generic[T_co]):
 class MapResult(Generic[T_co]):
     """The children of a map that has ended, one for each input and in the order of the inputs.
 
-    `outputs` has the outputs of the completed children. `failed` and `cancelled` have the other children; with none of
-    them, `outputs[n]` belongs to input `n`. Else take `child.number` of `children`, or iterate over the result.
+    `outputs` has the outputs of the completed children, `failed` and `cancelled` the other children. If there are no
+    others, `outputs[n]` belongs to input `n`; else use `child.number` of `children`, or iterate over the result.
     """
 
     children: Sequence[MapChild[T_co]]

@@ -1,7 +1,7 @@
-"""Messages that a pass has: those that its waits have claimed, and completable ones that its code has received.
+"""The messages of a pass: those that its waits have claimed, and completable ones that its code has received.
 
-Branches query the inbox at the same time, and must not receive the same message. A claim is kept from the query that
-found the message until no query is under way that may be older than the commit which took the message out.
+Branches query the inbox at the same time, and must not receive the same message. So a claim outlasts the commit that
+takes the message out, until no query that began before that commit is under way.
 
 The wait's entry records for each message whether it is completed, in which scope, and when among the run's entries (an
 ordinal). A scope's code learns of a completion when it completes the message itself, or when it has seen the end of the
@@ -31,12 +31,12 @@ class MessageClaims:
         self._looks = 0
 
     def uncommitted_count(self) -> int:
-        """Return how many messages in the inbox are claimed and perhaps not committed yet."""
+        """Return how many messages in the inbox are claimed and may not be committed yet."""
         return len(self._uncommitted)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Wrap a query of the inbox and the claim of the messages found."""
+        """Wrap a query of the inbox and the claims of the messages that it finds."""
         with self._lock:
             self._looks += 1
         try:
@@ -47,7 +47,7 @@ class MessageClaims:
                 self._forget_committed()
 
     def claim(self, found: Iterable[Message], count: int) -> list[Message]:
-        """Claim up to `count` of the messages, for one wait."""
+        """Claim up to `count` of the messages for one wait."""
         with self._lock:
             free = [each for each in found if each.id not in self._held][:count]
             ids = {each.id for each in free}
@@ -56,26 +56,26 @@ class MessageClaims:
             return free
 
     def give_back(self, ids: Collection[str]) -> None:
-        """Let other waits claim these again."""
+        """Release claims: other waits may claim these messages again."""
         with self._lock:
             self._held.difference_update(ids)
             self._committed.difference_update(ids)
 
     def leave(self, ids: Collection[str]) -> None:
-        """Let other waits claim these: the one that has claimed them does not receive them."""
+        """Release the claims of messages that the claiming wait does not receive."""
         with self._lock:
             self._held.difference_update(ids)
             self._uncommitted.difference_update(ids)
 
     def committed(self, ids: Collection[str]) -> None:
-        """Note that these have been taken out of the inbox."""
+        """Note that a commit has taken these messages out of the inbox."""
         with self._lock:
             self._uncommitted.difference_update(ids)
             self._committed.update(self._held.intersection(ids))
             self._forget_committed()
 
     def _forget_committed(self) -> None:
-        """Forget committed messages while no query is under way: a later query does not find them."""
+        """Forget committed messages once no query is under way: a later query does not find them."""
         if not self._looks and self._committed:
             self._held -= self._committed
             self._committed.clear()
@@ -88,7 +88,9 @@ def record_of(wait: EntryRecord, message_id: str) -> dict[str, Any]:
 
 
 class Receipts:
-    """The receipts of one scope, and through `parent` those of the scopes around it, which branch threads share."""
+    """The received messages of one scope and, through `parent`, those of the scopes around it, shared by branch
+    threads.
+    """
 
     __slots__ = ("_completed", "_entries", "_parent")
 
@@ -112,8 +114,8 @@ class Receipts:
         self._completed.add(message_id)
 
     def learn(self, location: str, but_not: str | None = None) -> None:
-        """Note that the code has seen the end of `location`, or of all in it except the iteration `but_not`, which
-        begins.
+        """Note that the code has seen the end of `location`, or of everything in it except the iteration `but_not`,
+        which begins now.
         """
         for receipts in self._chain():
             for wait in receipts._waits():
@@ -125,8 +127,8 @@ class Receipts:
                         self._completed.add(record["id"])
 
     def wait_for(self, message_id: str) -> EntryRecord | None:
-        """Return the entry of the wait that received the message, in this scope or one around it; None if there is
-        none.
+        """Return the entry of the wait that received the message, in this scope or one around it; None for an unknown
+        message.
         """
         return next((each._entries[message_id] for each in self._chain() if message_id in each._entries), None)
 
@@ -135,7 +137,7 @@ class Receipts:
         return any(message_id in each._completed for each in self._chain())
 
     def completions(self) -> Iterator[tuple[str, int]]:
-        """Yield where the messages of this scope and those around it were completed, each with its ordinal."""
+        """Yield where each message of this scope and of those around it was completed, with the ordinal."""
         for receipts in self._chain():
             for wait in receipts._waits():
                 for record in wait.data["received"]:
@@ -143,7 +145,7 @@ class Receipts:
                         yield record["completed_in"], record["completed_order"]
 
     def uncompleted_messages(self) -> Iterator[tuple[EntryRecord, str]]:
-        """Yield the waits of this scope with their uncompleted messages."""
+        """Yield the waits of this scope that have uncompleted messages, with these messages."""
         for message_id, wait in self._entries.items():
             if not record_of(wait, message_id)["completed"]:
                 yield wait, message_id

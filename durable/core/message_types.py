@@ -1,7 +1,7 @@
 """The messages that a workflow declares: names of queues with the types of their bodies.
 
-A workflow that declares none accepts any. One that does accepts these alone: a send of another name is more often a
-misspelt one than a message that the code will ask for.
+A workflow without a declaration accepts any message. With one it accepts only the declared messages: another name is
+more often misspelt than one that the code will ask for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from durable.core.location import escape
 
 
 class MessageTypes:
-    """The messages of one workflow. Raises TypeError for what is no type, and ValueError for what is no name."""
+    """The declared messages of one workflow. Raises TypeError for an invalid type, and ValueError for an invalid
+    name.
+    """
 
     def __init__(self, declared: Mapping[str, Any]) -> None:
         if not isinstance(declared, Mapping):
@@ -37,19 +39,19 @@ class MessageTypes:
         return name in self._types
 
     def __getitem__(self, name: str) -> Any:
-        """The type of the message's body."""
+        """Return the type of the message's body."""
         return self._types[name]
 
     def get(self, name: str) -> Any:
-        """Return the type of the message's body; None for a message that is not declared."""
+        """Return the type of the message's body; None if it is not declared."""
         return self._types.get(name)
 
     def nearest(self, name: str) -> list[str]:
-        """Return the declared names that are most like this one."""
+        """Return the declared names that are most similar to this one."""
         return difflib.get_close_matches(name, self._types, n=3)
 
     def check(self, workflow: str, name: str, body: Any) -> None:
-        """Raise MessageNotAcceptedError if runs of the workflow do not accept the message."""
+        """Raise MessageNotAcceptedError if the workflow does not accept the message."""
         if name not in self._types:
             raise MessageNotAcceptedError(workflow, name, declared=tuple(self), nearest=self.nearest(name))
         try:

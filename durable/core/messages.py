@@ -3,8 +3,8 @@
 Owns their records. A wait is one entry, which exists from the start of the wait and has its deadline. The receipt of a
 message and its record are one commit.
 
-A body is recorded as it was sent. It is compared with the type that the code asks for when the message is received, and
-made a value of that type whenever the code gets it. What does not fit is recorded beside the body, and stays so.
+A body is recorded as it was sent. When the message is received, its body is checked against the type that the code asks
+for; whenever the code gets it, it is converted to that type. A misfit is recorded beside the body, permanently.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from durable.core.scope import Scope
 
 E = TypeVar("E", bound=Exception)
 
-#: The key in a received message's record of what is wrong with its body: places with problems.
+#: The key in a received message's record of the faults of its body.
 MISFIT: Final = "misfit"
-#: The refusal, as recorded, of a send that the workflow of the other run does not accept.
+#: The recorded refusal of a send that the receiving workflow does not accept.
 NOT_ACCEPTED: Final = "not accepted"
 #: As `names` of a receive: messages of any queue.
 ANY: Final[tuple[str, ...]] = ()
@@ -67,7 +67,7 @@ class PeekInbox(Ask):
 
 @dataclass(frozen=True, slots=True)
 class PeekRun(Ask):
-    """Query another run. Answer: the run, or None if there is none."""
+    """Query another run. Answer: the run or None."""
 
     run_id: str
 
@@ -77,7 +77,7 @@ class Wait:
     """The parameters of a receive: at most `count` messages of the queues `names`, within `timeout` and before `until`.
 
     `names` is None for the queue that has the name of the wait, and empty for any queue. The earlier of `timeout` and
-    `until` counts. `of` is the type of the bodies; None for that which the workflow declares of each queue, if any.
+    `until` counts. `of` is the type of the bodies; None for the type that the workflow declares for each queue, if any.
     """
 
     name: str
@@ -101,10 +101,9 @@ class Wait:
             raise ValueError(f"count must be a whole number of at least 1, not {self.count!r}")
 
     def queues(self, entry: EntryRecord | None) -> Sequence[str]:
-        """Return the queues of the wait; empty for any.
+        """Return the queues of the wait; empty for any queue.
 
-        A wait without names that is recorded as one for any queue stays one: durable recorded it so until the wait's
-        name became the queue.
+        A nameless wait that is recorded as one for any queue stays that: an earlier durable recorded it so.
         """
         if self.names is not None:
             return self.names
@@ -113,7 +112,7 @@ class Wait:
         return (self.name,)
 
     def deadline(self, began_at: datetime) -> datetime | None:
-        """Return when the wait ends without a message; `began_at`, if that time has passed already."""
+        """Return when the wait ends without a message: never before `began_at`."""
         ends = [] if self.timeout is None else [later(began_at, self.timeout, "a wait")]
         if self.until is not None:
             ends.append(max(began_at, self.until))
@@ -124,8 +123,8 @@ class Wait:
 class Received:
     """A message as recorded by its wait: "id", "name" (the queue), "body" (codec text), "sent_at", "completed".
 
-    "completed" is true of a refused message too, which has its reason under "refused" besides. A message whose body
-    does not fit has the faults under "misfit".
+    A refused message also counts as "completed" and has its reason under "refused". A body that does not fit has its
+    faults under "misfit".
     """
 
     entry: EntryRecord
@@ -133,7 +132,7 @@ class Received:
 
 
 def mapped(operation: Operation, function: Callable[[Any], Any]) -> Operation:
-    """Run the operation and apply `function` to its value."""
+    """Run the operation and return `function` of its value."""
     return function((yield from operation))
 
 
@@ -146,7 +145,7 @@ def receive_one(scope: Scope, wait: Wait) -> Operation:
 
 
 def receive(scope: Scope, wait: Wait) -> Operation:
-    """Return up to `count` messages' records as soon as there is one; none when the deadline has passed."""
+    """Return the records of up to `count` messages as soon as one has arrived; none when the deadline has passed."""
     entry = yield from _received(scope, wait)
     return _opened(scope, wait, entry)
 
@@ -186,7 +185,7 @@ def _received(scope: Scope, wait: Wait) -> Operation:
 
 
 def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
-    """Return the type of the bodies that this wait receives of a queue; None for any."""
+    """Return the type of the bodies that this wait receives from a queue; None for any."""
     if wait.of is not None:
         return wait.of
     declared = scope.environment.messages_of(scope.journal.run.workflow)
@@ -194,7 +193,7 @@ def _type_of(scope: Scope, wait: Wait, queue: str) -> Any:
 
 
 def _check_declared(scope: Scope, wait: Wait) -> None:
-    """Raise ValueError for a queue that the workflow does not declare: nobody could send there."""
+    """Raise ValueError for a queue that the workflow does not declare: no message could be sent to it."""
     declared = scope.environment.messages_of(scope.journal.run.workflow)
     if declared is None:
         return
@@ -209,10 +208,10 @@ def _check_declared(scope: Scope, wait: Wait) -> None:
 
 
 def _fitting(scope: Scope, wait: Wait, messages: list[Message]) -> tuple[list[Message], tuple[Fault, ...]]:
-    """Return the messages up to the first whose body does not fit; if that is the first of all, it and its faults.
+    """Return the messages before the first whose body does not fit; if that one comes first, it alone, with its faults.
 
-    The others stay in the inbox, in their order. So a wait that fails has received one message, and none that is well
-    formed is lost with it.
+    The others stay in the inbox, in their order. So a wait that fails has received one message, and loses no
+    well-formed one.
     """
     for number, message in enumerate(messages):
         hint = _type_of(scope, wait, message.queue)
@@ -231,13 +230,15 @@ def _faults(scope: Scope, message: Message, hint: Any) -> tuple[Fault, ...]:
         fit(scope.environment.decode(message.body, "message", message_key(message.id, message.queue)), hint)
     except Misfit as misfit:
         return misfit.faults
-    except PayloadError:  # stops the run where the code would get the body
+    except PayloadError:  # stops the run at the point where the code would get the body
         return ()
     return ()
 
 
 def _misfit(scope: Scope, wait: Wait, record: dict[str, Any], faults: Sequence[Fault]) -> dict[str, Any]:
-    """Return the record of a message whose body does not fit. A completable one is refused: no code can answer it."""
+    """Return the record of a message whose body does not fit. A completable one is refused, since no code can answer
+    it.
+    """
     record = {**record, MISFIT: [list(each) for each in faults]}
     if not wait.is_completable:
         return record
@@ -249,10 +250,10 @@ def _misfit(scope: Scope, wait: Wait, record: dict[str, Any], faults: Sequence[F
 
 
 def body_of(scope: Scope, wait: Wait, received: Received) -> Any:
-    """Return the body of a received message, of the type that the code asks for.
+    """Return the body of a received message, converted to the type that the code asks for.
 
-    A body that was received as another type, by other code, and does not fit stops the run: its history went on with
-    that body.
+    A body that was received as another type by other code, and does not fit now, stops the run: its history was built
+    on that body.
     """
     record, location = received.record, received.entry.location
     body = scope.recorded(location, "the message", record["body"], "message", message_key(record["id"], record["name"]))
@@ -268,7 +269,7 @@ def body_of(scope: Scope, wait: Wait, received: Received) -> Any:
 def complete(scope: Scope, message_id: str, response: Any) -> Operation:
     """Complete a message that this scope or one around it received, with a response.
 
-    Does nothing if the history has it completed in this scope. Raises ValueError if the message was completed or
+    Does nothing if the history records its completion in this scope. Raises ValueError if the message was completed or
     refused before.
     """
     yield from _settle(scope, message_id, response, is_refused=False)
@@ -314,7 +315,7 @@ def _settle(scope: Scope, message_id: str, response: Any, *, is_refused: bool) -
 
 
 def _record_completion(scope: Scope, entry: EntryRecord, message_id: str, response: str, *, is_refused: bool) -> bool:
-    """Record the end of a message; return False if another branch has just completed or refused it."""
+    """Record the end of a message. Return False if another branch has just completed or refused it."""
     with scope.journal.lock:
         records = entry.data["received"]
         if record_of(entry, message_id)["completed"]:
@@ -387,7 +388,7 @@ def _opened(scope: Scope, wait: Wait, entry: EntryRecord) -> list[Received]:
 
 
 def _failed(entry: EntryRecord, name: str, error: E) -> E:
-    """Attach to the error that the entry is where it comes from: a recovery of the run tries that again."""
+    """Attach the failed entry to the error, so that a recovery of the run tries that operation again."""
     return with_failure(error, Failure("message", name, (entry.location,), ErrorInfo(type(error).__name__, str(error))))
 
 
@@ -434,7 +435,7 @@ def send(scope: Scope, queue: str, body: Any, to: str | None) -> Operation:
 
 
 def _not_accepted(scope: Scope, workflow: str, queue: str, body: Any) -> dict[str, Any]:
-    """Return what is recorded of a message that runs of the workflow do not accept; nothing if they do."""
+    """Return the record of a message that the workflow does not accept; nothing if it accepts it."""
     declared = scope.environment.messages_of(workflow)
     if declared is None:
         return {}
@@ -448,7 +449,7 @@ def _not_accepted(scope: Scope, workflow: str, queue: str, body: Any) -> dict[st
 
 
 def _refusal(run: RunRecord | None) -> str | None:
-    """Return why a send is refused, as recorded; None if it is not."""
+    """Return why a send is refused, in its recorded form; None if it is not."""
     if run is None:
         return "missing"
     return str(run.state) if run.state in ENDED else None

@@ -1,8 +1,7 @@
 """The errors of a workflow's own code that are mistakes in that code, and the description of a mistake.
 
-A mistake is no failure of the run: the code is wrong, like code that does not fit the history. So nothing is undone
-because of one. What a step's function raises never counts: the failure of a step is recorded, and stays the step's
-failure wherever the code raises it again.
+A mistake does not fail the run: the code is wrong, as when it does not fit the history, so nothing is undone. An error
+raised by a step's function never counts as a mistake, even where the code raises it again.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MISTAKES: Final[tuple[type[Exception], ...]] = (
     NotImplementedError,
 )
 
-#: The text of errors whose own text advises something else: Django's speaks of threads and sync_to_async.
+#: Replaces the text of errors whose own advice is wrong here: Django's recommends threads and sync_to_async.
 _SAID_ANEW: Final = {
     "SynchronousOnlyOperation": (
         "SynchronousOnlyOperation: the code of an async workflow uses the database, which ctx.step(name, function) is for, "
@@ -55,7 +54,7 @@ def is_mistake(error: Exception, mistakes: Collection[type[Exception]]) -> bool:
     """
     if isinstance(error, ExceptionGroup):  # from an asyncio.TaskGroup, for example
         return any(is_mistake(each, mistakes) for each in error.exceptions)
-    if isinstance(error, UnknownLimitError | RateUnitsError):  # of this worker's code and settings
+    if isinstance(error, UnknownLimitError | RateUnitsError):  # from this worker's code and settings
         return True
     if (
         not mistakes
@@ -79,13 +78,13 @@ def has_stopped(summary: str) -> bool:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return True if durable itself refused a call: an unknown option, a name that is too long."""
+    """Return True if durable itself refused a call, for example because of an unknown option or a long name."""
     frames = _frames(error)
     return isinstance(error, TypeError | ValueError) and bool(frames) and _is_durables(frames[-1][0])
 
 
 def _place(error: Exception) -> str:
-    """Return where the error arose, in the application's code or in what that called; "" if it arose in neither."""
+    """Return where the error arose, in the application's code or below it; "" if neither."""
     others = [each for each in reversed(_frames(error)) if not _is_durables(each[0])]
     for frame, line in sorted(others, key=lambda each: _distance(each[0])):
         return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}, line {line}"
@@ -93,7 +92,7 @@ def _place(error: Exception) -> str:
 
 
 def _frames(error: Exception) -> list[tuple[FrameType, int]]:
-    """Return the frames that the error has passed through with their lines, the one where it arose last."""
+    """Return the frames that the error passed through, with their lines; the innermost last."""
     found = []
     traceback = error.__traceback__
     while traceback is not None:
@@ -107,7 +106,7 @@ def _is_durables(frame: FrameType) -> bool:
 
 
 def _distance(frame: FrameType) -> int:
-    """0 for the application's code, 1 for an installed package's, 2 for Python's own."""
+    """Rank a frame: 0 for the application's code, 1 for an installed package, 2 for Python itself."""
     path = frame.f_code.co_filename
     if "site-packages" in path:
         return 1

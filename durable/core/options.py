@@ -27,7 +27,9 @@ _BACKOFFS = ("exponential", "linear", "constant")
 
 @dataclass(frozen=True, slots=True)
 class RollbackContext:
-    """The first argument of a rollback handler; the second is the step's output. `args` are the step's arguments."""
+    """The first argument of a rollback handler. `args` are the step's arguments. The second argument is the step's
+    output.
+    """
 
     run_id: str
     location: str
@@ -35,16 +37,16 @@ class RollbackContext:
     _eviction_reason: Callable[[], str] = field(repr=False)
 
     def is_evicted(self) -> bool:
-        """Return True if the pass has to end, or an operator has requested something of the run."""
+        """Return True if the pass has to end, or an operator has requested a pause or cancel."""
         return bool(self._eviction_reason())
 
     def eviction_reason(self) -> str:
-        """Return why, as `Context.eviction_reason` does; "" for no reason."""
+        """Return the reason, as `Context.eviction_reason` does; "" for none."""
         return self._eviction_reason()
 
 
 class Unset(Enum):
-    """An option that was not given, where None has a meaning of its own."""
+    """Marks an option that was not given, where None has a meaning of its own."""
 
     UNSET = "the setting's"
 
@@ -115,7 +117,7 @@ class StepPolicy:
     atomic: bool = False
     limit: SlotWant | None = None  # given as text
     rate: RateWant | None = None  # given as text
-    units: int = 1  # of `rate`, which has them
+    units: int = 1  # from `rate`
     rollback: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +152,7 @@ class StepPolicy:
             handler_name(self.rollback)
 
     def timeout_or(self, default: float) -> float:
-        """The timeout in seconds, 0 for none; `default` where the step does not say it."""
+        """Return the timeout in seconds, 0 for none; `default` if the step has no timeout of its own."""
         return default if self.timeout is Unset.UNSET else float(self.timeout)  # type: ignore[arg-type]  # normalised in __post_init__
 
 
@@ -159,7 +161,7 @@ _NAMES = frozenset(each.name for each in fields(StepPolicy))
 
 
 def options_of(given: dict[str, Any]) -> StepPolicy:
-    """The options that keywords give. Raises TypeError for an unknown one, and names the nearest."""
+    """Return the options given as keywords. Raises TypeError for an unknown one, and names the nearest."""
     if not given:
         return DEFAULTS
     if unknown := given.keys() - _NAMES:
@@ -184,10 +186,10 @@ def _cached(items: tuple[tuple[str, Any], ...]) -> StepPolicy:
 
 @lru_cache(maxsize=1024)
 def handler_name(handler: Callable[..., Any]) -> str:
-    """The importable name, "module:qualname", under which a rollback handler is recorded.
+    """Return the importable name, "module:qualname", under which a rollback handler is recorded.
 
-    Raises TypeError for what no other process could import (a lambda, a closure, a bound method), and for what cannot
-    be called as `handler(rollback, output)`.
+    Raises TypeError for a handler that no other process could import (a lambda, a closure, a bound method), or that
+    cannot be called as `handler(rollback, output)`.
     """
     module = getattr(handler, "__module__", None)
     qualname = getattr(handler, "__qualname__", "")

@@ -1,4 +1,4 @@
-"""Durable's own runs, as others recognize them: those of bulks, and those that send alerts."""
+"""How to recognize durable's own runs: bulks, and runs that send alerts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BULK: Final = "durable.bulk"
 #: The message queue of a bulk that its canary has stopped: True to go on with the rest, anything else to stop there.
 DECISION: Final = "decision"
 
-#: What the names of durable's own workflows begin with.
+#: The prefix of the names of durable's own workflows.
 INTERNAL: Final = "durable."
 
 #: The decision to go on and to try the next runs alone first; True goes on with all, False stops.
@@ -25,10 +25,10 @@ CANARY: Final = "canary"
 
 
 def is_stopped(workflow: str, state: str, waiting_for: str) -> bool:
-    """Return whether a run is a bulk that its canary has stopped, and that waits for the decision."""
+    """Return whether a run is a bulk that its canary has stopped and that waits for a decision."""
     return workflow == BULK and state not in ENDED and awaited_queues(state, waiting_for) == [DECISION]
 
 
 def replays_prefix(bulk_id: str) -> str:
-    """Return the beginning of the ids of the runs that a bulk makes by replaying others."""
+    """Return the prefix of the ids of the runs that a bulk creates by replaying others."""
     return f"{bulk_id[:150]}-"

@@ -1,4 +1,5 @@
-"""Recorded values and their places, for all that reads, copies or shows them, and for codecs that bind them.
+"""Recorded values and their places: for code that reads, copies or shows values, and for codecs that bind them to a
+place.
 
 A place is a run, a field, and where in the run: nothing for the run's own input and output, a location for a value of
 an entry, the id and the queue for a message. A message keeps its place when a wait receives it or a send records it.
@@ -20,8 +21,8 @@ class Place(NamedTuple):
     """The one place that a recorded value belongs to.
 
     `field` is "input", "output", "arguments", "state", "saved", "message" or "response". `where` is "" for the run's
-    own values, the location of the entry or the branch, and for a message what `message_key` makes. An "input" with the
-    id of a message is that of a run which the message may still start.
+    own values, the location for those of an entry or a branch, and `message_key` for a message's. An "input" with a
+    message's id is the input of a run that the message may still start.
     """
 
     run_id: str
@@ -30,22 +31,24 @@ class Place(NamedTuple):
 
 
 def message_key(message_id: str, queue: str) -> str:
-    """The `where` of a message's body and response."""
-    return f"{len(message_id)}:{message_id}/{queue}"  # of no two messages and queues the same
+    """Return the `where` of a message's body and response."""
+    return f"{len(message_id)}:{message_id}/{queue}"  # different for any two messages and queues
 
 
 def of_message(run_id: str, field: str, message_id: str, queue: str) -> Place:
-    """The place of the "message" or the "response" of a message to this run."""
+    """Return the place of the "message" or the "response" of a message to this run."""
     return Place(run_id, field, message_key(message_id, queue))
 
 
 def of_start(run_id: str, message_id: str) -> Place:
-    """The place of the input that came with a message to this run: of the run that the message would have started."""
+    """Return the place of the input sent with a message to this run, for the run that the message would have
+    started.
+    """
     return Place(run_id, "input", message_id)
 
 
 def of_branch(run_id: str, location: str, name: str) -> Place:
-    """The place of the output of a branch of the join or race at `location`."""
+    """Return the place of the output of a branch of the join or race at `location`."""
     return Place(run_id, "output", f"{location}/{escape(name)}")
 
 
@@ -66,7 +69,7 @@ class _EntryWithValues(_Entry, Protocol):
 
 
 def of_arguments(run_id: str, entry: _Entry) -> Place:
-    """The place of an entry's arguments: for a send they are the body of its message."""
+    """Return the place of an entry's arguments; for a send, that of its message's body."""
     if entry.kind != EntryKind.SEND:
         return Place(run_id, "arguments", entry.location)
     sent = entry.data
@@ -74,7 +77,7 @@ def of_arguments(run_id: str, entry: _Entry) -> Place:
 
 
 class RecordedValue(NamedTuple):
-    """A value that an entry has recorded: its codec text, None for none, and its place.
+    """A recorded value of an entry: its codec text, None for none, and its place.
 
     `name` is "arguments", "body" (of a send), "output", "state" (of a loop), "message" and "refusal" (of a wait) or
     "branch" (its output, of a join or a race). `of` is the queue of a message or the name of a branch, else "".
@@ -108,7 +111,7 @@ def values_of(run_id: str, entry: _EntryWithValues) -> Iterator[RecordedValue]:
 
 
 class ChangedValues(NamedTuple):
-    """The three parts of an entry that have its values."""
+    """The three parts of an entry that contain values."""
 
     arguments: Any
     output: Any

@@ -62,7 +62,7 @@ class RunState(StrEnum):
 ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
 
 
-#: A history with more entries is counted ahead of the pages that show the counts.
+#: The counts of a longer history are stored in advance, for the pages that show them.
 LONG_HISTORY: Final = 5_000
 
 
@@ -91,8 +91,7 @@ class ActivityKind(StrEnum):
     ROLLBACK = "rollback"
 
 
-#: The key in the rollback policy of the start of children in which the rollback of its parent has found nothing left to
-#: undo.
+#: The key in the rollback policy of a child or map: the parent's rollback has found nothing left to undo.
 NOTHING: Final = "nothing"
 
 
@@ -139,9 +138,9 @@ class EntryRecord:
         return self.kind == EntryKind.STEP and self.status == EntryStatus.COMPLETED
 
     def copied(self) -> EntryRecord:
-        """Return a copy that shares `data`, which is replaced and never changed.
+        """Return a copy that shares `data`, which is never changed in place.
 
-        It takes a fifth of the time of copy().
+        Five times as fast as copy().
         """
         return EntryRecord(
             self.location,
@@ -236,13 +235,13 @@ class RunPatch(TypedDict, total=False):
 
 
 class MovedPatch(RunPatch, total=False):
-    """Columns that a start sets which is merged into a run that has not begun."""
+    """Columns set when a later start is merged into a run that has not begun."""
 
     input: str
 
 
 class RequeuedPatch(RunPatch, total=False):
-    """Columns that a move to another queue sets."""
+    """Columns set by a move to another queue."""
 
     queue: str
 
@@ -300,10 +299,10 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The cause that failures of one kind have in common; `durable.core.causes` finds it.
+    """The cause that failures of one kind share; `durable.core.causes` finds it.
 
-    `place` names the step that failed, "" for the workflow's own code; "~" stands for an iteration's number, and
-    " (rollback)" follows it if the step's rollback handler failed. `error_type` is the name of the innermost error's
+    `place` names the step that failed, "" for the workflow's own code; "~" stands for an iteration's number, and "
+    (rollback)" follows it if the step's rollback handler failed. `error_type` is the name of the innermost error's
     class. `pattern` is that error's message, with "#" for what differs from one failure to the next.
     """
 
@@ -314,7 +313,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """The failure of a run, the newest that it had. `is_open`: the run is still failed because of it.
+    """The newest failure of a run. `is_open`: the run is still failed because of it.
 
     `build` names the code of the worker on which it failed; "" if the project names none.
     """
@@ -331,7 +330,7 @@ class FailureRecord:
 
 
 class WhenParentEnds(StrEnum):
-    """The fate of an open child when its parent ends. The values are stored."""
+    """What happens to an open child when its parent ends. The values are stored."""
 
     CANCEL = "cancel"
     LEAVE = "leave"
@@ -339,9 +338,9 @@ class WhenParentEnds(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRecord:
-    """The record that makes the run `run_id` a child of `parent_id`, which the operation at `location` has started.
+    """The record of the run `run_id` as a child of `parent_id`, started by the operation at `location`.
 
-    `generation` counts from 0 how often the operation has started a child anew. `position` orders the children of a
+    `generation` counts from 0 how often the operation has started a new child. `position` orders the children of a
     parent. `group` is the location of the group that the child is one of, None for a child of its own. `member_of` is
     the id of that group while it counts the child.
     """
@@ -362,7 +361,7 @@ class KeyRecord:
 
     `is_open`: the run has not ended, so it holds the key. `taken_at`: when it was started with the key. `moves` counts
     the starts that a debounce has merged into this one, the last of them at `moved_at`. `follows` is the run that had
-    the key before and has completed without receiving all messages, which this run has got instead.
+    the key before and completed without receiving all its messages; this run has got the rest.
     """
 
     run_id: str
@@ -389,14 +388,14 @@ class KeyedSend:
 
 
 class ChildStart(NamedTuple):
-    """A child to start: its new run, and what makes it a child."""
+    """A child to start: its new run, and its record as a child."""
 
     run: RunRecord
     child: ChildRecord
 
 
 class OnFailure(StrEnum):
-    """The effect of a child's failure on the other children of its group. The values are stored."""
+    """What a child's failure does to the other children of its group. The values are stored."""
 
     STOP = "stop"
     FINISH = "finish"
@@ -423,7 +422,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """A group and how many of its children there are, by what they do.
+    """A group of children, and the numbers of its children by state.
 
     `created` have been made so far. `waiting` wait for their turn, `running` have theirs and have not ended.
     `is_stopped`: a child has failed, so that no other begins. `is_over`: the parent has read the results, or has taken
@@ -445,7 +444,7 @@ class GroupRecord:
     def is_settled(self) -> bool:
         """True if the parent has nothing to wait for: all children have ended, or one has stopped the others.
 
-        Of a group that is over, no child is open: the parent waits until they are cancelled or compensated.
+        For a group that is over: no child is open any more.
         """
         if self.is_over:
             return self.waiting + self.running == 0
@@ -471,10 +470,10 @@ class Member:
 class GroupChange:
     """The changes that a commit of the parent makes to one of its groups.
 
-    `new` makes it. `starts` are the next children, up to the number `created`. `renewed` are children that others of
-    `starts` replace, which do not count as created. `taken_out` are children that are no longer of the group, although
-    nothing has replaced them yet; with `is_replacing`, the `starts` do. `is_continued`: the group is open again after a
-    recovery. `is_read`: the parent needs it no longer; with `is_dropped`, its open children are cancelled.
+    `new` makes it. `starts` are the next children, up to the number `created`. `renewed` are children that some of the
+    `starts` replace; these do not count as created. `taken_out` are children that leave the group before they are
+    replaced; with `is_replacing`, the `starts` replace such children. `is_continued`: a recovery opens the group again.
+    `is_read`: the parent no longer needs the group; with `is_dropped`, its open children are cancelled.
     """
 
     id: str
@@ -498,10 +497,10 @@ class TagChange:
 
 
 class Witness(NamedTuple):
-    """What a commit of a pass has left in the database, for which the next one looks (`durable.core.witnesses`).
+    """The trace of a pass's commit that the pass's next commit checks for (`durable.core.witnesses`).
 
-    It is the entry at `location` with this `ordinal`; where that was there before, as `version` has it. Or it is the
-    `state` of the run.
+    It is the entry at `location` with this `ordinal` (for a changed entry, in this `version`), or the `state` of the
+    run.
     """
 
     location: str = ""
@@ -518,7 +517,7 @@ class MessageReceived(NamedTuple):
 
 
 class MessageCompleted(NamedTuple):
-    """A change of a commit: the message is completed with this response, or refused; then it is the reason."""
+    """A change of a commit: the message is completed with this response, or refused with this reason."""
 
     message_id: str
     response: str | None
@@ -537,26 +536,26 @@ class MessagesReturned(NamedTuple):
 class ChildrenDropped(NamedTuple):
     """A change of a commit: the start of a child is taken back.
 
-    The child of this id is cancelled, unless it is to go on after its parent's end. A place that ends with "/" stands
-    for all open children that were started below.
+    The child of this id is cancelled, unless it is to go on after its parent's end. An id that ends with "/" is a
+    place: all open children started below it are cancelled.
     """
 
     child: str
 
 
 class SavesForgotten(NamedTuple):
-    """A change of a commit: what attempts of the step at `location` have saved is deleted, because it has completed."""
+    """A change of a commit: delete the saved details of the step at `location`, which has completed."""
 
     location: str
 
 
-#: Changes by their classes, those of a class in their order. Besides those above: AttemptRecord, OutgoingMessage,
-#: ChildStart, GroupChange, SavedDetails and TagChange.
+#: Changes by class, in their order within a class. Besides those above: AttemptRecord, OutgoingMessage, ChildStart,
+#: GroupChange, SavedDetails and TagChange.
 Changes = dict[type, list[Any]]
 
 
 def changes_of(changes: Iterable[Any]) -> Changes:
-    """Return changes by their classes."""
+    """Group changes by class."""
     found: Changes = {}
     for each in changes:
         found.setdefault(type(each), []).append(each)
@@ -568,19 +567,18 @@ C = TypeVar("C")
 
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each commit, and a frozen one takes three times as long
 class Batch:
-    """One commit of a pass: it writes all of this, or nothing if the run has a newer fence.
-
-    It writes nothing either if one of the `witnesses` is not there: the database has lost earlier commits of the pass.
+    """One commit of a pass: it writes all of this, or nothing if the run has a newer fence or one of the `witnesses` is
+    missing: then the database has lost earlier commits of the pass.
 
     `run` patches the run's row. `park_change_seq` is the `change_seq` that the pass knew when it decided to park. If
     the row has another one by now, the run is due again at once instead (`wake_at = now`, unless the run has ended). A
     message of a run to itself does not raise its `change_seq`: the run is due if it parks for a message that it sent
     itself, in this batch or before. `failure` is given if, and only if, the batch makes the run failed.
 
-    `awaited_children` and `awaited_groups` are those for whose ends the run parks: if a child has ended by now, a group
-    is settled, or one is gone, the run is due again at once. `parent_id` is given where the batch ends the run of a
-    parent. `slots` is given by a pass that has taken some. `worked`, of a run with a work limit, is for how many
-    seconds passes have worked on it.
+    `awaited_children` and `awaited_groups` are those whose ends the run waits for: if one of the children has ended, a
+    group is settled, or one is gone by now, the run is due again at once. `parent_id` is given if the batch ends a
+    child. `slots` is given by a pass that has taken some. `worked` is how many seconds passes have worked on a run with
+    a work limit.
     """
 
     run_id: str
@@ -600,7 +598,7 @@ class Batch:
     witnesses: tuple[Witness, ...] = ()
 
     def of(self, kind: type[C]) -> Sequence[C]:
-        """Return the changes of this class, in their order."""
+        """Return the changes of this class, in order."""
         return self.changes.get(kind, ())
 
 
@@ -608,8 +606,8 @@ class Batch:
 class Committed:
     """The answer of a commit: the operator's pending request, and the queues to notify.
 
-    These are the queues of the runs that the sends made due, of new children and of a parent that the end of the run
-    has made due, and the run's own if it may not park.
+    The queues are those of runs that are now due: receivers of sends, new children, a parent that waited for this run's
+    end, and the run itself if it may not park.
     """
 
     request: str = Request.NONE
@@ -625,7 +623,7 @@ class HoldKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A paused queue, or a workflow whose new starts are held: since when, by whom and why."""
+    """A paused queue, or a workflow whose new runs are held: since when, by whom and why."""
 
     kind: HoldKind
     name: str
@@ -655,9 +653,8 @@ class Activity:
 class SavedDetails:
     """The `number`-th save of an attempt at `location`. `details` is codec text.
 
-    `generation` counts the times that the step was begun again from the start, by a replay or after a compensation:
-    what was saved before is not for it. Of two saves of a generation, that of the later fence, attempt and number
-    counts.
+    `generation` counts how often the step was begun again, by a replay or after a compensation; it does not use saves
+    of earlier generations. Within a generation, the save with the highest fence, attempt and number counts.
     """
 
     run_id: str
@@ -670,13 +667,13 @@ class SavedDetails:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """The order of saves: a later one has a higher value."""
+        """The sort key of saves: a later one has a higher value."""
         return (self.generation, self.fence, self.attempt, self.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedOfActivity:
-    """Requests of operators to an activity: its stack, or that it is abandoned.
+    """What operators have asked of an activity: its stack, or to abandon it.
 
     The activity may have been replaced meanwhile: compare `attempt` and `fence`.
     """
@@ -695,9 +692,9 @@ class ActionRecord:
 
     `actor_id` is the user's key, None if the log's database does not know the user. `actor_label` names the actor in
     any case. `before` and `after` are states of the run, "" where there was none. `bulk_id` is the id of the bulk that
-    the action is a part of, "" if there is none. `subject` names what an action that is not about a run is about, a
-    schedule, queue, workflow, limit or cause as `subject_kind` says, or the content that was imported. `number` counts
-    the children that a replay has started again.
+    the action is a part of, "" if there is none. If the action is not about a run, `subject` names its subject and
+    `subject_kind` the kind: a schedule, queue, workflow, limit, cause, or imported content. `number` counts the
+    children that a replay has started again.
     """
 
     action: str
@@ -719,7 +716,7 @@ class ActionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """The records of a pass that are not committed yet: entries to write, locations to delete, and tags to set."""
+    """The uncommitted records of a pass: entries to write, locations to delete, and tags to set."""
 
     entries: Sequence[EntryRecord]
     deleted: Sequence[str]
@@ -732,8 +729,8 @@ class RunChange:
 
     `entries` are written as given (with their metadata), and `deleted` locations are deleted. `unreceive` lists the
     waits whose messages return to the inbox as pending. `retracted` messages are deleted. `dropped_children`, ids and
-    places as in a batch, are cancelled, and so are all children of `dropped_groups`. `saved` is what attempts have
-    saved. `action` is logged if, and only if, the change happens.
+    places as in a batch, are cancelled, and so are all children of `dropped_groups`. `saved` are the details saved by
+    attempts. `action` is logged only if the change happens.
     """
 
     run: RunPatch

@@ -39,7 +39,7 @@ class WorkflowDefinition(Protocol):
 
     @property
     def limits(self) -> WorkflowLimits | None:
-        """The limits of which its runs hold slots; None for none."""
+        """The limits whose slots its runs hold; None for none."""
 
     @property
     def messages(self) -> MessageTypes | None:
@@ -47,15 +47,17 @@ class WorkflowDefinition(Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """True if lists of runs leave its runs out, unless they have failed or are asked for."""
+        """True if lists of runs omit its runs, unless they have failed or are asked for."""
 
     @property
     def mistakes(self) -> tuple[type[Exception] | str, ...] | None:
-        """The classes of errors that are mistakes in its code, or their dotted paths; None: those of the settings."""
+        """The classes of errors that are mistakes in its code, or their dotted paths; None for those of the
+        settings.
+        """
 
 
 class UnknownWorkflowError(KeyError):
-    """No workflow has this name; `nearest` are the names most like it."""
+    """No workflow has this name; `nearest` are similar names."""
 
     def __init__(self, name: str, names: Iterable[str]) -> None:
         self.name = name
@@ -64,7 +66,9 @@ class UnknownWorkflowError(KeyError):
 
     @property
     def nearest(self) -> list[str]:
-        """Found when asked for: each pass of a `Harness`'s own workflow raises this error, and no person reads it."""
+        """The similar names, computed only when asked for: each pass of a `Harness`'s own workflow raises this error
+        unseen.
+        """
         return difflib.get_close_matches(self.name, self._names, n=3)
 
     def __str__(self) -> str:
@@ -77,7 +81,7 @@ class UnknownWorkflowError(KeyError):
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """One name of several functions; the last of them has it."""
+    """One name shared by several functions; the last of them has it."""
 
     name: str
     definitions: tuple[WorkflowDefinition, ...]
@@ -93,10 +97,9 @@ class Registry:
         self._discovered_names: frozenset[str] | None = None
 
     def register(self, definition: WorkflowDefinition, *, discovered: bool = False) -> None:
-        """Add a definition. Never raises: the system check finds conflicting names later.
+        """Add a definition. Never raises: a system check reports conflicting names later.
 
-        `discovered` is True for a definition imported while the apps were set up, as in every process that is set up
-        like this one.
+        `discovered` is True for a definition imported during app set-up, and so in every process that is set up alike.
         """
         if not any(each is definition for each in self._definitions):
             self._definitions.append(definition)
@@ -112,7 +115,7 @@ class Registry:
         self._by_name = self._discovered_names = None
 
     def is_discovered(self, name: str) -> bool:
-        """Return True if a definition of this name was discovered."""
+        """Return True if a definition of this name was imported during app set-up."""
         if self._discovered_names is None:
             self._discovered_names = frozenset(each.name for each in self._discovered)
         return name in self._discovered_names
@@ -120,7 +123,7 @@ class Registry:
     def get(self, name: str) -> WorkflowDefinition:
         """Return the definition of this name, the newest if several have it. Raises UnknownWorkflowError.
 
-        The definition of a workflow that a migration has renamed has any of its names.
+        A workflow that a migration has renamed is found by any of its names.
         """
         names = self._names()
         for each in (name, *reversed(names_of_workflow(name))):
@@ -138,7 +141,7 @@ class Registry:
         return name in self._names()
 
     def clashes(self) -> list[NameConflict]:
-        """Return the names that several functions have."""
+        """Return the names that several functions share."""
         return [NameConflict(name, tuple(each)) for name, each in sorted(self._names().items()) if len(each) > 1]
 
     def _names(self) -> dict[str, list[WorkflowDefinition]]:
@@ -152,7 +155,7 @@ class Registry:
 
 
 def is_same_function(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
-    """Return True if two definitions are of the same source function: a module imported again creates its functions
+    """Return True if two definitions come from the same source function: a module imported again creates its functions
     anew.
     """
     places = [(each.function.__module__, each.function.__qualname__) for each in (one, other)]
@@ -160,7 +163,9 @@ def is_same_function(one: WorkflowDefinition, other: WorkflowDefinition) -> bool
 
 
 def source_location(definition: WorkflowDefinition) -> str:
-    """Return where a definition's function is, for messages: `shop.workflows.fulfil (/app/shop/workflows.py:12)`."""
+    """Return where a definition's function is defined, for messages: `shop.workflows.fulfil
+    (/app/shop/workflows.py:12)`.
+    """
     function = inspect.unwrap(definition.function)
     path = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
     code = getattr(function, "__code__", None)

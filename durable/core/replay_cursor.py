@@ -15,14 +15,14 @@ from durable.core.location import compensation_segment, escape, join, listed, se
 from durable.core.mistakes import is_mistake
 from durable.core.records import EntryKind, EntryStatus
 
-# These two kinds are made to be inserted before entries that older code recorded.
+# These two kinds may be inserted before entries that older code recorded.
 _MAY_PRECEDE = frozenset({EntryKind.REMOVED, EntryKind.VERSION_CHECK})
-_MAX_RECORDED = 5  # records that a divergence has
+_MAX_RECORDED = 5  # records that a divergence lists
 _FINAL = frozenset({EntryStatus.COMPLETED, EntryStatus.EXHAUSTED})
 
 
 class ReplayCursor:
-    """The position of the code of one scope in the history."""
+    """The position of a scope's code in the history."""
 
     __slots__ = ("_compensations", "_journal", "_parent", "_sends", "_tags", "_used", "location", "node")
 
@@ -46,24 +46,24 @@ class ReplayCursor:
         return self._match(kind, escape(name))
 
     def match_send(self, kind: EntryKind = EntryKind.SEND) -> Node:
-        """Return the node of this scope's next send, or of its stand-in."""
+        """Return the node of this scope's next send, or of the `removed` that stands in for one."""
         self._sends += 1
         return self._match(kind, send_segment(self._sends - 1))
 
     def match_compensation(self, kind: EntryKind = EntryKind.COMPENSATE) -> Node:
-        """Return the node of this scope's next compensation, or of its stand-in."""
+        """Return the node of this scope's next compensation, or of the `removed` that stands in for one."""
         self._compensations += 1
         return self._match(kind, compensation_segment(self._compensations - 1))
 
     def match_tag(self, kind: EntryKind = EntryKind.TAG) -> Node:
-        """Return the node of this scope's next call that tags the run, or of its stand-in."""
+        """Return the node of this scope's next call that tags the run, or of the `removed` that stands in for one."""
         self._tags += 1
         return self._match(kind, tag_segment(self._tags - 1))
 
     def match_block(self, name: str) -> Node:
         """Return the node of a try block.
 
-        It has no entry of its own, so a block that recorded nothing is new each time.
+        It has no entry of its own, so a block in which nothing was recorded is new in each pass.
         """
         segment = escape(name)
         node = self.recorded(segment)
@@ -120,13 +120,13 @@ class ReplayCursor:
         return node
 
     def recorded(self, segment: str) -> Node | None:
-        """Return the recorded node, under any of its names, of an operation of the code; None if it is new."""
+        """Return the recorded node of an operation, under any of its names; None if it is new."""
         key = self.key(segment)
         self._use(key, segment)
         return self.node.child(key)
 
     def key(self, segment: str) -> str:
-        """Return under which segment the nodes of this scope have the operation: the oldest, if it was renamed."""
+        """Return the segment under which this scope stores the operation: the oldest, if it was renamed."""
         names = self._journal.names
         return segment if names is None else names.segment(self.location, segment)
 
@@ -148,10 +148,10 @@ class ReplayCursor:
             self._journal.stop(error)
         self._used.add(key)
 
-    # -- code against history
+    # -- differences between code and history
 
     def unvisited(self) -> list[str]:
-        """Return the recorded entries that the code has not reached, of this scope or, for a new node, of one around
+        """Return the recorded entries that the code has not reached: of this scope or, for a new node, of one around
         it.
         """
         cursor: ReplayCursor | None = self
@@ -168,10 +168,9 @@ class ReplayCursor:
         return [node.location for node in sorted(left, key=Node.began)]
 
     def finish(self, error: Exception | None) -> None:
-        """End the scope, whose code has ended with `error`. Raises HistoryDivergedError for an entry not matched.
+        """End the scope, whose code has ended with `error`. Raises HistoryDivergedError for an unmatched entry.
 
-        A mistake before the end of the history explains more than the remaining entries do, so it is raised in place of
-        a divergence.
+        If the code made a mistake before the end of the history, that is raised instead: it explains more.
         """
         if self.node.unvisited:
             if error is not None and is_mistake(error, self._journal.environment.mistakes):
@@ -190,7 +189,8 @@ class ReplayCursor:
     ) -> NoReturn:
         """Stop the run: its code does not fit its history.
 
-        `locations` are those of the records, `code` is what the code has come to, `raised` the error that has ended it.
+        `locations` are those of the records, `code` the operation that the code has come to, `raised` the error that
+        ended the code.
         """
         where = self.location or "the root"
         error = HistoryDivergedError(

@@ -1,6 +1,6 @@
-"""Results of operations, as a workflow gets them: values, failures, messages, and the two ways to end an iteration.
+"""The results that operations return to a workflow: values, failures, messages, and the two ways to end an iteration.
 
-Frozen data. Nothing here touches a journal or a store.
+Frozen data; no access to a journal or a store.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ T = TypeVar("T")
 
 
 def frozen(cls: type[T]) -> type[T]:
-    """Refuse each assignment to an instance of a frozen dataclass with slots, with FrozenInstanceError.
+    """Raise FrozenInstanceError for each assignment to an instance of a frozen dataclass with slots.
 
-    `typing` tries to assign `__orig_class__` to what `cls[X](...)` makes, and goes on if that is an AttributeError. The
-    dataclass's own `__setattr__` raises TypeError for a name that is no field: it refers to the class without slots.
+    `typing` tries to assign `__orig_class__` to the result of `cls[X](...)`, and ignores only an AttributeError. The
+    dataclass's own `__setattr__` would raise TypeError for an unknown name, because it refers to the class without
+    slots.
     """
 
     def refuse(self: T, name: str, _value: object) -> None:
@@ -129,8 +130,7 @@ class RaceResult(Generic[T_co]):
 class QueueMessage(Generic[B_co, Answer_co]):
     """A received message. `name` is the queue that it was sent to, `sent_at` the time at which it was sent.
 
-    `QueueMessage[Approval]` has a body of that type. An async workflow annotates its messages as `AsyncQueueMessage`,
-    and awaits `complete`.
+    `QueueMessage[Approval]` has a body of that type. An async workflow uses `AsyncQueueMessage` and awaits `complete`.
     """
 
     id: str
@@ -149,7 +149,7 @@ class QueueMessage(Generic[B_co, Answer_co]):
 
     @property
     def is_completed(self) -> bool:
-        """True once the code has completed or refused the message: at the same point in each pass. False if it is not
+        """True once the code has completed or refused the message, at the same point in each pass. False if it is not
         completable.
 
         A branch does not see what the branches beside it complete; the code after the join or race does.
@@ -167,11 +167,11 @@ class QueueMessage(Generic[B_co, Answer_co]):
         return self._complete(self.id, response)
 
     def refuse(self, reason: str) -> Answer_co:
-        """Refuse a message that was received with `completable=True`: `handle.ask` of the sender raises
-        MessageRefusedError with `reason`.
+        """Refuse a message received with `completable=True`: `handle.ask` of the sender raises MessageRefusedError with
+        `reason`.
 
-        It takes the place of `complete`, with the same rules: call one of them, once. Raises TypeError or ValueError if
-        the reason is no text or empty.
+        Use it instead of `complete`, with the same rules, and only once. Raises TypeError or ValueError if the reason
+        is not text or is empty.
         """
         if self._refuse is None:
             raise ValueError(f"message {self.id} was not received with completable=True, so it cannot be refused")
@@ -212,10 +212,10 @@ def failure_of(error: BaseException) -> Failure | None:
 
 
 def origins_of(error: BaseException) -> list[str]:
-    """Return the locations of the failures that `error` comes from, in order.
+    """Return the locations of the failures that led to `error`, in order.
 
-    These are its own, those of the errors in a group, of its cause, and of the error in whose handling the code has
-    raised it. What an operation has raised comes from nothing that was handled before.
+    These are its own, those of the errors in a group, of its cause, and of the error that was being handled when it was
+    raised. For an error raised by an operation, the error handled before does not count.
     """
     found: set[str] = set()
     seen: set[int] = set()

@@ -1,9 +1,7 @@
-"""The decision after a failed attempt: whether and when it is tried again, and what its function has asked for.
+"""The decision after a failed attempt: whether and when to try again, and what its function asked for.
 
-An `asyncio.TaskGroup` and others like it raise groups, whatever is raised in their tasks.
-
-Pure functions of the options, of the attempts so far and of the error. A delay is drawn once: the caller records the
-moment, and a replay reads the record.
+Pure functions of the options, the attempts so far and the error, which may be a group (as of an `asyncio.TaskGroup`). A
+delay is drawn once: the caller records the moment, and a replay reads the record.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _GRAVEST_FIRST = (PayloadError, RollbackError, CriticalError, RetryLater)
 
 
 def members_of(error: BaseException) -> Iterator[Exception]:
-    """Yield the errors of a group and of the groups in it; an error that is no group is its only member."""
+    """Yield the errors in a group and in its nested groups; a single error is its own only member."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from members_of(each)
@@ -33,9 +31,9 @@ def members_of(error: BaseException) -> Iterator[Exception]:
 
 
 def asked_by(error: Exception) -> Exception | None:
-    """Return the gravest of the errors in `error` that ask for something; None if none does.
+    """Return the gravest error in `error` that decides what happens next (CriticalError, RetryLater ...), or None.
 
-    Of several RetryLater it is the one with the longest wait.
+    Of several RetryLater, the one with the longest wait counts.
     """
     members = list(members_of(error))
     for kind in _GRAVEST_FIRST:
@@ -45,7 +43,7 @@ def asked_by(error: Exception) -> Exception | None:
 
 
 def described(error: Exception, *, within: Exception) -> ErrorInfo:
-    """Describe `error`, with the traceback of the group that it was raised in, if it was."""
+    """Describe `error`, with the traceback of the group in which it was raised, if any."""
     info = ErrorInfo.of(error)
     return info if error is within else ErrorInfo(info.type, info.message, traceback_of(within))
 
@@ -59,9 +57,9 @@ def _wait(asked: Exception) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt:
-    """The `attempts`-th attempt (from 1) at `location`, of which `uncounted` earlier ones did not count.
+    """The `attempts`-th attempt (from 1) at `location`; `uncounted` of the earlier ones did not count.
 
-    `began_at` is what a backoff is counted from. `purpose` tells a rollback handler from its step.
+    A backoff is counted from `began_at`. `purpose` distinguishes a rollback handler from its step.
     """
 
     run: RunRecord
@@ -75,9 +73,9 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The decision: the next attempt at `at`, None for none. `uncounted` attempts have not counted until now.
+    """The decision: the next attempt at `at`, None for none. `uncounted` attempts have not counted so far.
 
-    `error` is the attempt's error, with what was decided about it.
+    `error` is the attempt's error, with a note of the decision.
     """
 
     at: datetime | None
@@ -126,7 +124,9 @@ def _backed_off(failed: FailedAttempt, options: StepPolicy, counted: int) -> dat
 
 
 def _dice(failed: FailedAttempt) -> random.Random:
-    """Return random numbers seeded by run, location and attempt: other runs draw others, and a crash draws the same."""
+    """Return random numbers seeded by run, location and attempt: they differ between runs, and are the same after a
+    crash.
+    """
     seed = f"{failed.run.seed or failed.run.id}/{failed.location}/{failed.purpose}/{failed.attempts}"
     return random.Random(seed)  # noqa: S311  # not for secrets
 

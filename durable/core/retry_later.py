@@ -1,6 +1,6 @@
 """`RetryLater`: a step's function says when its next attempt may be made.
 
-Owns what the moment may be given as. `durable.core.retries` decides what becomes of it.
+Owns the forms in which the moment may be given. `durable.core.retries` decides what becomes of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from durable.core.words import kind_of, message_of
 
 
 class RetryLater(WorkflowError):  # what the function asks for, rather than what is wrong
-    """Raised in a step's function or a rollback handler: this attempt has failed, and the next one is made then.
+    """Raised in a step's function or a rollback handler: this attempt has failed, and the next one is made at `when`.
 
     `when` is a duration (seconds, a timedelta, text such as "30 s"), an aware moment, or the text of an HTTP header
     Retry-After: whole seconds or a date. None, for a header that is missing, leaves the delay to the step's backoff. A
@@ -26,7 +26,7 @@ class RetryLater(WorkflowError):  # what the function asks for, rather than what
     nothing begins before, and what begins then keeps the rate.
 
     With `counts=False` the attempt does not use up one of the step's attempts, at most
-    `DURABLE["MAX_UNCOUNTED_RETRIES"]` times. `retry_if` is not asked. Raises TypeError or ValueError for a `when` that
+    `DURABLE["MAX_UNCOUNTED_RETRIES"]` times. `retry_if` is not called. Raises TypeError or ValueError for a `when` that
     cannot be read.
     """
 
@@ -40,7 +40,7 @@ class RetryLater(WorkflowError):  # what the function asks for, rather than what
         super().__init__(when, reason)
 
     def at(self, now: datetime) -> datetime | None:
-        """Return the time of the next attempt, not before `now`; None if the step's backoff gives it."""
+        """Return the time of the next attempt, not before `now`; None if the step's backoff decides."""
         if self.moment is not None:
             return max(self.moment, now)
         if self.delay is None:
@@ -81,7 +81,7 @@ _WHAT = "the delay of RetryLater"
 
 
 def _http_date(text: str) -> datetime | None:
-    """Return the moment of a date as HTTP writes it, None if the text is none."""
+    """Return the moment of an HTTP date; None if the text is not one."""
     if "," not in text and ":" not in text:
         return None
     try:

@@ -1,11 +1,9 @@
 """Compensation: run the recorded handlers of completed steps, the newest first.
 
 It needs neither the workflow's code nor the process that executed the steps. A handler is found by its recorded name,
-and gets the recorded arguments and output. Each handler's success is a commit of its own.
-
-Each handler's success is a commit of its own. So after a crash, an eviction or a handler's backoff, the remaining
-handlers run. The step's record names the compensation that has undone it; while that entry is in the history, the step
-is not executed again.
+and gets the recorded arguments and output. Each handler's success is a commit of its own. So after a crash, an eviction
+or a handler's backoff, the remaining handlers run. The step's record names the compensation that has undone it; while
+that entry is in the history, the step is not executed again.
 """
 
 from __future__ import annotations
@@ -43,20 +41,20 @@ def has_compensation(journal: Journal) -> bool:
 
 
 def compensable(journal: Journal) -> list[EntryRecord]:
-    """Return the steps whose handlers are left to run, and the children left to compensate, the newest first."""
+    """Return the steps whose handlers are still to run, and the children still to be compensated, the newest first."""
     left = [entry for entry in journal.entries() if entry.is_compensable]
     return sorted(left, key=_place, reverse=True)
 
 
 def _place(entry: EntryRecord) -> int:
-    """Return the place in the order: that of the end of the operation, or of its beginning if it has not ended."""
+    """Return the sort key of an entry: the end of its operation, or its beginning if it has not ended."""
     return entry.ordinal if entry.finished_ordinal is None else entry.finished_ordinal
 
 
 def roll_back(journal: Journal, by: str | None = None) -> Operation:
     """Run the remaining handlers in reverse order of their steps' completion. Raises RollbackFailed, Park, Evicted.
 
-    `by` is the location of the compensation that the code called; None if the run ends with the rollback.
+    `by` is the location of the compensation that the code called; None for the rollback at the run's end.
     """
 
     def check() -> None:
@@ -76,7 +74,7 @@ def roll_back(journal: Journal, by: str | None = None) -> Operation:
 
 
 def _stopped_by(journal: Journal, entry: EntryRecord, error: ErrorInfo | None) -> Operation:
-    """Stop at the error of the compensation of a child, if there is one. Its handlers have attempts of their own."""
+    """Stop if a child's compensation returned an error. The child's handlers have attempts of their own."""
     if error is not None:
         journal.mark(entry, rollback_error=error)
         yield Save(is_failure=True)

@@ -33,13 +33,13 @@ from durable.core.summary import Summary, SummaryKind, waiting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWants:
-    """The limits that a pass needs before it calls the workflow: its moments in rates, and its slots."""
+    """What a pass needs of limits before it calls the workflow: units of rates, and slots."""
 
     rates: Sequence[RateWant]
     slots: Sequence[SlotWant]
 
 
-#: Which of them a pass of the run wants.
+#: Returns the wants of a pass of the run.
 Slots = Callable[[], PassWants]
 
 
@@ -47,7 +47,7 @@ Slots = Callable[[], PassWants]
 class PassPolicy:
     """The limits of a pass.
 
-    `divergence_grace` is for how many seconds to wait for other code, without divergence or mistake.
+    `divergence_grace` is how many seconds to wait for another worker's code after a divergence or a mistake.
     """
 
     max_crashes: int = 5
@@ -57,8 +57,8 @@ class PassPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
-    """The end of a pass. `due_now`: the run can continue at once. `queues_to_notify`: those of the runs that the commit
-    which ended the pass has made due. `is_long`: the history has more than `LONG_HISTORY` entries.
+    """The end of a pass. `due_now`: the run can continue at once. `queues_to_notify`: the queues of the runs made due
+    by the commit that ended the pass. `is_long`: the history has more than `LONG_HISTORY` entries.
     """
 
     state: str
@@ -76,8 +76,7 @@ def run_pass(
 ) -> Operation:
     """Execute one pass of the run: continue its rollback, or call `workflow(context)`. Returns a PassOutcome.
 
-    `workflow` is None if this process does not know it: then the run waits for a worker that does. `slots` returns
-    which slots of limits the run has to hold for a pass; None for a workflow without limits.
+    `workflow` is None if this process does not know it; then the run waits for a worker that does.
     """
     journal.has_running_slots = slots is not None or workflow is None  # from its line, or from a worker that died
     is_to_stop = journal.request in (Request.PAUSE, Request.CANCEL)  # these requests do not need the history
@@ -143,7 +142,7 @@ def run_pass(
 
 
 def _admitted(journal: Journal, wants: PassWants) -> Operation:
-    """Wait for the pass's moments in rates, then take its slots. Raises Park if that is not soon."""
+    """Wait for the pass's moment in each rate, then take its slots. Raises Park if the wait is long."""
     for rate in wants.rates:
         yield from reserved(journal, "", rate, may_begin=not wants.slots)
     if wants.slots:
@@ -193,7 +192,7 @@ def _hand_over(journal: Journal) -> Operation:
 
 
 def _honour(journal: Journal, request: str) -> Operation:
-    """Do what an operator requested during the pass."""
+    """Carry out an operator's request that came during the pass."""
     if request == Request.PAUSE:
         yield Save(transitions.paused(journal.run, summary=Summary(SummaryKind.PAUSED)))
         _tell(journal, RunState.PAUSED)
@@ -208,7 +207,7 @@ def _honour(journal: Journal, request: str) -> Operation:
 
 
 def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy) -> Operation:
-    """Handle code that does not fit the history: wait for other code, then stop."""
+    """Handle code that does not fit the history: wait for other code; after the grace period, stop the run."""
     info = ErrorInfo.of(error)
     waits = Summary(SummaryKind.DIVERGED, error=info.message)  # which is shortened
     outcome = yield from _wait_for_other_code(journal, Event("run_diverged", {"error": info}), waits, policy)
@@ -222,7 +221,9 @@ def _diverged(journal: Journal, error: HistoryDivergedError, policy: PassPolicy)
 
 
 def _mistaken(journal: Journal, error: Exception, policy: PassPolicy) -> Operation:
-    """Handle a mistake in the code: wait for other code, then stop; no failure is recorded for reset."""
+    """Handle a mistake in the code: wait for other code; after the grace period, stop the run. No failure is recorded
+    to be reset.
+    """
     event = Event("run_mistaken", {"error": ErrorInfo.of(error)})
     summary = Summary(SummaryKind.MISTAKE, error=described(error))
     outcome = yield from _wait_for_other_code(journal, event, summary, policy)
@@ -247,10 +248,10 @@ def _stop(journal: Journal, error: Exception, origins: Iterable[str] = ()) -> Op
 
 
 def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, policy: PassPolicy) -> Operation:
-    """Let the run try again later, because another worker's code may be right in a rolling deploy.
+    """Let the run try again later: in a rolling deploy, another worker's code may be right.
 
-    Returns None once the grace period is over. What the wrong code noted and did not commit is dropped, as in a crash:
-    the history must fit the right code.
+    Returns None once the grace period is over. Uncommitted changes of the wrong code are dropped, as in a crash: the
+    history must fit the right code.
     """
     journal.discard()
     journal.has_running_slots |= journal.has_slots  # of steps that were not recorded
@@ -271,7 +272,7 @@ def _wait_for_other_code(journal: Journal, event: Event, summary: Summary, polic
 
 
 def _wait_for_code(journal: Journal) -> Operation:
-    """Keep a run whose workflow this process does not know, to be tried again after the next deploy."""
+    """Park a run whose workflow this process does not know; it is tried again after the next deploy."""
     now = journal.environment.now()
     since = journal.run.diverged_at or now
     wake_at = journal.wake_at(now + timedelta(seconds=min(60.0, 1.0 + (now - since).total_seconds() / 4)))
@@ -310,7 +311,7 @@ def _stop_after_crashes(journal: Journal) -> Operation:
 
 
 def _begin_rollback(journal: Journal, patch: RunPatch) -> Operation:
-    """Commit that the run is being compensated, and compensate it."""
+    """Commit the beginning of the compensation, then compensate the run."""
     journal.release_step_slots()
     yield Save(patch)
     for name, value in patch.items():
@@ -369,7 +370,7 @@ def _stop_compensating(journal: Journal, error: ErrorInfo, summary: Summary) -> 
 
 
 def _is_undone(entry: EntryRecord) -> bool:
-    """Whether the entry is a step that the end of the run has undone, rather than a compensation of the code's."""
+    """Whether the entry is a step undone by the end of the run, rather than by a compensation that the code called."""
     return entry.rollback_completed_at is not None and entry.data.get("rollback", {}).get("by") is None
 
 

@@ -1,7 +1,7 @@
 """Saves of a running step's progress, and idempotency keys of its effects.
 
-Owns when a save is a sign, and which one is the newest. The step does not write its saves. The worker's lease manager
-writes them once a second, and so do the commit of a failed attempt and the change that gives a run up.
+Owns when a save counts as a heartbeat, and which save is the newest. The step does not write its saves: the worker's
+lease manager does once a second, and so do the commit of a failed attempt and the change that gives a run up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def idempotency_key(run: RunRecord, location: str, purpose: str = "step") -> str:
-    """Return 32 hexadecimal digits: the same for all attempts, and another for each run, location and purpose.
+    """Return 32 hexadecimal digits: the same for all attempts, different for each run, location and purpose.
 
     A step that is executed again after a compensation or a replay gets a new key: the external system must not answer
     with the earlier result.
@@ -33,9 +33,9 @@ def idempotency_key(run: RunRecord, location: str, purpose: str = "step") -> str
 
 
 def generation(run: RunRecord, location: str) -> int:
-    """Return how often `location` of the run was begun again, by itself or with something around it.
+    """Return how often `location` was begun again, alone or with something around it.
 
-    Locations around it count too, because a loop's pruned iterations have left no entries that could be counted.
+    Locations around it count too, because a loop's pruned iterations have no entries left to count.
     """
     generations: Mapping[str, int] = run.generations
     if not generations:  # the usual case
@@ -55,13 +55,13 @@ def generation(run: RunRecord, location: str) -> int:
     return count
 
 
-MOST_BYTES: Final = 4096  # of the details, as codec text
+MOST_BYTES: Final = 4096  # of the details as codec text
 
 
 class StepProgress:
     """The saves of one attempt.
 
-    `save` is called by the step's function, the rest by the engine and the lease manager.
+    The step's function calls `save`; the engine and the lease manager call the rest.
     """
 
     __slots__ = ("_attempt", "_journal", "_location", "_lock", "_newest", "_taken", "signed_at")
@@ -73,11 +73,11 @@ class StepProgress:
         self._lock = threading.Lock()
         self._newest: SavedDetails | None = None
         self._taken = 0
-        #: When the last sign came, monotonic; None before the first.
+        #: The time of the last heartbeat, monotonic; None before the first.
         self.signed_at: float | None = None
 
     def save(self, details: Any) -> None:
-        """Keep `details` as the newest, and give a sign. Raises PayloadError."""
+        """Keep `details` as the newest save, and count it as a heartbeat. Raises PayloadError."""
         what = f'what step "{self._location}" saves'
         text = self._journal.environment.encode(details, what, "saved", self._location)
         if (size := len(text.encode(errors="surrogatepass"))) > MOST_BYTES:
@@ -101,7 +101,7 @@ class StepProgress:
         self._journal.environment.on_save(self._newest)
 
     def before(self) -> Any:
-        """Return what the attempt before has saved, None for nothing."""
+        """Return the details that the previous attempt saved; None if there are none."""
         found = self._journal.saved_at(self._location)
         if found is None or found.generation != generation(self._journal.run, self._location):
             return None
@@ -113,7 +113,7 @@ class StepProgress:
             return None if self._newest is None else replace(self._newest, fence=self._journal.run.fence)
 
     def take_unwritten(self, fence: int) -> SavedDetails | None:
-        """Return the newest save if it has not been taken before, to be written under the fence of the lease."""
+        """Return the newest save if it was not taken before. The caller writes it under the lease's fence."""
         with self._lock:
             if self._newest is None or self._newest.number <= self._taken:
                 return None
@@ -121,7 +121,7 @@ class StepProgress:
             return replace(self._newest, fence=fence)
 
     def put_back(self, saved: SavedDetails) -> None:
-        """Note that a save could not be written."""
+        """Mark the save as unwritten again, because the write failed."""
         with self._lock:
             self._taken = min(self._taken, saved.number - 1)
 

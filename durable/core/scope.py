@@ -45,7 +45,7 @@ class Determinism:
 
     @property
     def random(self) -> random.Random:
-        """A generator seeded by run and location: it draws the same numbers in each pass."""
+        """Return a generator seeded by run and location: it draws the same numbers in each pass."""
         if self._random is None:
             oldest = canonical(self._run.workflow, self._location)
             self._random = random.Random(f"{self._run.seed or self._run.id}/{oldest}")  # noqa: S311  # not for secrets
@@ -57,7 +57,7 @@ class Determinism:
 
 
 class Branch:
-    """A branch of a race or join. It is cancelled by itself or with the branch around it."""
+    """A branch of a race or join. It is cancelled alone, or with the branch around it."""
 
     __slots__ = ("is_lost", "parent")
 
@@ -76,7 +76,7 @@ class Branch:
 
 
 class OperationGuard:
-    """Whether operations of one scope may begin, and which one runs."""
+    """Decides whether an operation of one scope may begin, and knows which one runs."""
 
     __slots__ = ("_branch", "_calls", "_environment", "_journal", "_location", "begun", "busy", "ended_by", "unawaited")
 
@@ -92,14 +92,14 @@ class OperationGuard:
         self.ended_by: ControlFlow | None = None
         #: Operations of an async scope that were called and not awaited yet.
         self.unawaited: dict[int, str] = {}
-        #: The key of the one that was awaited last.
+        #: The key of the operation that was awaited last.
         self.begun = 0
         self._calls = 0
 
     def begin(self, label: str) -> None:
         """Reserve the scope for one operation.
 
-        Raises EntryInProgressError while another one runs, and pending control flow.
+        Raises EntryInProgressError while another operation runs; raises pending control flow again.
         """
         if self.busy is not None:
             self._journal.stop(self._in_progress(self.busy, label))
@@ -107,7 +107,7 @@ class OperationGuard:
             self._journal.stop(self._unawaited(label))
         if self.ended_by is not None:
             closing = sys.exception()
-            # a generator that the code has left: Python would print any other exception of its cleaning up
+            # for a generator that the code has left: Python would print any other exception raised by its clean-up
             raise closing if isinstance(closing, GeneratorExit) else self.ended_by
         try:
             self.check_may_go_on()
@@ -119,14 +119,14 @@ class OperationGuard:
         self.busy = label
 
     def expect_await(self, label: str) -> int:
-        """Note that an operation was called and has to be awaited; return its key in `unawaited`."""
+        """Note that an operation was called but not awaited yet; return its key in `unawaited`."""
         self._calls += 1
         self.unawaited[self._calls] = label
         return self._calls
 
     def note_cancelled(self, label: str) -> None:
-        """Note that an operation was cancelled within the event loop: unless a race is lost, code must not continue
-        without it.
+        """Note that an operation was cancelled within the event loop. The code must not continue without it, unless its
+        race is lost.
         """
         if self._branch is not None and self._branch.is_cancelled():
             return
@@ -138,10 +138,10 @@ class OperationGuard:
             )
 
     def check_may_go_on(self) -> None:
-        """Raise what ends the pass, or the branch, at its next operation.
+        """Raise whatever has to end the pass or the branch at its next operation.
 
-        That is a lost lease, an error of the code elsewhere, a lost race, an eviction, a request, a commit without an
-        answer, or the end of the run's time.
+        That is a lost lease, an error in another branch's code, a lost race, an eviction, a request, an unanswered
+        commit, or an exceeded time limit.
         """
         self._journal.check_not_lost()
         if self._journal.poison is not None:
@@ -176,7 +176,7 @@ class OperationGuard:
 
     def _unawaited(self, started: str) -> EntryInProgressError:
         key, operation = next(iter(self.unawaited.items()))
-        # called after the one that is awaited now: both were made, and are awaited together
+        # called after the one awaited now: both were made first, and are awaited together
         is_gathered = key > self.begun
         advice = (
             "await one after the other, or use ctx.join for concurrency"
@@ -236,7 +236,7 @@ class Scope:
     def recorded(
         self, location: str, what: str, text: str | None, field: str = "output", where: str | None = None
     ) -> Any:
-        """Return the value of the codec text recorded at `location`, as `field`, or at the place `where` in it.
+        """Decode the codec text recorded at `location` as `field`, or at `where` inside of it.
 
         Stops the run if this code cannot read it.
         """
@@ -246,14 +246,13 @@ class Scope:
             self.journal.stop(unreadable(location, what, error))
 
 
-#: A logger that says nothing, for code that only goes through its record. No name leads to it: logging.config would
-#: enable a logger that has one.
+#: A silent logger, for code that is being replayed. It has no name, because logging.config would enable a named one.
 SILENT: Final = logging.Logger("silent")  # noqa: LOG001  # it is to have no place among the others
 SILENT.disabled = True
 
 
 class ReplayLogger(logging.LoggerAdapter[logging.Logger]):
-    """`logger` for the code of one scope."""
+    """`logger` for the code of one scope, silent during replay."""
 
     def __init__(self, logger: logging.Logger, scope: Scope) -> None:
         run = scope.journal.run
@@ -261,5 +260,5 @@ class ReplayLogger(logging.LoggerAdapter[logging.Logger]):
         self._cursor = scope.cursor
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # logging's name
-        """Return False while recorded entries are left that the code has not reached."""
+        """Return False while the code has not reached all recorded entries."""
         return not self._cursor.unvisited() and super().isEnabledFor(level)

@@ -1,4 +1,4 @@
-"""Calls with arguments: whether a function can be called with them, and a hint where it could not.
+"""Checks of calls: whether a function can take the arguments, and a hint if it cannot.
 
 Asked before each attempt of a step, so the answer for plain functions is a comparison of numbers.
 """
@@ -64,7 +64,7 @@ def advised(
     """Append `advice` to the TypeError of a call whose arguments do not fit; errors raised inside the function are
     unchanged.
 
-    `others` are keywords of other projects, with those that do the same here.
+    `others` maps keywords of other projects to their counterparts here.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -88,7 +88,7 @@ def advised(
 
 
 def _nearest(function: Callable[..., object], given: Iterable[str], others: Mapping[str, str]) -> str:
-    """Return a question for the first keyword that the function does not have and that resembles one it has, or ""."""
+    """Return a question that suggests a similar keyword for the first unknown one; "" if none is similar."""
     known = inspect.signature(function).parameters
     for name in given:
         if name in known:

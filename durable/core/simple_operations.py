@@ -1,11 +1,10 @@
-"""Operations of one entry: sleeps, tags that a run gives itself, and those about the code's own history.
+"""Operations with one entry: sleeps, tags that a run gives itself, and versions of the code.
 
 Owns their records. A sleep is one entry, which exists from the start of the sleep and has its deadline.
 
-A step begins after that commit, so that the run is found by its tags while the step is executed.
-
-A call has no name: as a send, it is numbered in its scope. The entry has the values as they are stored, and those that
-they have replaced, so that a replay can take them back (`durable.core.tags`).
+A call that tags the run has no name: it is numbered in its scope, as a send is. Its entry has the stored values and
+those that they replaced, so that a replay can restore them (`durable.core.tags`). A later step begins after the commit
+of the tags, so that the run is found by them while the step is executed.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ class PeekTags(Ask):
 
 
 def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
-    """Set these tags of the run. Raises TypeError and ValueError for what is no tag, and for more than 8 tags in all.
+    """Set these tags of the run. Raises TypeError and ValueError for an invalid tag, and for more than 8 tags in all.
 
-    A recorded call that has set none of these tags was another one: the code does not fit the history.
+    If the recorded call set none of these tags, the code does not fit the history.
     """
     if not tags:
         raise TypeError('tag() takes at least one tag: ctx.tag(stage="paid")')
@@ -77,7 +76,7 @@ def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
         if journal.tags is None:
             found = yield PeekTags()
             with journal.lock:
-                journal.tags = found if journal.tags is None else journal.tags  # of another branch meanwhile
+                journal.tags = found if journal.tags is None else journal.tags  # set by another branch meanwhile
         with journal.lock:
             check_number({*journal.tags, *stored})
             before = {name: journal.tags.get(name) for name in stored}
@@ -93,7 +92,7 @@ def tag(scope: Scope, tags: Mapping[str, TagValue]) -> Operation:
 
 
 def rollback_checkpoint(scope: Scope, name: str) -> Operation:
-    """Mark that from here on steps of this scope, and of scopes in it, may have rollback handlers."""
+    """Mark that later steps of this scope, and of scopes inside, may have rollback handlers."""
     node = scope.cursor.match(EntryKind.ROLLBACK_CHECKPOINT, name)
     if node.entry is None:
         scope.journal.finish(scope.create(node, EntryKind.ROLLBACK_CHECKPOINT))
@@ -102,7 +101,7 @@ def rollback_checkpoint(scope: Scope, name: str) -> Operation:
 
 
 def removed(scope: Scope, name: str, kind: str) -> Operation:
-    """Stand in for the entry `name` of this kind, which the code no longer makes."""
+    """Stand in for an operation that the code no longer has: the entry `name` of this kind."""
     if kind not in set(EntryKind):
         raise ValueError(f"removed knows the kinds {', '.join(EntryKind)}, not {kind!r}")
     node = _match(scope, name, kind)
@@ -130,7 +129,7 @@ def _match(scope: Scope, name: str, kind: str) -> Node:
 def get_version(scope: Scope, name: str, latest: int) -> Operation:
     """Return this run's version of the code path `name`, and record it.
 
-    A run that reaches this call for the first time gets `latest`; a run whose history already continues past it gets 1.
+    A run that comes to this call for the first time gets `latest`. A run whose history already goes past it gets 1.
     """
     if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
         raise ValueError(f"latest must be a whole number of at least 1, not {latest!r}")

@@ -47,14 +47,13 @@ from durable.core.words import message_of
 
 STEP_CATCHES: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted", "rollback")
 STEP_CATCHES_DEFAULT: tuple[StepCatch, ...] = ("critical", "timeout", "exhausted")
-#: The key in an entry's data of an attempt that an operator has abandoned and that its worker could not interrupt.
+#: The key in an entry's data: an operator has abandoned the attempt, and its worker could not interrupt it.
 ABANDONED: Final = "abandoned"
-#: The key in an entry's data of an attempt that ran when its worker gave the run up because of a step beside it.
+#: The key in an entry's data: the attempt was running when its worker gave the run up because of another step.
 GIVEN_UP: Final = "given_up"
-#: The key in an entry's data of an atomic step of which an attempt has failed: the rows of that attempt were not
-#: written.
+#: The key in an entry's data: an attempt of this atomic step has failed, and its rows were not written.
 ATOMIC: Final = "atomic"
-#: The key in an entry's data of the number of attempts that do not count as one, if there are any.
+#: The key in an entry's data of the number of attempts that did not count, if there are any.
 UNCOUNTED: Final = "uncounted"
 _TYPE_LIMIT = 60  # characters of an error's type that lists show
 _REPR_LIMIT = 200  # characters of an argument that the codec refuses, shown to operators
@@ -97,7 +96,7 @@ def try_step(
     options: StepPolicy,
     catch: Collection[str],
 ) -> Operation:
-    """Return the step's result, or its failure if the kind is caught, as a `StepResult`."""
+    """Return a `StepResult` with the step's value, or with its failure if that kind is caught."""
     try:
         value = yield from step(scope, name, function, args, options, catch)
     except ContractError:
@@ -190,7 +189,7 @@ class _Attempt:
     # -- before the attempt
 
     def _settle_lost(self) -> Operation:
-        """Record an attempt that was committed as begun, and whose worker died or has given it up, as failed."""
+        """Record a begun attempt as failed, because its worker died or gave it up."""
         data = self.entry.data
         attempt = f'attempt {self.entry.attempts} of step "{self.name}"'
         if ABANDONED in data:
@@ -216,7 +215,7 @@ class _Attempt:
         try:
             yield from acquired(self.journal, entry.location, [want])
         except Park:
-            if LIMIT not in entry.data:  # so that what takes the step back gives up its place too
+            if LIMIT not in entry.data:  # so that whatever takes the step back gives up its place too
                 self.journal.mark(entry, data={**entry.data, LIMIT: want.label})
             raise
         except DeadlockError as error:
@@ -242,7 +241,7 @@ class _Attempt:
         return {**self.entry.data, RATE: {"limit": want.label, "units": want.units, "at": moment.isoformat()}}
 
     def _begin_with_slot(self, want: RateWant) -> Operation:
-        """Begin in the rate with a slot held, which is given up if the attempt has to wait for long."""
+        """Begin in the rate while holding a slot; give the slot up if the attempt has to wait for long."""
         try:
             yield from self._reserve(want, may_begin=True)
         except Park:
@@ -346,7 +345,7 @@ class _Attempt:
         return self._park()
 
     def _park(self) -> Park:
-        """Return the park until the next attempt."""
+        """Return the Park that lasts until the next attempt."""
         entry = self.entry
         kind = entry.error.type[:_TYPE_LIMIT] if entry.error is not None else "unknown"
         most = self.options.max_retries
@@ -446,7 +445,9 @@ class _Attempt:
         return with_failure(error, Failure("step", self.name, (entry.location,), info, step_failure))
 
     def _rebuilt(self, name: str | None, base: type[Exception], message: str) -> Exception:
-        """Return the user's subclass of `base`, so that code catches it on replay too; `base` if it cannot be built."""
+        """Return the user's subclass of `base`, so that code can catch it on replay too; `base` if it cannot be
+        rebuilt.
+        """
         if name:
             try:
                 found = self.environment.resolve(name)
@@ -458,9 +459,9 @@ class _Attempt:
 
 
 def _made(kind: type[Exception], base: type[Exception], message: str) -> Exception:
-    """Return an error of `kind` that says `message`, of `base` if `kind` says something else of it."""
+    """Build an error of `kind` with this message; of `base` if `kind` changes the message."""
     error = kind(message)
-    if message_of(error) != message:  # a constructor that makes a sentence of its argument
+    if message_of(error) != message:  # the constructor formats its argument
         error = kind.__new__(kind, message)
         error.args = (message,)
     return error if message_of(error) == message else base(message)
@@ -470,7 +471,9 @@ _RETRY = "retry"
 
 
 def _verdict(error: Exception, options: StepPolicy) -> tuple[str, Exception]:
-    """Return what to do after this error, retry or the kind of final failure, and the error that says so."""
+    """Decide what to do after this error: retry, or a kind of final failure. Return that with the error that explains
+    it.
+    """
     asked = asked_by(error)
     if isinstance(asked, PayloadError):
         return "payload", asked

@@ -1,8 +1,8 @@
-"""The summary of a run: in one line, what the run does, what it waits for, or how it ended.
+"""The summary of a run in one line: what it does, what it waits for, or how it ended.
 
-Owns the kinds of summaries, the data that each kind has, and the sentence of each. The column `summary` holds the data,
-so that nothing has to parse a sentence. Every surface shows the sentence, which is made here alone: in English, or in
-the language of the `Words` that a surface gives. Must not decide what a run does.
+Owns the kinds of summaries, and the data and the sentence of each kind. The column `summary` holds the data, so that
+nothing has to parse a sentence. Every surface shows the sentence, which is made here alone: in English, or in the
+language of the `Words` that a surface gives. Must not decide what a run does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from durable.core.limits.slot_records import Admission, limit_label
 from durable.core.location import display_location, unescape
 from durable.core.words import ENGLISH, Words, gettext_noop
 
-_MAX_DOING: Final = 300  # characters of what a run is doing beside its waits: branches may do many things
+_MAX_DOING: Final = 300  # the length of the text about what a run is doing: branches may do many things
 
 #: The first characters of a stored summary, enough for `kind_of_stored`.
 KIND_LENGTH: Final = 50
@@ -28,7 +28,7 @@ _BACKING_OFF: Final = "backing_off"
 _IN_LINE: Final = "in_line"
 _AWAITING: Final = "awaiting"
 _RATED: Final = "rated"
-#: By the kind of what a run does, the kind that tells nothing of other runs.
+#: The kinds that mention other runs, each with its counterpart that does not.
 _ALONE: Final = {_AWAITING: "awaiting_one", _IN_LINE: "lined", _RATED: "paced"}
 #: Why a child was cancelled, in words: with its parent, or because the parent has taken its start back.
 DROPPED: Final = 'its parent "{parent}" has taken its start back'
@@ -65,15 +65,15 @@ class SummaryKind(StrEnum):
     IMPORTED = "imported"
 
 
-#: One thing that a parked run is doing: its kind, and what its words name. See `asleep`, `backing_off`, `compensating`.
+#: One thing that a parked run is doing: its kind and its values. See `asleep`, `backing_off`, `compensating`.
 Doing = Mapping[str, Any]
 
 
 class Summary(str):
     """A run's summary: a text, namely the sentence, with the data that the sentence is made of.
 
-    `kind` says which sentence it is. `facts` has the JSON-native values in it, by the names in `_SENTENCES`. `words`
-    are those of the language in which it is told.
+    `kind` says which sentence it is. `facts` are the JSON-native values in it, by the names in `_SENTENCES`. `words`
+    gives the language of the sentence.
     """
 
     __slots__ = ("facts", "kind", "words")
@@ -93,7 +93,7 @@ class Summary(str):
 
     @classmethod
     def load(cls, stored: str) -> Summary:
-        """Return the summary that `stored` was made of. A text that is no stored summary stands for itself."""
+        """Parse a stored summary. A text that is not one becomes a summary of that text."""
         if isinstance(stored, Summary):
             return stored
         if _KIND.match(stored):
@@ -105,29 +105,29 @@ class Summary(str):
         return cls(SummaryKind.TEXT, text=stored)
 
     def told_in(self, words: Words) -> Summary:
-        """Return the same summary in another language. A text without data stays as it is."""
+        """Return the summary in another language. A text without data stays as it is."""
         return Summary._made(words, self.kind, self.facts)
 
     @property
     def stored(self) -> str:
-        """The data as JSON text, its kind first; of a text without data the text."""
+        """The data as JSON text, its kind first; a summary without data is stored as its text."""
         if self.kind is SummaryKind.TEXT:
             return str(self)
         return _encode({"kind": self.kind.value, **self.facts})
 
     @property
     def without_time(self) -> str:
-        """The sentence without the time until which the run waits."""
+        """The sentence, without the time at which the wait ends."""
         return self.with_facts(until=None) if self.kind is SummaryKind.WAITING else self
 
     @property
     def without_advice(self) -> str:
-        """The sentence without what to do about it."""
+        """The sentence, without the advice at its end."""
         return _sentence(self.words, self.kind, self.facts)
 
     @property
     def doing(self) -> str:
-        """The work of the run beside its waits, in words; "" for none."""
+        """The description of what the run is doing while it waits; "" for none."""
         return _doing(self.words, self.facts["doing"]) if self.kind is SummaryKind.WAITING else ""
 
     @property
@@ -158,7 +158,7 @@ class Summary(str):
 
     @property
     def without_others(self) -> Summary:
-        """The same summary without what it tells of other runs: their number in a line, and the ids of children."""
+        """The same summary without facts about other runs: their number in a line, and the ids of children."""
         if self.kind in (SummaryKind.PARENT_ENDED, SummaryKind.DROPPED):
             return self.with_facts(parent="…")
         if self.kind is not SummaryKind.WAITING:
@@ -168,7 +168,7 @@ class Summary(str):
         )
 
     def with_facts(self, **facts: Any) -> Summary:
-        """Return the summary with other facts."""
+        """Return the summary with some facts replaced."""
         return Summary._made(self.words, self.kind, {**self.facts, **facts})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -176,7 +176,7 @@ class Summary(str):
 
 
 def kind_of_stored(beginning: str) -> SummaryKind:
-    """Return the kind of a stored summary of which these are the first `KIND_LENGTH` characters."""
+    """Return the kind of a stored summary, given its first `KIND_LENGTH` characters."""
     found = _KIND.match(beginning)
     return SummaryKind(found[1]) if found is not None and found[1] in _KINDS else SummaryKind.TEXT
 
@@ -185,7 +185,7 @@ def kind_of_stored(beginning: str) -> SummaryKind:
 
 
 def waiting(park: Park) -> Summary:
-    """Return the summary of a park: what the run is doing, what it waits for, and until when."""
+    """Return the summary of a parked run: what it is doing, what it waits for, and until when."""
     return Summary(
         SummaryKind.WAITING,
         doing=list(_shown(park.doing)),
@@ -216,7 +216,7 @@ def in_line(admission: Admission) -> Doing:
 
 
 def rated(limit: str, before: int) -> Doing:
-    """An attempt that waits for its moment in the rate of a limit, behind so many units."""
+    """A wait of an attempt for its moment in the rate of a limit, behind `before` units."""
     return {"kind": _RATED, "limit": limit, "before": before}
 
 
@@ -226,7 +226,7 @@ def awaiting_group(location: str, size: int) -> Doing:
 
 
 def backing_off(location: str, error: str, attempt: int, attempts: int | None) -> Doing:
-    """A step that has failed with an error of this type and is tried again; `attempts` is None for no end of them."""
+    """A step that has failed with an error of this type and is tried again; `attempts` is None for no limit."""
     return {
         "kind": _BACKING_OFF,
         "location": location,
@@ -237,12 +237,12 @@ def backing_off(location: str, error: str, attempt: int, attempts: int | None) -
 
 
 def compensating(reason: str) -> Doing:
-    """A compensation called by the code, one of whose rollback handlers is tried again."""
+    """A compensation called by the code, with a rollback handler that is tried again."""
     return {"kind": "compensating", "reason": reason}
 
 
 def _shown(doing: Iterable[Doing]) -> Iterable[Doing]:
-    """Yield as much as `_doing` shows: things until their words are long enough, and the beginnings of long texts."""
+    """Yield what `_doing` will show: items up to the maximum length, and shortened texts."""
     length = -len("; ")
     for each in doing:
         if length > _MAX_DOING:
@@ -256,7 +256,7 @@ def _shown(doing: Iterable[Doing]) -> Iterable[Doing]:
 
 
 def steps_undone(count: int, words: Words = ENGLISH) -> str:
-    """Return how many steps a compensation has undone, in words."""
+    """Say how many steps a compensation has undone."""
     text = words.ngettext("{number} step was undone", "{number} steps were undone", count)
     return text.format(number=words.number(count))
 
@@ -269,7 +269,7 @@ def _sentence(words: Words, kind: SummaryKind, facts: Mapping[str, Any]) -> str:
 
 
 def _displayed(words: Words, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts with a location as people see it; one that an earlier release has stored is without escapes."""
+    """Return the facts with a displayed location; one that an earlier release has stored is not escaped."""
     location = facts.get("location")
     return {**facts, "location": display_location(location, words)} if isinstance(location, str) else facts
 
@@ -296,7 +296,7 @@ def _waiting(words: Words, doing: Sequence[Doing], queues: Sequence[str] | None,
     moment = "" if until is None else f"{datetime.fromisoformat(until):%Y-%m-%d %H:%M:%S} UTC"
     if not does:
         return _waits(words, queues, moment)
-    does = "; ".join(filter(None, (does, _waits(words, queues, ""))))  # the moment may be that of either
+    does = "; ".join(filter(None, (does, _waits(words, queues, ""))))  # the moment may belong to either
     return words.gettext("{does}; goes on at {moment}").format(does=does, moment=moment) if moment else does
 
 
@@ -372,7 +372,7 @@ _SENTENCES: Final[Mapping[SummaryKind, str | Callable[..., str]]] = {
     SummaryKind.HELD: _held,
 }
 
-#: What to do about it, at the end of a sentence.
+#: The advice at the end of a sentence.
 _GOES_ON: Final = gettext_noop("; recover() goes on with it")
 _ADVICE: Final[Mapping[SummaryKind, str]] = {
     SummaryKind.HANDLER_FAILED: _GOES_ON,

@@ -3,9 +3,8 @@
 Owns which names and values there can be, and the one text by which a value is compared. A number and its text are the
 same value, because addresses and command lines have text only: 42, 42.0, Decimal("42.00") and "42" are one tag.
 
-Owns what a loop and a race remember of the tags below them whose entries they prune: their data has, by name, the
-ordinal of the first change, the value before it, the ordinal of the last change, and its value. So a replay in place
-of the loop or the race can still take the tags back.
+Owns what a loop or a race remembers of tags set by entries that it prunes: by name, the ordinal of the first change,
+the value before it, the ordinal of the last change, and its value. So a replay in place can still restore the tags.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from durable.core.records import EntryKind, EntryRecord
 MAX_TAGS: Final = 8  # of one run
 MAX_VALUE: Final = 200  # characters
 
-#: What a value that is kept as its HMAC begins with; no text of a tag does.
+#: The prefix of a value that is stored as its HMAC; no plain value begins with it.
 HASHED: Final = "hmac-sha256:"
 
 TagValue = str | int | float | Decimal | datetime | date
 
 
 def check_tags(tags: Mapping[str, TagValue]) -> dict[str, str]:
-    """Return the tags with their values as text, in the order of their names.
+    """Return the tags with their values as text, sorted by name.
 
-    Raises TypeError for what is not a dict of names and values, and ValueError for a name or a value that no tag has,
-    or more than 8 tags.
+    Raises TypeError if it is not a dict of names and values, and ValueError for an invalid name or value or more than 8
+    tags.
     """
     if not isinstance(tags, Mapping):
         raise TypeError(f'tags are a dict of names and values, such as {{"tenant": "acme"}}, not {tags!r:.64}')
@@ -43,7 +42,7 @@ def check_tags(tags: Mapping[str, TagValue]) -> dict[str, str]:
 
 
 def check_stored(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags as they are stored, read from elsewhere. Raises TypeError and ValueError for what none can be."""
+    """Return stored tags that were read from elsewhere. Raises TypeError and ValueError for invalid ones."""
     if not isinstance(tags, Mapping) or not all(isinstance(value, str) for value in tags.values()):
         raise TypeError("tags are texts by name")
     for name, value in tags.items():
@@ -57,7 +56,7 @@ def check_stored(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_number(names: Iterable[str]) -> None:
-    """Raise ValueError if these are more tags than a run has."""
+    """Raise ValueError for more tags than a run can have."""
     given = sorted(names)
     if len(given) > MAX_TAGS:
         raise ValueError(
@@ -69,7 +68,7 @@ def check_number(names: Iterable[str]) -> None:
 def check_tag_name(name: str) -> str:
     """Return `name` if a tag can have it; else raise TypeError or ValueError.
 
-    It is made of 1 to 200 printable characters without spaces, "=" and ":".
+    A name has 1 to 200 printable characters, without spaces, "=" and ":".
     """
     if not isinstance(name, str):
         raise TypeError(f"a tag's name is text, not {name!r:.64}")
@@ -82,12 +81,12 @@ def check_tag_name(name: str) -> str:
 
 
 def tag_text(name: str, value: TagValue) -> str:
-    """Return the text by which a value is compared: of 1 to 200 characters.
+    """Return the text by which a value is compared, of 1 to 200 characters.
 
-    Text stands for itself. A number is written with all its digits, without an exponent and without zeros at its end
+    Text stands for itself. A number is written with all its digits, without an exponent and without trailing zeros
     ("42", "0.1"), True and False as "true" and "false". A moment is written in UTC ("2026-11-24T09:30:00Z", with six
     digits of a fraction if it has one), a date as "2026-11-24". Raises TypeError for another type, and ValueError for
-    a number that is none, a moment without a zone, and a text of another length.
+    NaN or infinity, a moment without a zone, and a text of another length.
     """
     text = _text(name, value)
     if not 1 <= len(text) <= MAX_VALUE:
@@ -104,7 +103,7 @@ def tag_text(name: str, value: TagValue) -> str:
 
 def _text(name: str, value: TagValue) -> str:
     if isinstance(value, str):
-        return str.__str__(value)  # of a member of an enumeration too
+        return str.__str__(value)  # also of an enumeration's member
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float | Decimal):
@@ -141,7 +140,9 @@ PRUNED: Final = "pruned_tags"
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """Changes of one tag: where the first and the last stand in the order of the run, and the values around them."""
+    """The changes of one tag: the positions of the first and the last in the run's order, and the values around
+    them.
+    """
 
     first: int
     before: str | None
@@ -174,7 +175,7 @@ def _joined(changes: Iterable[tuple[str, _Changes]]) -> dict[str, _Changes]:
 
 
 def with_pruned(data: Mapping[str, Any], pruned: Iterable[EntryRecord]) -> dict[str, Any] | None:
-    """Return the data of a loop or a race with what these entries below it have changed of tags; None for nothing."""
+    """Return the data of a loop or a race, with the tag changes of these pruned entries; None if they changed none."""
     new = [each for entry in pruned for each in _changes_in(entry)]
     if not new:
         return None
@@ -183,9 +184,9 @@ def with_pruned(data: Mapping[str, Any], pruned: Iterable[EntryRecord]) -> dict[
 
 
 def newest_pruned(data: Mapping[str, Any]) -> int:
-    """Return the highest ordinal of pruned entries that the data of a loop or a race remembers, -1 for none.
+    """Return the highest ordinal of pruned tag entries that the data of a loop or a race remembers; -1 for none.
 
-    The next entry of the run has a higher one: what it does of tags comes after what was pruned.
+    The next entry of the run gets a higher one, so that its tag changes come after the pruned ones.
     """
     return max((last for _first, _before, last, _value in data.get(PRUNED, {}).values()), default=-1)
 
@@ -193,7 +194,7 @@ def newest_pruned(data: Mapping[str, Any]) -> int:
 def with_new_values(
     data: Mapping[str, Any], values: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> dict[str, Any]:
-    """Return the data of an entry with the values of its tags as `values` returns them by name."""
+    """Return the data of an entry with its tag values replaced by `values`, a function of tags by name."""
 
     def value(name: str, old: str | None) -> str | None:
         return None if old is None else values({name: old})[name]
@@ -212,7 +213,7 @@ def with_new_values(
 
 
 def check_data(entry: EntryRecord) -> None:
-    """Check what an entry that was read from elsewhere has of tags.
+    """Check the tags in an entry's data that was read from elsewhere.
 
     Raises TypeError, ValueError, LookupError or AttributeError for data that the functions here cannot read.
     """
@@ -227,10 +228,10 @@ def check_data(entry: EntryRecord) -> None:
 
 
 def rewound(kept: Iterable[EntryRecord], gone: Iterable[EntryRecord]) -> dict[str, str | None]:
-    """Return what is left of tags once some entries are gone: the values that the kept ones have given.
+    """Return the tag values to restore once some entries are deleted.
 
-    A tag that no kept entry has set gets the value that it had before, None if the run did not have it. A tag that a
-    kept entry has set last is not returned: it keeps its value.
+    A tag that no kept entry has set gets its earlier value; None if the run did not have it. A tag that a kept entry
+    has set last keeps its value and is not returned.
     """
     going = _joined(each for entry in gone for each in _changes_in(entry))
     if not going:

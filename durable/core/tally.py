@@ -1,4 +1,4 @@
-"""Numbers of runs by state and workflow: what a selection of runs returns when it is counted."""
+"""Counts of runs by state and workflow: the result of counting a selection of runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """The numbers of runs by (state, workflow).
+    """Counts of runs by (state, workflow).
 
-    The workflow is "" where it was not read, and the state is "" for ids that no run has. `partial` holds the states
-    of which there are, or may be, more runs than were counted.
+    The workflow is "" if it was not read; the state is "" for ids that no run has. `partial` holds the states that
+    have, or may have, more runs than were counted.
     """
 
     numbers: Mapping[tuple[str, str], int]

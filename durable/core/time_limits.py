@@ -1,6 +1,6 @@
-"""The time limits of a run: when it has to have ended, and for how long workers may work on it.
+"""The time limits of a run: by when it must have ended, and for how long workers may work on it.
 
-Owns what the limits are, and what remains of them. Plain data: `durable.core.run_pass` ends the run.
+Owns the limits and what remains of them. Plain data: `durable.core.run_pass` ends the run.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from durable.core.records import ChildStart, EntryRecord, RunRecord, SavedDetail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """`deadline` is `length` seconds after the start, or after the recovery. `work_limit` is in seconds too.
+    """The time limits of a run; None for no limit.
 
-    `worked` is how long passes have worked on the run since then, as far as they have ended. None: no limit.
+    `deadline` is `length` seconds after the start or the recovery. `work_limit` is in seconds. `worked` is the time
+    that ended passes have worked on the run since then.
     """
 
     deadline: datetime | None = None
@@ -41,7 +42,7 @@ class RunLimits:
         return cls(deadline=ends_at, length=deadline.total_seconds(), work_limit=work_limit)
 
     def renewed(self, now: datetime) -> RunLimits:
-        """Return the same limits anew, for a run that starts or continues now."""
+        """Return the same limits, counted from now, for a run that starts or continues."""
         return replace(self, deadline=None if self.length is None else _after(now, self.length), worked=0.0)
 
     def excess(self, now: datetime, worked: float) -> RunDeadlineError | None:
@@ -53,7 +54,7 @@ class RunLimits:
         return None
 
     def wake_at(self, wanted: datetime | None) -> datetime | None:
-        """Return when a run that waits until `wanted` is due: at its deadline at the latest."""
+        """Return when a run that wants to wait until `wanted` is due: at its deadline at the latest."""
         if self.deadline is None:
             return wanted
         return self.deadline if wanted is None else min(wanted, self.deadline)
@@ -68,10 +69,10 @@ def _after(now: datetime, length: float) -> datetime | None:
 
 @dataclass(slots=True, kw_only=True)
 class NewRun(RunRecord):
-    """A run to create: its row, and what is stored beside it.
+    """A run to create: its row, and the records stored with it.
 
-    `key` is that of a child; other starts pass theirs. `tags` have their values as they are stored. A child whose
-    `ranking` lacks a priority or a share has that of its parent.
+    `key` is only set for a child; other starts pass it separately. `tags` have their values as they are stored. A child
+    whose `ranking` lacks a priority or a share has that of its parent.
     """
 
     limits: RunLimits | None = None
@@ -81,18 +82,18 @@ class NewRun(RunRecord):
 
 
 def key_of(start: ChildStart) -> tuple[str, str] | None:
-    """Return the workflow and the key of a child that is to be started with one."""
+    """Return the workflow and the key of a child that is to be started with a key."""
     run = start.run
     return (run.workflow, run.key) if isinstance(run, NewRun) and run.key is not None else None
 
 
 def without_key(start: ChildStart) -> ChildStart:
-    """Return the start without the child's key, which is taken already."""
+    """Return the start without the child's key, because that is already taken."""
     return start._replace(run=replace(start.run, key=None)) if isinstance(start.run, NewRun) else start
 
 
 class History(list[EntryRecord]):
-    """A run's entries, as a pass loads them, its limits, and by location what attempts of its steps have saved."""
+    """What a pass loads of a run: its entries, its limits and, by location, the saved details of its steps."""
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ def starts_of(*transitions: str) -> tuple[RunState, ...]:
 
 
 def _led(run: RunRecord, transition: str) -> RunState:
-    """Return the state to which the transition leads the run. Raises InvalidTransitionError if it may not start."""
+    """Return the state to which the transition leads. Raises InvalidTransitionError if the transition may not start."""
     arrows = TRANSITIONS[transition]
     state = arrows.get(RunState(run.state))
     if state is None:
@@ -224,12 +224,12 @@ def _led(run: RunRecord, transition: str) -> RunState:
 
 
 def _noticed(run: RunRecord, transition: str) -> RunPatch:
-    """Return what each verb writes: the state, and a higher `change_seq`, so that a pass that parks takes notice."""
+    """Return what each verb writes: the state, and a higher `change_seq`, so that a pass that parks notices it."""
     return {"state": _led(run, transition), "change_seq": run.change_seq + 1}
 
 
 def _taken_away(run: RunRecord, transition: str) -> RunPatch:
-    """Return what a verb that acts at once writes: a worker whose lease has expired may no longer write the run."""
+    """Return what a verb that acts at once writes. Afterwards a worker whose lease has expired cannot write the run."""
     return {
         **_noticed(run, transition),
         "fence": run.fence + 1,
@@ -251,17 +251,21 @@ def _left(run: RunRecord, transition: str, summary: str) -> RunPatch:
 
 
 def _ended(now: datetime) -> RunPatch:
-    """Return what the end of each run writes: it is never due, and nothing is requested of it."""
+    """Return what the end of each run writes: the run is never due, and no request is pending."""
     return {"wake_at": None, "finished_at": now, "pending_request": Request.NONE, "diverged_at": None}
 
 
 def _compensating(state_after: RunState, summary: str) -> RunPatch:
-    """Return what the beginning of each compensation writes: it waits for no message and has its own grace period."""
+    """Return what the beginning of each compensation writes: the run waits for no message and has a new grace
+    period.
+    """
     return {"state_after_rollback": state_after, "waiting_for": "", "diverged_at": None, "summary": summary}
 
 
 def _reopened(run: RunRecord, transition: str, now: datetime, summary: str) -> RunPatch:
-    """Return what each verb writes that makes an ended run due again: no crash and no divergence counts any more."""
+    """Return what each verb that reopens an ended run writes: it is due, and earlier crashes and divergences no longer
+    count.
+    """
     return {
         **_noticed(run, transition),
         "wake_at": now,
@@ -291,7 +295,9 @@ def woken(run: RunRecord, *, now: datetime) -> RunPatch:
 
 
 def moved(run: RunRecord, *, wake_at: datetime, input: str | None) -> MovedPatch:
-    """A later start under the key of a run that has not begun: it is due later, with that start's input unless None."""
+    """A later start under the key of a run that has not begun: the run is due later, with that start's input if it is
+    given.
+    """
     patch: MovedPatch = {"state": _led(run, "moved"), "change_seq": run.change_seq + 1}
     if run.state != PAUSED:
         patch["wake_at"] = wake_at
@@ -301,9 +307,10 @@ def moved(run: RunRecord, *, wake_at: datetime, input: str | None) -> MovedPatch
 
 
 def requeued(run: RunRecord, *, queue: str, now: datetime) -> RequeuedPatch:
-    """A move to another queue. A run that is due is due there since now, so that no claim there begins behind it.
+    """A move to another queue.
 
-    The worker that has the run keeps its lease: no pass looks at the queue.
+    A due run becomes due in the new queue now, so that claims there do not overtake others. A worker that has the run
+    keeps its lease: no pass looks at the queue.
     """
     patch: RequeuedPatch = {**_noticed(run, "requeued"), "queue": queue}
     if run.wake_at is not None and run.wake_at < now:
@@ -353,7 +360,7 @@ def cancelled_at_once(run: RunRecord, *, now: datetime, reason: str, summary: st
 
 
 def cancelled_with_rollback(run: RunRecord, *, now: datetime, reason: str, summary: str) -> RunPatch:
-    """A cancel of a run that no worker has, and whose steps are compensated first."""
+    """A cancel, with its rollback, of a run that no worker has."""
     return {
         **_taken_away(run, "cancelled_with_rollback"),
         **_compensating(CANCELLED, summary),
@@ -400,7 +407,7 @@ def replayed(run: RunRecord, *, now: datetime, generations: dict[str, int], summ
 
 
 def undone_by_parent(run: RunRecord, *, now: datetime, reason: str, summary: str) -> RunPatch:
-    """The compensation of a child that has ended, whose parent is compensated. Its output stays: it says that it had
+    """The compensation of an ended child whose parent is compensated. Its output stays, and shows that it had
     completed.
     """
     return {
@@ -432,7 +439,7 @@ def sent_to(run: RunRecord, *, count: int, awaited_since: datetime | None, is_no
 def claimed(run: RunRecord, *, now: datetime, lease_until: datetime, worker: str, drawn: int | None = None) -> RunPatch:
     """A claim by a worker. The run stays due, so that another worker finds it when the lease expires.
 
-    `drawn` is the random part of the fence, where it was drawn for several runs (`durable.core.witnesses`).
+    `drawn` is the random part of the fence, if it was drawn for several runs at once (`durable.core.witnesses`).
     """
     return {
         "state": _led(run, "claimed"),
@@ -453,13 +460,13 @@ def renewed(run: RunRecord, *, lease_until: datetime) -> RunPatch:
 def fence_raised(run: RunRecord) -> RunPatch:
     """A higher fence for the same worker.
 
-    A commit of which the worker does not know whether it happened can no longer happen.
+    A commit whose result the worker does not know can no longer happen afterwards.
     """
     return {"state": _led(run, "fence_raised"), "fence": raised(run.fence), "change_seq": run.change_seq}
 
 
 def released(run: RunRecord, *, now: datetime) -> RunPatch:
-    """A release by a worker that has not begun the pass: the run is due. A counted crash stays counted."""
+    """A release by a worker that has not begun the pass: the run is due. The count of crashes stays."""
     return {
         "state": _led(run, "released"),
         "worker": "",
@@ -469,7 +476,9 @@ def released(run: RunRecord, *, now: datetime) -> RunPatch:
 
 
 def given_up(run: RunRecord, *, now: datetime) -> RunPatch:
-    """A release by a worker whose step an operator has abandoned and that cannot interrupt it: it writes no more."""
+    """A release by a worker that cannot interrupt a step that an operator has abandoned: it may not write the run any
+    more.
+    """
     return {
         "state": _led(run, "given_up"),
         "fence": run.fence + 1,
@@ -495,7 +504,7 @@ def deferred(run: RunRecord, *, wake_at: datetime) -> RunPatch:
 
 
 def child_ended(run: RunRecord, *, at: datetime) -> RunPatch:
-    """The end of a child for which the run waits: the run is due since then."""
+    """The end of a child that the run waits for: the run is due from that moment."""
     return {"state": _led(run, "child_ended"), "wake_at": _earliest(run.wake_at, at)}
 
 
@@ -509,7 +518,7 @@ def progressed(run: RunRecord) -> RunPatch:
 
 
 def parked(run: RunRecord, *, wake_at: datetime | None, waiting_for: str, summary: str) -> RunPatch:
-    """A park: the run waits for a time, for a message, or for both. The code fits."""
+    """A park: the run waits for a time, a message, or both. Its code fits the history."""
     return {
         **_left(run, "parked", summary),
         "wake_at": wake_at,
@@ -519,14 +528,14 @@ def parked(run: RunRecord, *, wake_at: datetime | None, waiting_for: str, summar
 
 
 def diverging(run: RunRecord, *, since: datetime, wake_at: datetime | None, summary: str) -> RunPatch:
-    """A park until other code is there: the code does not fit, has a mistake, or has no such workflow."""
+    """A park until a worker has other code: this one does not fit, has a mistake, or lacks the workflow."""
     return {**_left(run, "diverging", summary), "wake_at": wake_at, "diverged_at": since}
 
 
 def handed_over(run: RunRecord, *, now: datetime, summary: str) -> RunPatch:
-    """The end of a pass that is evicted: the run is due for another worker.
+    """The end of an evicted pass: the run is due for another worker.
 
-    The code fitted as far as the pass came. If other code does not, that has a grace period of its own.
+    The code fitted as far as the pass came, so a later divergence has a new grace period.
     """
     return {**_left(run, "handed_over", summary), "wake_at": now, "diverged_at": None}
 
@@ -537,7 +546,9 @@ def paused(run: RunRecord, *, summary: str) -> RunPatch:
 
 
 def pause_dropped(run: RunRecord, pause: RunPatch, *, now: datetime) -> RunPatch:
-    """A pause by a pass, which writes `pause`, that was withdrawn or replaced by another request: the run is due."""
+    """The end of a pass that was to pause, when the pause was meanwhile withdrawn or replaced by another request: the
+    run is due.
+    """
     return {
         **pause,
         "state": _led(run, "pause_dropped"),

@@ -1,4 +1,4 @@
-"""What proves who may write a run: its fence, and the witnesses by which a commit finds out a loss.
+"""What proves who may write a run: its fence, and the witnesses by which a commit detects lost commits.
 
 Each claim raises the fence by a step that is drawn at random. A step of 1 would not do: a database can lose a claim,
 because a standby that lags is promoted or a backup is restored. The next claim would then give out the same number
@@ -45,7 +45,7 @@ from typing import Any, Final
 
 from durable.core.records import Batch, EntryRecord, Witness
 
-#: The lowest fence that a claim gives, and from how many numbers each draws.
+#: The lowest fence that a claim gives, and the range of the random steps.
 FIRST: Final = 2**29
 
 
@@ -55,19 +55,19 @@ def draw() -> int:
 
 
 def raised(fence: int, drawn: int | None = None) -> int:
-    """Return a higher fence. `durable.store.routines.definitions.raised` is the same in SQL."""
+    """Return a higher fence, by a random step. `durable.store.routines.definitions.raised` is the same in SQL."""
     return fence + (2 * FIRST if fence else FIRST) + (draw() if drawn is None else drawn)
 
 
 def is_of_first_claim(fence: int) -> bool:
-    """Return True if no other claim came before the one that gave this fence, and there was nothing to load."""
+    """Return True if this fence comes from the run's first claim, and there was nothing to load."""
     return FIRST <= fence < 2 * FIRST
 
 
-#: The action of a worker, in the audit log, that has found commits of a run lost.
+#: The audit log's action of a worker that has detected lost commits of a run.
 LOST_COMMITS: Final = "lost_commits"
 
-#: The columns that tell versions of an entry apart. Each change of an entry changes one of them.
+#: The columns that distinguish versions of an entry: each change of an entry changes one of them.
 _VERSION: Final = (
     "data",
     "status",
@@ -83,19 +83,19 @@ _VERSION: Final = (
 
 
 def columns_of(witness: Witness) -> Mapping[str, Any]:
-    """Return the columns, with their values, that the entry of a witness must have."""
+    """Return the columns and values that the entry of a witness must have."""
     if witness.version is None:
         return {"ordinal": witness.ordinal}
     return {"ordinal": witness.ordinal, **{name: getattr(witness.version, name) for name in _VERSION}}
 
 
 def as_written(batch: Batch) -> tuple[Witness, ...]:
-    """Return witnesses of the batch itself: its entries as it writes them."""
+    """Return the witnesses as the batch itself writes their entries."""
     return tuple(Witness(each.location, each.ordinal, each) for each in batch.entries)
 
 
 class Witnesses:
-    """The witnesses for which the next commit of a pass looks. Not safe for threads: its journal has a lock."""
+    """The witnesses that the next commit of a pass checks. Not thread-safe: the journal has a lock."""
 
     __slots__ = ("_new", "current")
 
@@ -112,7 +112,7 @@ class Witnesses:
         self._new.discard(location)
 
     def note_committed(self, batch: Batch) -> None:
-        """Note that a batch is committed: it has left a witness, and has found those for which it looked."""
+        """Note that a batch is committed: it found its witnesses and left a new one."""
         left = self._left_by(batch)
         if left is None:
             if batch.deleted:

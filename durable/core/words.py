@@ -1,4 +1,4 @@
-"""The language of the engine's sentences, text of others made safe for terminals, and exceptions read as text.
+"""The language of the engine's sentences, foreign text made safe for terminals, and exceptions read as text.
 
 `core/` imports the standard library alone, so the look-up in a catalogue comes from outside.
 """
@@ -42,7 +42,7 @@ def gettext_noop(text: str) -> str:
 
 
 class Sentence(str):
-    """A sentence in English that a surface can tell in another language: its template and the values in it.
+    """A sentence in English that a surface can show in another language: its template and the values in it.
 
     The template is marked by `gettext_noop` and names the values in braces. A value may be a sentence itself.
     """
@@ -67,7 +67,7 @@ class Sentence(str):
 
 
 def told_in(words: Words, value: object) -> object:
-    """Return a sentence in another language; anything else as it is."""
+    """Translate a sentence; return anything else unchanged."""
     return value.told_in(words) if isinstance(value, Sentence) else value
 
 
@@ -101,7 +101,7 @@ MAX_TRACEBACK = 50_000  # characters of its traceback that are kept
 _HERE = Path(__file__).parent
 _ENGINE = (str(_HERE) + os.sep, str(_HERE.parent / "drivers") + os.sep)
 
-#: What reading an exception of a user's class may raise.
+#: The errors that reading an exception of a user's class may raise.
 UNREADABLE = (Exception, SystemExit, GeneratorExit)
 
 
@@ -147,7 +147,7 @@ def is_readable(error: BaseException) -> bool:
 
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames from the first on that is not the engine's: the fault is nearly always in the user's code."""
+    """Return the frames from the first one of user code on: the fault is nearly always there."""
     frame = frames
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_ENGINE):
         frame = frame.tb_next
@@ -155,7 +155,7 @@ def _user_frames(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """Return `text` without its middle if it is longer than `limit`: both ends of a traceback say most."""
+    """Cut the middle out of a text longer than `limit`: both ends of a traceback say most."""
     if len(text) <= limit:
         return text
     half = limit // 2

@@ -1,4 +1,4 @@
-"""The entries of children and maps, as far as the journal and the verbs know them."""
+"""What the journal and the verbs need to know about the entries of children and maps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from durable.core.records import EntryKind, EntryRecord, EntryStatus, WhenParentEnds
 
-#: What an entry of a child is: the start of one and the wait for it, the start alone, or the wait alone.
+#: The action of a child's entry: it starts the child and waits for it, only starts it, or only waits.
 CALL: Final = "call"
 START: Final = "start"
 RESULT: Final = "result"
 
-#: Marks the entry of a start that is made anew, and still names the child before: what that has done is undone first.
+#: Marks the entry of a start that has to start a new child. It still names the earlier child, which is undone first.
 ANEW: Final = "anew"
 
 #: The kind of the failure of a wait that has reached its deadline.
@@ -23,32 +23,32 @@ DEADLOCK: Final = "deadlock"
 
 
 def is_to_start(entry: EntryRecord) -> bool:
-    """Return True if the operation has not started its child yet, or starts another one instead of it."""
+    """Return True if the operation has not started its child yet, or has to start another one in its place."""
     return entry.data.get("child") is None or ANEW in entry.data
 
 
 def started_anew(entry: EntryRecord) -> EntryRecord:
-    """Return the entry of a start as that of one that starts another child.
+    """Return the entry of a start, changed so that it starts another child.
 
-    One with `rollback=True` still names the child before: its next pass, or a rollback before that, undoes what is
-    left.
+    With `rollback=True` the entry still names the earlier child, which the next pass, or a rollback before that, undoes
+    first.
     """
     data = {**entry.data, ANEW: True} if "rollback" in entry.data else {**entry.data, "child": None}
     return replace(entry, data=data)
 
 
 def started_children(entry: EntryRecord) -> list[str]:
-    """Return the child that the operation has started, if it has: it goes with its entry."""
+    """Return the id of the child that the operation has started, as a list; empty if there is none."""
     has_started = entry.kind == EntryKind.CHILD and entry.data["action"] != RESULT and "refused" not in entry.data
     return [entry.data["child"]] if has_started and not is_to_start(entry) else []
 
 
 def dropped_with(entry: EntryRecord) -> list[str]:
-    """Return what is dropped when the entry is taken back: the child that it has started, or the place of a loop.
+    """Return what is dropped with a deleted entry: the id of the child that it started, or the place of a loop.
 
-    A start that is made anew still has the child before, which may go on, and hold the key, until it is undone.
-    The entries of a loop's older iterations are gone: their children are those that were started below its place.
-    A place ends with "/", which no id contains.
+    An entry that has to start a new child still owns the earlier one, which may run and hold the key until it is
+    undone. The entries of a loop's older iterations are pruned, so their children are found by the loop's place. A
+    place ends with "/", which no id contains.
     """
     if entry.kind == EntryKind.LOOP and entry.data.get("pruned"):
         return [f"{entry.location}/"]
@@ -58,13 +58,13 @@ def dropped_with(entry: EntryRecord) -> list[str]:
 
 
 def divided(dropped: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the ids of the dropped children, and the places below which all open ones are dropped."""
+    """Split the dropped children into ids, and places below which all open children are dropped."""
     given = list(dropped)
     return [each for each in given if not each.endswith("/")], tuple(each for each in given if each.endswith("/"))
 
 
 def unread_children(entries: Iterable[EntryRecord]) -> list[str]:
-    """Return the children that were started and whose ends no entry has recorded, in the order of their starts."""
+    """Return the started children whose ends no entry has recorded yet, in the order of their starts."""
     started: dict[str, None] = {}
     read: set[str] = set()
     for entry in entries:
@@ -86,9 +86,9 @@ def _has_read(entry: EntryRecord) -> bool:
 
 
 def begun_again(entry: EntryRecord) -> EntryRecord:
-    """Return the entry of a failed operation as that of one that is tried again.
+    """Return the entry of a failed operation, reset so that it is tried again.
 
-    A wait goes on, with a deadline of its own; a start that was refused because its id or key was taken is made again.
+    A wait continues with a new deadline. A start that was refused because its id or key was taken is repeated.
     """
     forgotten = {"failure", "deadline"} | ({"refused", "of_key", "child"} if "refused" in entry.data else set())
     data = {name: value for name, value in entry.data.items() if name not in forgotten}
@@ -103,15 +103,13 @@ def begun_again(entry: EntryRecord) -> EntryRecord:
     )
 
 
-#: Marks the entry of a map whose cancelled children the next pass starts anew.
-#: In the entry of a map whose failed children the next pass recovers: who has asked for it (`by`), and how far it has
-#: come.
+#: Marks the entry of a map whose cancelled children the next pass starts anew. In the entry of a map whose failed
+#: children the next pass recovers: who asked for it (`by`), and the progress.
 AGAIN: Final = "again"
-#: In the entry of a map whose lost children are replaced: those that were taken out of the group (`children`), and the
-#: position up to which the lost ones were looked at (`after`).
+#: In the entry of a map whose lost children are replaced: the children taken out of the group (`children`), and the
+#: position up to which the search for lost ones has come (`after`).
 REPLACED: Final = "replaced"
-#: Marks the entry of a map none of whose children begins any more, while the open ones are cancelled with their
-#: rollback.
+#: Marks the entry of a map that begins no more children, while the open ones are cancelled with their rollback.
 CLOSED: Final = "closed"
 
 #: In the rollback policy of a map: the children from this number on are compensated, and whether one had completed.
@@ -120,13 +118,13 @@ UNDONE_SOME: Final = "some"
 
 
 def group_of(entry: EntryRecord) -> str | None:
-    """Return the id of the group that the entry of a map has made, if it has."""
+    """Return the id of the group that the entry of a map has made, or None."""
     found: str | None = entry.data.get("group") if entry.kind == EntryKind.MAP else None
     return found
 
 
 def started_number(entry: EntryRecord) -> int:
-    """Return how many children the operation has started, whatever has become of them: 0 for one that starts none."""
+    """Return how many children the operation has started, whatever their state now."""
     if entry.kind == EntryKind.MAP:
         return 0 if group_of(entry) is None else int(entry.data.get("created", 0))
     if entry.kind != EntryKind.CHILD or entry.data["action"] == RESULT or "refused" in entry.data:
@@ -135,7 +133,7 @@ def started_number(entry: EntryRecord) -> int:
 
 
 def open_group(entry: EntryRecord) -> str | None:
-    """Return the group that goes with the entry if the operation is taken back: its results have not been read."""
+    """Return the group that is dropped if the operation is taken back, because its results were not read; else None."""
     is_left = entry.data.get("when_parent_ends") == WhenParentEnds.LEAVE
     return None if is_left or entry.status in (EntryStatus.COMPLETED, EntryStatus.EXHAUSTED) else group_of(entry)
 
@@ -150,15 +148,15 @@ def open_maps(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
 
 
 def taken_out(entry: EntryRecord) -> dict[int, tuple[str, int]]:
-    """Return the children that were taken out of the group and not replaced yet, as ids and generations by number."""
+    """Return the children taken out of the group and not replaced yet: by number, their ids and generations."""
     children = entry.data.get(REPLACED, {}).get("children", {})
     return {int(number): (child_id, generation) for number, (child_id, generation) in children.items()}
 
 
 def waiting_again(entry: EntryRecord, by: Mapping[str, Any]) -> EntryRecord:
-    """Return the entry of a failed map as that of one that goes on.
+    """Return the entry of a failed map, reset so that the map continues.
 
-    The map recovers its failed children, and starts its cancelled ones anew.
+    The map then recovers its failed children and restarts its cancelled ones.
     """
     data = {name: value for name, value in continued(entry).items() if name not in ("failure", "ended")}
     data[AGAIN] = {"by": dict(by)}
@@ -166,7 +164,7 @@ def waiting_again(entry: EntryRecord, by: Mapping[str, Any]) -> EntryRecord:
 
 
 def continued(entry: EntryRecord) -> dict[str, Any]:
-    """Return the data of the entry of a map whose children begin again, the cancelled ones anew."""
+    """Return the entry data of a map that continues and restarts its cancelled children."""
     data = {name: value for name, value in entry.data.items() if name != CLOSED}
     if REPLACED in data:  # the end of the parent has also cancelled what an earlier recovery had started
         data[REPLACED] = {"after": -1, "children": data[REPLACED]["children"]}

@@ -1,12 +1,13 @@
 """Maps: one child for each input, of which a bounded number runs at a time.
 
-They are recovered in batches, each child in a transaction of its own. The entry says how far that has come, so a crash
-costs a look at one batch. The parent is open meanwhile: no end of it, and no sweep, cancels those that go on already.
+Owns the records of maps. A map is one entry, whatever the number of children. The entry is written with each batch of
+children that it starts, in one commit; then the parent parks. The group counts its children and lets the next one begin
+when another ends (`durable.store.rules.families`). So the parent has no pass until all have ended, or one has failed.
+The outputs are then copied into the entry, so the children may be pruned afterwards.
 
-Owns their records. A map is one entry, whatever the number of children. It is written with each batch of children that
-it starts, in one commit; then the parent parks. The group of the children keeps count of them and lets the next one
-begin at the end of another (`durable.store.rules.families`), so that the parent has no pass until all have ended, or
-one has failed. The outputs are then copied into the entry, so the children may be pruned afterwards.
+A recovery of the parent recovers the failed children in batches, each child in a transaction of its own. The entry
+records the progress, so a crash repeats one batch at most. The parent stays open meanwhile, so no sweep cancels the
+children that continue.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ from durable.core.summary import awaiting_group
 from durable.core.time_limits import NewRun, RunLimits
 from durable.core.transitions import started
 
-_BATCH: Final = 100  # children between two commits, which tell how many are recovered
+_BATCH: Final = 100  # children recovered between two commits, which record the progress
 
 
 def recover_failed(scope: Scope, entry: EntryRecord) -> Operation:
-    """Recover the children of the map that have failed, so that the group counts them as running or waiting again."""
+    """Recover the failed children of the map, so that the group counts them as running or waiting again."""
     journal, group_id = scope.journal, entry.data["group"]
     group: GroupRecord | None = yield PeekGroup(group_id)
     again = entry.data[AGAIN]
     if group is not None and "of" not in again:
         again = {**again, "of": group.failed, "done": 0, "after": -1}
-        with journal.lock:  # open again before the first child goes on: it has its turn then
+        with journal.lock:  # the group is open again before the first child continues
             journal.add(GroupChange(id=group_id, is_continued=True))
             journal.mark(entry, data={**entry.data, AGAIN: again})
         yield SAVE
@@ -88,7 +89,7 @@ _MESSAGE: Final = 500  # characters of a child's error that are copied; the chil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """The children to start, in the order of the inputs, and how many of them run at a time: None for all."""
+    """The children to start, in the order of the inputs. `at_once` is how many run at a time; None for all."""
 
     workflow: str
     children: Sequence[ChildRequest]
@@ -97,7 +98,7 @@ class MapRequest:
 
 
 def map_children(scope: Scope, name: str, request: MapRequest) -> Operation:
-    """Start a child for each input and return how all of them have ended, as a MapResult. Raises MapError."""
+    """Start a child for each input, wait, and return how they ended, as a MapResult. Raises MapError."""
     if (has_rollback := any(each.rollback for each in request.children[:1])) and not scope.has_checkpoint:
         raise RollbackCheckpointError(name)
     entry = _matched(scope, name, request, POLICY if has_rollback else None)
@@ -120,7 +121,7 @@ def map_children(scope: Scope, name: str, request: MapRequest) -> Operation:
 
 
 def _matched(scope: Scope, name: str, request: MapRequest, rollback: dict[str, Any] | None) -> EntryRecord:
-    """Return the entry of the operation."""
+    """Return the entry of the map, new or recorded. Raises HistoryDivergedError if the recorded one does not fit."""
     node = scope.cursor.match(EntryKind.MAP, name)
     entry = node.entry
     size = len(request.children)
@@ -152,7 +153,7 @@ def _matched(scope: Scope, name: str, request: MapRequest, rollback: dict[str, A
 
 
 def _start_all(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operation:
-    """Start the children that were not started yet, a batch in a commit."""
+    """Start the children that were not started yet, one batch for each commit."""
     size = len(request.children)
     if group_of(entry) is None:
         yield from _choose_group(scope, entry)
@@ -163,7 +164,7 @@ def _start_all(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operati
 
 
 def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
-    """Forget a group that is not this run's: a replay has copied the entry, and starts children of its own."""
+    """Forget the group if another run owns it: a replay copied the entry, and this run starts its own children."""
     group: GroupRecord | None = yield PeekGroup(entry.data["group"])
     if group is None or group.spec.parent_id != scope.journal.run.id:
         gone = ("group", "generation", "created", "ids", ANEW, AGAIN, REPLACED)
@@ -172,7 +173,7 @@ def _check_is_own(scope: Scope, entry: EntryRecord) -> Operation:
 
 
 def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
-    """Note the first free id of a group, not committed yet."""
+    """Choose the first free id for the group and note it in the entry, without a commit."""
     run = scope.journal.run
     for base in ids_at(run, entry.location):
         if len(base) > _LONGEST:
@@ -186,8 +187,8 @@ def _choose_group(scope: Scope, entry: EntryRecord) -> Operation:
                 scope.journal.mark(entry, data=data)
                 return
             if found.spec.parent_id != run.id or not is_same(run.workflow, found.spec.location, entry.location):
-                break  # another run's, or that of another place
-            generation += 1  # this operation has made that one before it was taken back
+                break  # the id is taken by another run's group, or by that of another place
+            generation += 1  # this operation made that group before it was taken back
     raise AssertionError("a hashed id is free")
 
 
@@ -226,9 +227,9 @@ def _start(scope: Scope, entry: EntryRecord, request: MapRequest, numbers: Seque
 
 
 def _start_lost(scope: Scope, entry: EntryRecord, request: MapRequest) -> Operation:
-    """Start the children anew that were cancelled, and let the group go on: the run was recovered.
+    """Start new children in the places of the cancelled ones, and continue the group, after a recovery of the run.
 
-    With `rollback=True` those that were cancelled undo what they did first.
+    With `rollback=True`, what the cancelled ones did is undone first.
     """
 
     def begin(number: int, child_id: str, generation: int) -> ChildStart:
@@ -306,7 +307,7 @@ def _child_id(group_id: str, number: int) -> str:
 
 
 def _other_id(group_id: str, number: int) -> str:
-    """Return the id of a child whose own is that of another run."""
+    """Return the id of a child whose usual id another run has taken."""
     digest = hashlib.sha256(f"{group_id}\0{number}".encode()).hexdigest()[:32]
     return f"{group_id[:_HASHED_PREFIX]}:{digest}"
 
@@ -349,7 +350,7 @@ def _all_completed(entry: EntryRecord, members: Sequence[Member]) -> bool:
 
 
 def _finish(scope: Scope, entry: EntryRecord, members: Sequence[Member]) -> Operation:
-    """Record how the children have ended."""
+    """Record the results of the children."""
     found = {member.position - entry.data["position"]: member for member in members}
     outputs: list[Any] = []
     failed: list[list[Any]] = []
@@ -390,7 +391,7 @@ def _shortened(error: ErrorInfo | None) -> ErrorInfo:
 
 
 def _result(scope: Scope, entry: EntryRecord) -> MapResult[Any]:
-    """Return what was recorded."""
+    """Build the MapResult from the record."""
     value = scope.recorded(entry.location, "the results of the map", entry.output)
     failed = {number: ErrorInfo(*error) for number, *error in value["failed"]}
     cancelled = dict(value["cancelled"])

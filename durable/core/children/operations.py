@@ -1,7 +1,7 @@
 """Children: runs that workflow code starts as its own, and waits for.
 
-A child is refused where a run that is no child of this operation has the key, or that run is cancelled in its place
-(`if_open="replace"`). It never stands for a run that others have started: that run would neither end with this parent
+If a run that is not a child of this operation has the key, the start is refused, or that run is cancelled
+(`if_open="replace"`). A run that others have started is never taken as the child: it would neither end with this parent
 nor wake it. The key itself is taken by the commit that starts the child.
 
 Owns their records. The entry that starts a child and the child itself are one commit. A wait for a child is an entry
@@ -66,7 +66,7 @@ _REASON: Final = 'replaced by run "{child}", which was started with its key'
 
 @dataclass(frozen=True, slots=True)
 class ChildKey:
-    """The key of a child, and whether a run that has it is cancelled in the child's favour."""
+    """The key of a child, and whether an open run that has it is cancelled so that the child can start."""
 
     key: str
     replaces: bool = False
@@ -74,7 +74,7 @@ class ChildKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRefusal:
-    """A start that was refused because of its key: who has it, and the way from there to this run if it is one."""
+    """A start that was refused because an open run has the key. `chain` leads from that run to this one, if it does."""
 
     key: str
     owner: str
@@ -82,11 +82,11 @@ class KeyRefusal:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> KeyRefusal:
-        """Return what an entry's data has of it."""
+        """Read the refusal from an entry's data."""
         return cls(data["key"], data["owner"], tuple(data["chain"]))
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as data of an entry."""
+        """Return the refusal as data of an entry."""
         return {"key": self.key, "owner": self.owner, "chain": list(self.chain)}
 
     def error(self) -> KeyConflictError:
@@ -95,9 +95,9 @@ class KeyRefusal:
 
 
 def freed(run: RunRecord, location: str, workflow: str, wanted: ChildKey, child_id: str) -> Operation:
-    """Let the key be free for the child that the run is about to start here, or return a `KeyRefusal`.
+    """Free the key for the child that is about to start, or return a `KeyRefusal`.
 
-    An earlier child of the same operation, which was taken back and has not ended yet, gives its key up.
+    An earlier child of this operation that was taken back and has not ended gives up its key.
     """
     while True:
         owner: KeyOwner | None = yield PeekKey(workflow, wanted.key)
@@ -114,7 +114,10 @@ def freed(run: RunRecord, location: str, workflow: str, wanted: ChildKey, child_
 
 
 def change_of(owner: RunRecord, reason: str, now: datetime) -> RunChange | None:
-    """Return the change that cancels the run that has the key, whose row is locked; None if it is being compensated."""
+    """Return the change that cancels the run that has the key; None if that run is being compensated.
+
+    The caller has locked the run's row.
+    """
     if owner.state == RunState.ROLLING_BACK or owner.state_after_rollback:
         return None
     if owner.state in ENDED or owner.pending_request in (Request.CANCEL, Request.CANCEL_ROLLBACK):
@@ -150,7 +153,9 @@ class ChildRequest:
     limits: WorkflowLimits | None = None
 
     def wants(self) -> tuple[SlotWant, ...]:
-        """Return the slots that the child will want; () where that cannot be said, which the child then says."""
+        """Return the slots that the child will want. Returns () if a key cannot be computed; the child reports that
+        error.
+        """
         if self.limits is None:
             return ()
         try:
@@ -195,7 +200,7 @@ def child_result(
 ) -> Operation:
     """Wait for the child that was started at `of`, and return its output.
 
-    Raises ChildTimeoutError when `timeout` has passed, and what `call_child` raises.
+    Raises ChildTimeoutError when `timeout` has passed, and the errors of `call_child`.
     """
     entry, is_new = _matched(scope, name, RESULT, request.workflow)
     if entry.status == EntryStatus.EXHAUSTED:
@@ -239,9 +244,9 @@ def _ended(scope: Scope, name: str, entry: EntryRecord) -> Any:
 
 
 def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation:
-    """Let the next commit start the child, under the first id that is free; or note why it is refused.
+    """Let the next commit start the child under the first free id, or record why the start is refused.
 
-    What a child before has done is undone first. Raises Park until it is.
+    An earlier child of the operation is undone first. Raises Park until that is done.
     """
     run = scope.journal.run
     if ANEW in entry.data:
@@ -261,15 +266,15 @@ def _start(scope: Scope, entry: EntryRecord, request: ChildRequest) -> Operation
                 other = _begin(scope, entry, request, child_id, generation)
                 if other is None:
                     return
-                if other.run.id != child_id:  # a branch beside this one is about to start it with the key
+                if other.run.id != child_id:  # another branch is about to start the child with the key
                     yield SAVE
                     continue
                 taken_by = other.run.workflow
-                break  # a branch beside this one has just taken it
+                break  # another branch has just taken it
             taken_by = found.workflow
             if child is None or child.parent_id != run.id or not is_same(run.workflow, child.location, entry.location):
-                break  # another run's
-            generation += 1  # this operation has started that one before it was taken back
+                break  # the id is taken by another run
+            generation += 1  # this operation started that run before it was taken back
     _refuse(scope, entry, child_id, f'as a run of "{taken_by}", and is not this child')
 
 
@@ -278,7 +283,7 @@ def _refuse_key(scope: Scope, entry: EntryRecord, child_id: str, refusal: KeyRef
 
 
 def _refuse(scope: Scope, entry: EntryRecord, child_id: str, problem: str, **more: Any) -> None:
-    """Note that no child was started; an earlier one, which was compensated, is not to be compensated again."""
+    """Record that no child was started. An earlier child that was compensated is not compensated again."""
     data = {name: value for name, value in entry.data.items() if name not in ("rollback", ANEW)}
     scope.journal.mark(entry, data={**data, "child": child_id, "refused": problem, **more})
 
@@ -288,7 +293,7 @@ def _begin(
 ) -> ChildStart | None:
     """Let the next commit start the child.
 
-    Return the start of this pass that has taken its id or its key, if one has.
+    Return None, or the other start of this pass that has already taken the id or the key.
     """
     environment = scope.environment
     now = environment.now()
@@ -329,7 +334,7 @@ def _begin(
 
 
 def created_at(parent: RunRecord, now: datetime) -> datetime:
-    """Return when a child was created: after its parent, on a worker whose clock is behind too.
+    """Return the creation time of a child: always after its parent's, even if this worker's clock is behind.
 
     See `RunQuerySet.with_ids`.
     """
@@ -337,9 +342,8 @@ def created_at(parent: RunRecord, now: datetime) -> datetime:
 
 
 def ids_at(parent: RunRecord, location: str) -> Iterator[str]:
-    """Yield the ids that the child of a location may have.
-
-    A readable one comes first, if it is unambiguous and short. Then comes a hashed one.
+    """Yield the possible ids of the child of a location: first a readable one, if it is unambiguous and short; then a
+    hashed one.
     """
     parent_id, location = parent.id, canonical(parent.workflow, location)
     readable = f"{parent_id}:{location.replace('/', ':')}"
@@ -350,7 +354,7 @@ def ids_at(parent: RunRecord, location: str) -> Iterator[str]:
 
 
 def _of_generation(base: str, generation: int) -> str:
-    """Return the id of the child of this generation, hashed where the readable one would be too long."""
+    """Return the id of the child of this generation; hashed if the readable one is too long."""
     if not generation:
         return base
     suffix = f"~{generation}"
@@ -375,9 +379,9 @@ def _raise_refusal(name: str, entry: EntryRecord) -> None:
 
 
 def _refuse_deadlock(scope: Scope, name: str, entry: EntryRecord, request: ChildRequest) -> Operation:
-    """Fail if the child would wait for a slot of a limit that becomes free only after this run has ended.
+    """Fail if the child would wait for a slot that becomes free only after this run has ended.
 
-    This run, or one that waits for it, keeps that slot until its end.
+    This run, or a run that waits for it, keeps that slot until its end.
     """
     wants = request.wants()
     found: Deadlock | None = (yield PeekDeadlock(wants, frozenset({SlotKind.OPEN}))) if wants else None
@@ -396,9 +400,9 @@ def _wait(
     is_started: bool,
     request: ChildRequest | None = None,
 ) -> Operation:
-    """Record how the child has ended, or park. A child that is only now being started has not ended.
+    """Record how the child has ended, or park. A child that the next commit starts has not ended.
 
-    `request` is how the child was started, where it was not known then that the run would wait for it.
+    `request` describes the start, if it was not known then that the run would wait for the child.
     """
     child_id = entry.data["child"]
     if is_new or (timeout is not None and entry.data.get("deadline") is None):
@@ -426,14 +430,14 @@ def _wait(
 
 
 def _has_ended(found: RunRecord | None, before: datetime | None) -> bool:
-    """Return True if the child is gone, or has ended, with `before` strictly before that."""
+    """Return True if the child is gone or has ended; with `before`, only if it ended before that time."""
     if found is None:
         return True
     return found.state in ENDED and (before is None or (found.finished_at is not None and found.finished_at < before))
 
 
 def _record(scope: Scope, name: str, entry: EntryRecord, found: RunRecord | None) -> Operation:
-    """Record the end of the child. Raises its failure."""
+    """Record the end of the child. Raises the child's failure, if it failed."""
     workflow, child_id = entry.data["workflow"], entry.data["child"]
     if found is None:
         gone = ChildCancelledError(child_id, workflow, "its run was deleted")

@@ -1,4 +1,4 @@
-"""The questions that a run asks the store about its children, and the changes of them that it asks for."""
+"""The questions that a run asks the store about its children, and the changes to children that it requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durable.core.records import ChildRecord
 
 @dataclass(frozen=True, slots=True)
 class PeekChild(Ask):
-    """Query a child. Answer: its run or None, and with `with_origin` what makes it a child (`ChildRecord`) or None."""
+    """Query a child. Answer: its run or None, and with `with_origin` its `ChildRecord` or None."""
 
     run_id: str
     with_origin: bool = False
@@ -28,7 +28,7 @@ class PeekKey(Ask):
 
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
-    """The open run that has a key. `child` is what makes it a child, None for other runs.
+    """The open run that has a key. `child` is its record as a child, None for other runs.
 
     `chain` leads from it to the run of the pass, each the parent of the next, if it is that run or one of its
     ancestors.
@@ -43,7 +43,7 @@ class KeyOwner:
 class Supersede(Ask):
     """Cancel the open run `run_id` if it still has this key of the workflow, and free the key for a child of this run.
 
-    Answer: False, with nothing changed, if it is being compensated; otherwise True.
+    Answer: True; False if that run is being compensated, and nothing was changed.
     """
 
     workflow: str
@@ -89,9 +89,9 @@ class PeekGroup(Ask):
 
 @dataclass(frozen=True, slots=True)
 class PeekMembers(Ask):
-    """Query the children of a group behind a position, in order. Answer: at most `count` of `Member`.
+    """Query the children of a group after a position, in order. Answer: at most `count` of `Member`.
 
-    With `is_lost`, those alone that were cancelled, or are asked to end.
+    With `is_lost`, only those that were cancelled or have been asked to end.
     """
 
     group_id: str
@@ -102,6 +102,6 @@ class PeekMembers(Ask):
 
 @dataclass(frozen=True, slots=True)
 class PeekTaken(Ask):
-    """Query which of these ids runs have. Answer: a set of them."""
+    """Query which of these ids are taken by runs. Answer: a set of them."""
 
     run_ids: Sequence[str]

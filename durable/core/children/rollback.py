@@ -1,24 +1,20 @@
 """The compensation of children: what a parent that rolls back does to a child and to the children of a map.
 
-A child that has ended runs those of its own rollback handlers that are left, the newest first, and ends as cancelled: a
-cancel without rollback, a mistake and the limit of crashes leave them. One that has not ended is cancelled with its
-rollback. The parent parks until the child has ended. Each look is repeated after a crash, and changes nothing that has
-happened already.
+A child that has ended runs its remaining rollback handlers, the newest first, and ends as cancelled. Handlers remain
+after a cancel without rollback, a mistake, or too many crashes. A child that has not ended is cancelled with its
+rollback. The parent parks until the child has ended. After a crash, each query is repeated and changes nothing that has
+already happened.
 
-If the map has `rollback=True`, what they did is undone first.
-A lost child was cancelled without its rollback: by an end of the parent that undid nothing, or by an operator. A batch
-of lost children is taken out of the group in one commit, which notes them in the entry. From then on each is a child of
-its own: it has no turn to wait for, and its end wakes the parent. When all of the batch have undone what was left, one
-commit starts the others in their places. A crash between any two commits repeats a look, which changes nothing that has
-begun.
+The children of a map have no order among themselves. They are compensated in batches, from the last inputs to the
+first; a batch is as large as the map's `at_once`, and its children are compensated at the same time. The parent is
+woken once for each batch, when the group's count says that none of its children is open. Children that have not ended
+are cancelled with their rollback before that, also when the failure of a map cancels them: a plain cancel would leave
+their effects until the parent rolls back.
 
-The children of a map have no order among themselves, so those of a batch are compensated at the same time, the batches
-from the last inputs to the first. A batch has as many children as the map runs at a time. The parent is woken once for
-each batch: the group's count says when none of its children is open. Each look is repeated after a crash, and changes
-nothing that has happened already.
-
-Children that have not ended are cancelled with their rollback before that, also where the failure of a map cancels
-them: a plain cancel would leave what they have done until the parent rolls back.
+A lost child was cancelled without its rollback, by an end of the parent that undid nothing or by an operator. If the
+map has `rollback=True`, its effects are undone before another child replaces it. One commit takes a batch of lost
+children out of the group and notes them in the entry. From then on each is a child of its own: it has no turn to wait
+for, and its end wakes the parent. When all of the batch have been undone, one commit starts the replacements.
 """
 
 from __future__ import annotations
@@ -52,9 +48,9 @@ from durable.core.records import (
 from durable.core.scope import Scope
 from durable.core.summary import DROPPED, Summary, SummaryKind, awaiting, awaiting_group
 
-#: How often a run looks at an open run that is not its child, whose end does not wake it: a child of its original.
+#: How often a replayed run polls a child of its original. That is not its own child, so its end does not wake this run.
 LOOK_EVERY: Final = timedelta(minutes=1)
-#: What the entry of a child's start has as its rollback.
+#: The rollback policy in the entry of a child's start.
 POLICY: Final[dict[str, Any]] = {"child": True}
 
 _ENDING: Final = frozenset({*ENDED, RunState.ROLLING_BACK})
@@ -71,9 +67,11 @@ def change_of(
     only_open: bool = False,
     is_replaced: bool = False,
 ) -> RunChange:
-    """Return the change that begins the compensation of a child, whose row is locked; it may change nothing.
+    """Return the change that begins the compensation of a child; it may change nothing. The caller has locked the
+    child's row.
 
-    `only_open`: of a child that has not ended. `is_replaced`: by another one, which its parent is about to start.
+    `only_open`: only if the child has not ended. `is_replaced`: its parent is about to start another child in its
+    place.
     """
     nothing = RunChange(run={"change_seq": child.change_seq})
     if only_open and child.state in ENDED:
@@ -98,7 +96,7 @@ def change_of(
 
 
 def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
-    """Compensate the child that the operation has started. Return the error that stops this, None without one.
+    """Compensate the child that the operation has started. Return the error that stops this, or None.
 
     Raises Park while the child has not ended.
     """
@@ -109,7 +107,7 @@ def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
     if found is not None and found.state_after_rollback:
         return ErrorInfo("ChildFailedError", f'the compensation of child "{child_id}" has stopped: {found.error}')
     if found is None or found.state != RunState.CANCELLED or found.output is None:
-        # it has nothing to undo, or has not completed: what it did is undone, by its own end or by now
+        # the child has nothing to undo, or had not completed: what it did is undone, then or now
         data = {**entry.data, "rollback": {**entry.data["rollback"], NOTHING: True}}
         journal.mark(entry, data=data, rollback_error=None)
     else:
@@ -120,11 +118,11 @@ def undo(journal: Journal, entry: EntryRecord, by: str | None) -> Operation:
 
 
 def undo_before_anew(journal: Journal, entry: EntryRecord) -> Operation:
-    """Compensate the child that another one is about to replace. Raises Park until that is done.
+    """Compensate the child that is about to be replaced. Raises Park until that is done.
 
-    It was cancelled without its rollback, by the end of its parent or by an operator. If its compensation has stopped,
-    the run waits until an operator has recovered the child: code that comes to a start again cannot be told of a
-    failure.
+    The child was cancelled without its rollback, by the end of its parent or by an operator. If its compensation has
+    stopped, the run waits until an operator has recovered the child: the code cannot get an error from a start that it
+    makes again.
     """
     found: RunRecord | None = yield from _undone(journal, entry, is_replaced=True)
     if found is not None and found.state_after_rollback:
@@ -132,7 +130,7 @@ def undo_before_anew(journal: Journal, entry: EntryRecord) -> Operation:
 
 
 def _undone(journal: Journal, entry: EntryRecord, *, is_replaced: bool) -> Operation:
-    """Let the child of the entry undo what is left.
+    """Let the child of the entry undo its remaining steps.
 
     Return its run, None if it is gone. Raises Park while it is open.
     """
@@ -145,17 +143,17 @@ def _undone(journal: Journal, entry: EntryRecord, *, is_replaced: bool) -> Opera
     return found
 
 
-_BATCH: Final = 50  # children that undo what they did at the same time; fewer if fewer of the map run at a time
+_BATCH: Final = 50  # children that are compensated at the same time; fewer if the map's `at_once` is lower
 
 #: Returns the start of the child that replaces another one, given its number, its id and its generation.
 Begin = Callable[[int, str, int], ChildStart]
 
 
 def replace_undone(scope: Scope, entry: EntryRecord, begin: Begin) -> Operation:
-    """Start others in the places of the lost children, once these have undone what they did, and let the group go on.
+    """Start replacements for the lost children once these are undone, and continue the group.
 
     Raises Park while one of them has not ended. If the compensation of one has stopped, the run waits until an operator
-    has recovered that child: code that comes to a map again cannot be told of a failure.
+    has recovered that child: the code cannot get an error from a map that it comes to again.
     """
     journal, group_id = scope.journal, entry.data["group"]
     size = min(_BATCH, entry.data["at_once"] or _BATCH)
@@ -179,9 +177,9 @@ def replace_undone(scope: Scope, entry: EntryRecord, begin: Begin) -> Operation:
 
 
 def undo_taken_out(entry: EntryRecord, check: Callable[[], None], *, is_replaced: bool = True) -> Operation:
-    """Let the children that were taken out undo what is left; return those that exist. Raises Park while one is open.
+    """Let the children that were taken out of the group undo their remaining steps; return those that still exist.
 
-    `check` is called before each child, and raises if the pass has to end.
+    Raises Park while one is open.
     """
     children: list[RunRecord] = []
     for child_id, _ in taken_out(entry).values():
@@ -211,7 +209,7 @@ def _start_others(journal: Journal, entry: EntryRecord, begin: Begin) -> Operati
         "ids": {**entry.data.get("ids", {}), **others},
         REPLACED: {**entry.data[REPLACED], "children": {}},
     }
-    with journal.lock:  # open again before the first child goes on: it has its turn then
+    with journal.lock:  # the group is open again before the first child continues
         change = GroupChange(id=entry.data["group"], starts=starts, is_replacing=True, is_continued=True)
         journal.add(change)
         journal.mark(entry, data=data)
@@ -223,7 +221,7 @@ _TEXT: Final = 1_000  # characters of the error of a compensation that has stopp
 
 
 def cancel_open(journal: Journal, entry: EntryRecord, check: Callable[[], None]) -> Operation:
-    """Let no other child of the map begin, and cancel the open ones with their rollback.
+    """Stop the map from beginning children, and cancel the open ones with their rollback.
 
     Raises Park until all have ended.
 
@@ -251,10 +249,9 @@ def cancel_open(journal: Journal, entry: EntryRecord, check: Callable[[], None])
 
 
 def undo_map(journal: Journal, entry: EntryRecord, by: str | None, check: Callable[[], None]) -> Operation:
-    """Compensate the children of the map. Return the error that stops this, None without one.
+    """Compensate the children of the map. Return the error that stops this, or None.
 
-    Raises Park while some of them have not ended. `check` is called before each child, and raises if the pass has to
-    end.
+    Raises Park while one of them has not ended. `check` is called before each child, and raises if the pass has to end.
     """
     group: GroupRecord | None = yield PeekGroup(entry.data["group"])
     is_own = group is not None and group.spec.parent_id == journal.run.id
@@ -297,13 +294,13 @@ def undo_map(journal: Journal, entry: EntryRecord, by: str | None, check: Callab
 
 
 def _left(entry: EntryRecord) -> int:
-    """Return how many children are left to look at, the first ones."""
+    """Return how many of the first children are still to be compensated."""
     left: int = entry.data["rollback"].get(UNDONE_FROM, entry.data.get("created", 0))
     return left
 
 
 def _finish(journal: Journal, entry: EntryRecord, by: str | None, *, is_undone: bool) -> Operation:
-    """Note the end of the compensation. A recovery starts the map again if one of its children had completed."""
+    """Record the end of the compensation. If one of the children had completed, a recovery starts the map again."""
     policy = entry.data["rollback"]
     if is_undone:
         policy = policy if by is None else {**policy, "by": by}

@@ -1,1 +1,1 @@
-"""Limits, rates and ranks: which run may go on, and which comes first."""
+"""Limits, rates and ranks: which run may continue, and which comes first."""

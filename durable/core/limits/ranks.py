@@ -1,6 +1,6 @@
-"""The rank of a run: its place among the due ones, by priority, head start, share and weight.
+"""The rank of a run: its place among the due runs, by priority, head start, share and weight.
 
-Owns what a start says about it, and the arithmetic of start tags. Plain data; stores keep it.
+Owns the ranking options of a start, and the arithmetic of start tags. Plain data; stores keep it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Final
 from durable.core.duration import Duration, parse_length
 from durable.core.ids import MAX_ID
 
-#: How far a run of weight 1 moves the next run of its share.
+#: By how much a run of weight 1 postpones the next run of its share.
 STEP: Final = timedelta(seconds=1)
-#: The longest head start, and the longest that one may be put back.
+#: The longest head start, and the longest that a run may be put back.
 LONGEST: Final = timedelta(days=1)
-#: The tag of a run that is to have one when it is due. PostgreSQL's functions have the same moment.
+#: Marks a run that gets its start tag when it is due. PostgreSQL's functions use the same value.
 UNTAGGED: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The rank that a start gives: `priority` as given ("" for none), its `head_start` in seconds, its share."""
+    """The ranking that a start asks for: `priority` as written ("" for none), its `head_start` in seconds, its
+    share.
+    """
 
     priority: str = ""
     head_start: int = 0
@@ -33,7 +35,7 @@ class Ranking:
 
 
 def inherited(given: Ranking | None, parent: Ranking | None) -> Ranking | None:
-    """Return the ranking of a child: what its start says, and for what that does not say what its parent has."""
+    """Return the ranking of a child: that of its start, with gaps filled from its parent."""
     if given is None or parent is None:
         return given or parent
     if not given.priority:
@@ -45,9 +47,9 @@ def inherited(given: Ranking | None, parent: Ranking | None) -> Ranking | None:
 
 @dataclass(frozen=True, slots=True)
 class ShareTag:
-    """The position of a share: `tag` is that of its next run, in this round.
+    """The position of a share: `tag` is that of its next run in this round.
 
-    The entry of a queue itself has the tag that was served last, None while no run of any share waits.
+    The entry of the queue itself has the last tag that was served; None while no run of any share waits.
     """
 
     tag: datetime | None = None
@@ -65,27 +67,27 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[datetime, str]:
-        """The place of the run among the due ones."""
+        """The sort key of the run among the due runs."""
         return (self.wake_at if self.tag is None else self.tag) - timedelta(seconds=self.head_start), self.run_id
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return them in the order in which they are claimed."""
+    """Sort candidates in the order in which they are claimed."""
     return sorted(candidates, key=lambda each: each.rank)
 
 
 def span(number: int, weight: float) -> timedelta:
-    """Return how far so many runs of this weight move the next run of their share."""
+    """Return by how much `count` runs of this weight postpone the next run of their share."""
     return STEP * number / weight
 
 
 def virtual(queue: ShareTag, now: datetime) -> datetime:
-    """Return the moment up to which the queue's shares are served: now, unless the queue is behind."""
+    """Return the moment up to which the queue's shares are served: now, or earlier if the queue is behind."""
     return now if queue.tag is None else min(queue.tag, now)
 
 
 def tagged(queue: ShareTag, share: ShareTag, now: datetime) -> datetime:
-    """Return the start tag of the next run of a share: not before what is served, and behind its own runs that wait."""
+    """Return the start tag of a share's next run: not before what is served, and after the share's waiting runs."""
     served = virtual(queue, now)
     if share.tag is None or share.round < queue.round:
         return served
@@ -93,10 +95,9 @@ def tagged(queue: ShareTag, share: ShareTag, now: datetime) -> datetime:
 
 
 def head_start(priority: Duration, names: Mapping[str, Duration]) -> int:
-    """Return a priority, a length of time or one of `names`, in whole seconds; negative for one that is put back.
+    """Return a priority (a duration or one of `names`) in whole seconds; negative if it puts the run back.
 
-    Raises TypeError for another type, and ValueError for an unknown name, a name that no run can have, or more than a
-    day.
+    Raises TypeError for another type, and ValueError for an unknown or invalid name, or more than a day.
     """
     if isinstance(priority, str):
         if priority in names:
@@ -119,7 +120,7 @@ def head_start(priority: Duration, names: Mapping[str, Duration]) -> int:
 
 
 def is_priority_name(name: object) -> bool:
-    """Return True if runs can have a priority of this name: 1 to 200 printable characters, and not only spaces."""
+    """Return True if a priority may have this name: 1 to 200 printable characters, and not only spaces."""
     return isinstance(name, str) and name.isprintable() and 1 <= len(name.strip()) <= MAX_ID
 
 
@@ -132,14 +133,14 @@ def _check_name(name: str) -> str:
 
 
 def priority_text(priority: Duration) -> str:
-    """Return a priority as it is shown: as it was written, a number of seconds with its unit."""
+    """Return a priority for display: as written, or a number of seconds with its unit."""
     if isinstance(priority, timedelta):
         priority = priority.total_seconds()
     return priority.strip() if isinstance(priority, str) else f"{priority:g} s"
 
 
 def check_share(share: str) -> str:
-    """Return `share` if runs can have it: 1 to 200 printable characters; else raise TypeError or ValueError."""
+    """Return `share` if it is valid: 1 to 200 printable characters; else raise TypeError or ValueError."""
     if not isinstance(share, str):
         raise TypeError(f"a share is text, not {share!r}: write share=str(...)")
     if not (1 <= len(share) <= MAX_ID and share.isprintable()):
@@ -148,7 +149,7 @@ def check_share(share: str) -> str:
 
 
 def check_weight(weight: float) -> float:
-    """Return the weight of a share's run if it is a number from 0.001 to 1,000; else raise TypeError or ValueError."""
+    """Return `weight` if it is a number from 0.001 to 1,000; else raise TypeError or ValueError."""
     if isinstance(weight, bool) or not isinstance(weight, int | float):
         raise TypeError(f"a weight is a number, not {weight!r}")
     if not 0.001 <= weight <= 1000:
@@ -159,7 +160,7 @@ def check_weight(weight: float) -> float:
 def ranking_of(
     priority: Duration | None, share: str | None, weight: float | None, names: Mapping[str, Duration]
 ) -> Ranking | None:
-    """Return the ranking that a start asks for; None for none. Raises what the functions above raise."""
+    """Return the ranking that a start asks for, or None. Raises TypeError and ValueError."""
     if share is None and weight is not None:
         raise TypeError("using(weight=...) needs share=... too")
     if priority is None and share is None:

@@ -1,13 +1,11 @@
 """Rates: how many units of a limit may begin in each period of time, and when an attempt may begin (GCRA).
 
-An attempt that wants units is given a moment of its own, a *reservation* (`durable.core.limits.rates` computes it).
+Pure functions, in whole nanoseconds. An attempt that wants units is given a moment of its own, a *reservation*.
+`reserve` computes it for stores that compute in Python; on PostgreSQL `durable/store/routines/rates.sql` does the same.
 
-The text is the number of the newest five seconds since 1970, and behind it the counts, the newest first. It is bounded,
-and written by the statement that lets an attempt begin. The function in `durable/store/routines/rates.sql` does what
-`counted` does.
-
-What the function in `durable/store/routines/rates.sql` computes on PostgreSQL, for stores that compute in Python. Pure
-functions of whole nanoseconds.
+Units of the last minute are counted in a text: the number of the newest five seconds since 1970, then the counts, the
+newest first. Its length is bounded, and the statement that lets an attempt begin writes it. The function in `rates.sql`
+does what `counted` does.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from typing import Final, Self
 from durable.core.duration import parse_duration
 from durable.core.limits.slot_records import limit_label, split_label
 
-#: The key in an entry's data of what its newest attempt has reserved: limit, units, moment.
+#: The key in an entry's data of its newest attempt's reservation: limit, units, moment.
 RATE: Final = "rate"
-#: Of one attempt, of a burst and of a rate.
+#: The most units of one attempt, of a burst and of a rate.
 MOST_UNITS: Final = 1_000_000_000
 _LONGEST: Final = timedelta(days=366)
 _TEXT: Final = re.compile(r"\s*(\d[\d,_]*)\s*/\s*(.+?)\s*")
@@ -34,7 +32,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 class Rate:
     """A rate as code writes it, such as "500/min".
 
-    One unit every `spacing` nanoseconds, and `burst` units at once after a pause.
+    One unit begins every `spacing` nanoseconds, and `burst` units at once after a pause.
     """
 
     text: str
@@ -68,7 +66,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class RateWant:
-    """Units of a limit's rate that one attempt wants, for `key` ("" for none).
+    """The units of a limit's rate that one attempt wants, for `key` ("" for none).
 
     `rate` defines a limit that has no row yet.
     """
@@ -80,15 +78,15 @@ class RateWant:
 
     @property
     def label(self) -> str:
-        """The limit and the key as people see them."""
+        """The limit and the key for display."""
         return limit_label(self.limit, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The answer to an attempt that wants units: it begins at `at`, in this pass; or the run parks until then.
+    """The answer to an attempt that wants units: begin at `at` in this pass, or park until then.
 
-    `before` is how many units of the rate go before it.
+    `before` is how many units of the rate come first.
     """
 
     at: datetime
@@ -98,7 +96,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitClosing:
-    """A closing of a limit's rate: nothing begins before `until`. `by` and `reason` tell whose it is and why."""
+    """A closing of a limit's rate: nothing begins before `until`. `by` and `reason` say who closed it, and why."""
 
     until: datetime
     by: str = ""
@@ -107,7 +105,7 @@ class LimitClosing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedStart:
-    """A start that a rate has refused: of which workflow, and the id that its run would have had."""
+    """A start that a rate refused: its workflow, and the id that its run would have had."""
 
     at: datetime
     workflow: str
@@ -116,9 +114,9 @@ class RefusedStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateKeyRow:
-    """A key of a rate: until when it is reserved, None for never; and its closing, None while it is open.
+    """A key of a rate: until when it is reserved (None if it is not), and its closing (None while it is open).
 
-    `recent` counts the units of the last minute (`durable.core.limits.rates`), `refused` the starts it has refused.
+    `recent` counts the units of the last minute, `refused` the starts that the rate refused.
     """
 
     limit: str
@@ -131,7 +129,7 @@ class RateKeyRow:
 
 
 def rate_of(rate: str | None, burst: int | None) -> Rate | None:
-    """Return the rate that two options give, None for none. Raises TypeError and ValueError."""
+    """Return the rate that the options `rate` and `burst` give; None for none. Raises TypeError and ValueError."""
     if rate is None:
         if burst is not None:
             raise ValueError('burst= is of a rate: add rate=, such as rate="500/min"')
@@ -140,7 +138,9 @@ def rate_of(rate: str | None, burst: int | None) -> Rate | None:
 
 
 def rate_wanted(label: str, units: int = 1) -> RateWant:
-    """Return the units that code names: of "openai", or of "openai/acme" for a key. Raises TypeError and ValueError."""
+    """Return the units to want of a limit named in code: "openai", or "openai/acme" with a key. Raises TypeError and
+    ValueError.
+    """
     if not isinstance(label, str):
         raise TypeError(f'rate= is the name of a limit, such as "openai" or "openai/acme", not {label!r}')
     limit, key = split_label(label)
@@ -148,14 +148,14 @@ def rate_wanted(label: str, units: int = 1) -> RateWant:
 
 
 def check_units(units: int) -> int:
-    """Return a number of units. Raises ValueError."""
+    """Return the number of units if it is valid. Raises ValueError."""
     if not isinstance(units, int) or isinstance(units, bool) or not 1 <= units <= MOST_UNITS:
         raise ValueError(f"units is a whole number from 1 to {MOST_UNITS:,}, not {units!r}")
     return units
 
 
 def check_burst(burst: int) -> int:
-    """Return a burst. Raises ValueError."""
+    """Return the burst if it is valid. Raises ValueError."""
     if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= MOST_UNITS:
         raise ValueError(f"burst is a whole number from 1 to {MOST_UNITS:,}, not {burst!r}")
     return burst
@@ -167,7 +167,7 @@ def nanoseconds(moment: datetime) -> int:
 
 
 def from_nanoseconds(number: int) -> datetime:
-    """Return the moment of so many nanoseconds since 1970, a microsecond later where it falls between two."""
+    """Convert nanoseconds since 1970 to a moment, rounded up to a microsecond."""
     return _EPOCH + -(-number // 1_000) * _MICROSECOND
 
 
@@ -181,7 +181,7 @@ _LENGTH: Final = SECONDS * 1_000_000_000
 
 
 def counted(recent: str, at: int, units: int) -> str:
-    """Return the text with the units of an attempt that begins at `at`, in nanoseconds since 1970."""
+    """Add the units of an attempt that begins at `at`, in nanoseconds since 1970, to the text of counts."""
     newest, counts = _read(recent)
     bucket = max(newest, at // _LENGTH)
     counts = _moved(counts, bucket - newest)
@@ -190,7 +190,7 @@ def counted(recent: str, at: int, units: int) -> str:
 
 
 def counts_of(recent: str, now: int) -> list[int]:
-    """Return the counts of the last minute, the oldest first; the last one is of the five seconds of `now`."""
+    """Return the counts of the last minute, the oldest first; the last count is of the current five seconds."""
     newest, counts = _read(recent)
     return _moved(counts, max(0, now // _LENGTH - newest))[::-1]
 
@@ -207,18 +207,18 @@ def _moved(counts: list[int], by: int) -> list[int]:
     return [*empty, *counts][:BUCKETS]
 
 
-#: The time that the units of one attempt may take: 366 days.
+#: The longest time that the units of one attempt may take: 366 days.
 LONGEST: Final = 366 * 86_400 * 1_000_000_000
-#: A moment in the year 2255: no number is moved behind it.
+#: A moment in the year 2255: no time here goes beyond it.
 END: Final = 9_000_000_000_000_000_000
 
 
 @dataclass(slots=True)
 class Cell:
-    """The theoretical arrival times of one key, 0 before the first.
+    """The theoretical arrival times of one key; 0 before the first.
 
-    `reserved` is that of the reservations given, `begun` of the attempts that have begun, and `put_off` of the
-    reservations that came due and could not begin.
+    `reserved` is that of the reservations, `begun` of the attempts that have begun, `put_off` of reservations that came
+    due and could not begin.
     """
 
     reserved: int = 0
@@ -230,8 +230,8 @@ class Cell:
 class Want:
     """An attempt: its units, and its reservation if it has one. It may begin up to `patience` after `at`.
 
-    Nothing of the key begins before `closed_until`. Without `may_begin` it takes a reservation alone. `last` is the
-    moment of the last of all reservations of the key that wait, None if none does.
+    Nothing of the key begins before `closed_until`. Without `may_begin` the attempt only gets a reservation. `last` is
+    the latest reservation of the key that still waits, or None.
     """
 
     units: int
@@ -244,11 +244,11 @@ class Want:
 
 
 def reserve(cell: Cell, spacing: int, burst: int, want: Want) -> tuple[bool, int]:
-    """Return whether the attempt begins now, and its moment; change the cell.
+    """Decide whether the attempt begins now, and return that with its moment. Changes the cell.
 
-    An attempt without a reservation is given the moment behind all others that wait. One that is due begins if what has
-    begun until now leaves room for it; otherwise it is put off behind the others that were. So attempts that come due
-    late, together, do not begin together.
+    A new attempt gets the moment after all that wait. An attempt whose reservation is due begins if the attempts begun
+    so far leave room; otherwise it is put off behind the others. So attempts that come due late, together, do not begin
+    together.
     """
     start = max(want.at, want.closed_until)
     latest, cost, room = want.at + want.patience, want.units * spacing, burst * spacing
@@ -274,28 +274,28 @@ def reserve(cell: Cell, spacing: int, burst: int, want: Want) -> tuple[bool, int
 
 
 def given_until(cell: Cell, room: int, last: int | None) -> int:
-    """Return up to when moments are given to attempts that wait for them or have begun; 0 for none ever."""
+    """Return the time up to which moments are given to attempts that wait or have begun; 0 if none ever was."""
     return min(max(cell.reserved, cell.put_off), max(cell.begun, 0 if last is None else last + room))
 
 
 def _give_back(cell: Cell, room: int, start: int, last: int | None) -> None:
-    """Forget the reservations behind the last one that waits: their runs have ended."""
+    """Forget reservations after the last one that waits: the runs that had them have ended."""
     if max(cell.reserved, cell.put_off) > max(start, cell.begun):
         taken = max(cell.begun, 0 if last is None else last + room)
         cell.reserved, cell.put_off = min(cell.reserved, taken), min(cell.put_off, taken)
 
 
 def units_before(moment: int, at: int, closed_until: int, spacing: int) -> int:
-    """Return how many units of the rate go before a reservation."""
+    """Return how many units of the rate come before a reservation."""
     return max(0, moment - max(at, closed_until)) // spacing
 
 
 def rescale(cell: Cell, at: int, before: int, after: int) -> None:
-    """Let what is owed of the attempts that have begun take as many units at another spacing."""
+    """Convert the debt of the attempts that have begun from the old spacing to the new one."""
     if cell.begun > at:
         cell.begun = min(END, at + -(-(cell.begun - at) * after // before))
 
 
 def begin_anew(cell: Cell) -> None:
-    """Forget the reservations that were given, because those who wait are given new ones."""
+    """Forget all given reservations, because the waiting attempts get new ones."""
     cell.reserved, cell.put_off = cell.begun, 0

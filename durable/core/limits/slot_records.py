@@ -1,7 +1,7 @@
 """Slots of limits: who holds one, who waits in line, and their names in code. Plain data.
 
-A limit allows so many of something at once, for each of its keys. What counts is a *slot*: a row that belongs to a run,
-held or waiting. So nothing has to be given back, nothing expires, and a dead worker's run keeps what it holds.
+A limit allows a number of slots at once, for each of its keys. A *slot* is a row that belongs to a run, held or
+waiting. So slots do not expire, and a dead worker's run keeps the slots that it holds.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class SlotWant:
 
     @property
     def label(self) -> str:
-        """The limit and the key as people see them: "crm/acme", or "gpu"."""
+        """The limit and the key for display: "crm/acme", or "gpu"."""
         return limit_label(self.limit, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The answer to a run that wants slots: it holds all of them, or it waits in the line of one.
+    """The answer to a run that wants slots: it holds all of them, or waits in the line of one.
 
     `place` counts from 1 and is capped by the store; `held` and `at_once` are those of the limit that it waits for.
     """
@@ -64,9 +64,9 @@ class Admission:
 class SlotChange:
     """The changes that a commit makes to the slots of its run.
 
-    Those at the locations `released` are given up, held or waited for; `is_left`: also those that the run holds only
-    while a worker executes it, of its workflow and of steps, except at `awaited`. `awaited` are the locations for whose
-    slots the run parks: if it holds those of one by now, it is due again at once.
+    Slots at the locations `released` are given up, held or waited for. With `is_left`, also all slots that the run
+    holds only while a worker executes it, except at `awaited`. `awaited` are the locations that the run parks for: if
+    it holds their slots by now, it is due again at once.
     """
 
     released: Sequence[str] = ()
@@ -88,20 +88,20 @@ class SlotRow:
 
 
 def limit_label(limit: str, key: str) -> str:
-    """Return a limit and its key as people see them."""
+    """Return a limit and its key for display."""
     return f"{limit}/{key}" if key else limit
 
 
 def wanted(label: str) -> SlotWant:
-    """Return the slot that a step names: "gpu", or "crm/acme" for a key. Raises ValueError."""
+    """Return the slot to want of a limit named in code: "gpu", or "crm/acme" with a key. Raises ValueError."""
     limit, key = split_label(label)
     return SlotWant(limit, key)
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Return the limit and the key that code names: "crm/acme", or "gpu" without a key. Raises ValueError."""
+    """Split a name from code into limit and key: "crm/acme", or "gpu" without a key. Raises ValueError."""
     limit, slash, key = label.partition("/")
-    if slash and not key:  # an empty variable: it must not share what is allowed to all
+    if slash and not key:  # probably an empty variable: it must not share the slots of the limit without a key
         raise ValueError(
             f"{label!r} names an empty key: write {limit!r} for the limit without keys, or a key of 1 to {MAX_ID} "
             "characters behind the slash"

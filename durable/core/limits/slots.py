@@ -1,11 +1,10 @@
 """The operations that take slots of limits, and that wait for a moment in a limit's rate.
 
-Owns who counts as such a run. A run with `hold="open"` keeps its slot until its own end, so nothing that it waits for
-can have the slot before. What a run holds only while a worker executes it is free as soon as the run parks.
+Owns the search for deadlocks. A run with `hold="open"` keeps its slot until its own end, so nothing that it waits for
+can get the slot before. A slot that a run holds only while a worker executes it is free as soon as the run parks.
 
-Must not decide who is next in a line: a store does, under the lock of the limit's key (`Store.acquire`).
-
-Must not compute a moment: a store does, under the lock of the limit's key (`Store.reserve`).
+Must not decide who is next in a line, nor compute a moment: a store does, under the lock of the limit's key
+(`Store.acquire`, `Store.reserve`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class Deadlock:
-    """A limit all of whose slots are kept by runs of `chain`, from the topmost of them to the run that would wait.
+    """A limit whose slots are all kept by runs of `chain`, which leads from the topmost of them to the run that would
+    wait.
 
     `is_certain`: each run of the chain waits for the next one; otherwise one may end without the next.
     """
@@ -62,10 +62,10 @@ class Deadlock:
 def find(
     family: Sequence[Ancestor], slots: Sequence[SlotRow], want: SlotWant, at_once: int, own: frozenset[SlotKind]
 ) -> Deadlock | None:
-    """Return the deadlock of a run that wants a slot of a limit with so many, None if there is none.
+    """Return the deadlock that a run would cause by waiting for a slot; None if there is none.
 
-    `family` are the run and its ancestors, from the run upwards, `slots` those that they hold. `own` are the kinds of
-    the run's own slots that it keeps while it waits for this one.
+    `at_once` is the limit's number of slots. `family` are the run and its ancestors, from the run upwards, `slots`
+    those that they hold. `own` are the kinds of the run's own slots that it keeps while it waits.
     """
     holders: list[str] = []
     is_certain = True
@@ -88,14 +88,14 @@ def find(
     return None
 
 
-# -- what is asked of the store
+# -- questions to the store
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire(Ask):
     """Take slots of limits for the run, or a place in the line of one. Answer: an `Admission`. Raises LeaseLost.
 
-    What the journal holds is not committed with it: a slot that the run has before its step is recorded is found again.
+    Does not commit the journal: a slot taken before its step is recorded is found again.
     """
 
     location: str
@@ -106,7 +106,7 @@ class Acquire(Ask):
 class Reserve(Ask):
     """Reserve units of a limit's rate for an attempt. Answer: a `Reservation`. Raises LeaseLost.
 
-    Without `may_begin` the attempt does not begin by it: it takes its moment alone.
+    Without `may_begin` the attempt only gets its moment and does not begin.
     """
 
     location: str
@@ -116,7 +116,7 @@ class Reserve(Ask):
 
 @dataclass(frozen=True, slots=True)
 class CloseLimit(Ask):
-    """Close a limit's rate, as an attempt has asked: nothing of the key begins before `until`. Answer: None."""
+    """Close a limit's rate because an attempt asked for it: nothing of the key begins before `until`. Answer: None."""
 
     want: RateWant
     until: datetime
@@ -125,10 +125,10 @@ class CloseLimit(Ask):
 
 @dataclass(frozen=True, slots=True)
 class PeekDeadlock(Ask):
-    """Query whether slots that are wanted are kept by runs that wait for them. Answer: a `Deadlock` or None.
+    """Query whether the wanted slots are kept by runs that wait for this run. Answer: a `Deadlock` or None.
 
-    `own` are the kinds of the run's own slots that it keeps meanwhile. `is_full`: `at_once` of the wants is what the
-    store has said.
+    `own` are the kinds of the run's own slots that it keeps meanwhile. With `is_full`, `at_once` of the wants comes
+    from the store.
     """
 
     wants: tuple[SlotWant, ...]
@@ -136,17 +136,17 @@ class PeekDeadlock(Ask):
     is_full: bool = False
 
 
-#: How often a run in a line looks again whether its ancestors, who hold the limit, wait for it.
+#: How often a run in a line checks again whether ancestors that hold the slots wait for it.
 _LOOK_EVERY: Final = timedelta(minutes=1)
-#: What a run keeps while it waits for a slot of one of its steps: each pass of it needs this again.
+#: The kinds of slots that a run keeps while one of its steps waits for a slot: each pass needs them.
 _NEEDED_BY_STEPS: Final = frozenset({SlotKind.OPEN, SlotKind.RUNNING})
 
 
 def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Operation:
     """Take these slots for an operation of the run, all of them or none.
 
-    Raises Park if the run has to wait in the line of one, which has been noted then; DeadlockError if it would wait for
-    ever, for a slot that it keeps itself or that runs keep which wait for it.
+    Raises Park if the run has to wait; its place in line is then recorded. Raises DeadlockError if it would wait
+    forever, for a slot that it keeps itself or that runs waiting for it keep.
     """
     ordered = tuple(sorted(wants, key=lambda want: (want.limit, want.key)))
     journal.has_slots = True
@@ -154,12 +154,12 @@ def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Oper
         journal.has_running_slots = False
     try:
         answer: Admission = yield Acquire(location, ordered)
-    except UnknownLimitError as error:  # a mistake, which another worker's code may not make
+    except UnknownLimitError as error:  # a mistake that another worker's code may not have
         journal.stop(error)
     if not answer.is_granted:
-        journal.has_running_slots = True  # perhaps the very slot for which it waits, of a pass that was cut short
+        journal.has_running_slots = True  # perhaps the awaited slot itself, left by a pass that was cut short
         if location and not journal.has_own_slots:
-            journal.release_slots("")  # of a version of the code whose workflow had a limit
+            journal.release_slots("")  # left by an earlier version of the code, whose workflow had a limit
         look_again = yield from _checked(journal, location, answer)
         raise Park(look_again, doing=[in_line(answer)], slots=frozenset({location}))
     if not location:
@@ -169,11 +169,10 @@ def acquired(journal: Journal, location: str, wants: Sequence[SlotWant]) -> Oper
 
 
 def _checked(journal: Journal, location: str, line: Admission) -> Operation:
-    """Return when to look again whether the wait in this line can end, None for never.
+    """Return when to check again whether the wait in this line can end; None for never.
 
-    Raises DeadlockError if it cannot.
-
-    A run that has begun is not failed because an operator has lowered a limit of its workflow meanwhile.
+    Raises DeadlockError if it cannot end. A run that has begun does not fail because an operator has meanwhile lowered
+    a limit of its workflow.
     """
     if not (location and journal.has_own_slots) and journal.run.parent_id is None:
         return None
@@ -190,13 +189,13 @@ def _checked(journal: Journal, location: str, line: Admission) -> Operation:
 
 
 def reserved(journal: Journal, location: str, want: RateWant, *, may_begin: bool = True) -> Operation:
-    """Wait for the attempt's moment; return it. Raises Park if that is not soon.
+    """Wait for the attempt's moment and return it. Raises Park if that is not soon.
 
-    Without `may_begin`, the attempt takes something else before it begins, and asks again then.
+    Without `may_begin`, the attempt needs something else before it begins, and asks again after that.
     """
     try:
         answer: Reservation = yield Reserve(location, want, may_begin)
-    except (UnknownLimitError, RateUnitsError) as error:  # a mistake, which another worker's code may not make
+    except (UnknownLimitError, RateUnitsError) as error:  # a mistake that another worker's code may not have
         journal.stop(error)
     if not answer.begins:
         raise Park(answer.at, doing=[rated(want.label, answer.before)])
@@ -207,7 +206,7 @@ def reserved(journal: Journal, location: str, want: RateWant, *, may_begin: bool
 
 
 def closed(asked: RetryLater, retry_at: datetime | None, now: datetime) -> Operation:
-    """Close the limit that an attempt has named, until the moment that it gave, or that of its next attempt."""
+    """Close the limit that an attempt has named, until the time it gave, or else until its next attempt."""
     until = asked.at(now) or retry_at
     if asked.closes is not None and until is not None and until > now:
         yield CloseLimit(asked.closes, until, str(asked)[:MAX_REASON])

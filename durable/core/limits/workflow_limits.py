@@ -1,6 +1,6 @@
-"""The limits of a workflow: of which its runs hold slots, and for which keys.
+"""The limits of a workflow: which slots its runs hold, and for which keys.
 
-`Limit` is what code writes. Plain data: `durable.core.limits.slots` takes the slots.
+Code writes a `Limit`. Plain data: `durable.core.limits.slots` takes the slots.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class WorkflowLimits:
 
 
 def check_at_once(at_once: int) -> int:
-    """Return a number of slots. Raises ValueError."""
+    """Return the number of slots if it is valid. Raises ValueError."""
     if not isinstance(at_once, int) or isinstance(at_once, bool) or not 0 <= at_once < 1_000_000:
         raise ValueError(f"at_once is a whole number from 0 to 999,999, not {at_once!r}")
     return at_once

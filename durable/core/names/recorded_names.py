@@ -1,14 +1,13 @@
-"""Functions, classes and modules by the names that records have of them, and names that have moved.
+"""Functions, classes and modules by their recorded names, and names that have moved.
 
-Owns which other names a recorded name has. They are asked for only where a name leads to nothing in this process, so
-code goes before facts: what a process has under a name is what the name means to it. A process knows the moves that
-were put in force in it; it looks again, with the function of `look_with`, for a name that these do not explain.
+Owns the other names of a recorded name. They are tried only if a name does not exist in this process: a name always
+means first what this process has under it. A process knows the moves that were put in force in it; for a name that
+these do not explain, it looks again with the function of `look_with`.
 
-Owns how far a recorded name may lead. What the name does not lead to may have moved
-(`durable.core.names.recorded_names`). `resolve_name` imports any module: a worker calls a rollback handler by its
-name, also one that nothing has imported yet. `used_module` and `resolve_used` are for readers of records that another
-program may have written. They import no module of a top-level package that this process has not imported already, and
-none whose source has no such name. Within `importing_nothing` they import none. Nothing here calls what it finds.
+Owns how far a recorded name may lead. `resolve_name` imports any module: a worker calls a rollback handler by its name,
+even if nothing has imported it yet. `used_module` and `resolve_used` are for readers of records that another program
+may have written. They import only modules whose top-level package this process has already imported, and whose source
+has the name. Within `importing_nothing` they import none. Nothing here calls what it finds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MOST_CHARACTERS: Final = 500
 
 
 class Move(NamedTuple):
-    """A class or function that was at `old` and is at `new`, with all that is nested in it."""
+    """A class or function, with everything nested in it, that has moved from `old` to `new`."""
 
     old: str
     new: str
@@ -45,13 +44,13 @@ class Moves:
         self._moves = tuple(moves)
 
     def newest(self, name: str) -> str:
-        """Return the newest name of what `name` names."""
+        """Return the newest name of the object that `name` names."""
         for each in self._moves:
             name = _below(name, each.old, each.new)
         return name
 
     def others(self, name: str) -> tuple[str, ...]:
-        """Return the other names of what `name` names, the newest first."""
+        """Return the other names of the object that `name` names, the newest first."""
         found = {(at := self.newest(name)): None}
         for each in reversed(self._moves):
             at = _below(at, each.new, each.old)
@@ -60,7 +59,7 @@ class Moves:
         return tuple(found)
 
     def check(self, move: Move) -> None:
-        """Raise ValueError for a move that does not go on from the newest name, or to a name of something else."""
+        """Raise ValueError for a move that does not start at the newest name, or leads to another object's name."""
         now = self.newest(move.old)
         if now != move.old:
             raise ValueError(f"{move.old} has moved to {now} already: move it on from there")
@@ -73,14 +72,14 @@ class Moves:
 
 
 def _below(name: str, old: str, new: str) -> str:
-    """Return the name, or that of something nested, with `new` for `old`; others unchanged."""
+    """Replace `old` by `new` if the name is `old` or something nested in it; return other names unchanged."""
     return new + name[len(old) :] if name == old or name.startswith(f"{old}.") else name
 
 
 def recorded_name(path: str) -> str:
-    """Return the name that records have of "shop.orders.Order", or of "shop.orders:Order.Line".
+    """Return the recorded form of "shop.orders.Order" or of "shop.orders:Order.Line".
 
-    Raises TypeError or ValueError for what is no such path.
+    Raises TypeError or ValueError for an invalid path.
     """
     if not isinstance(path, str):
         raise TypeError(f'a class or function is given by its path, such as "shop.orders.Order", not {path!r}')
@@ -100,11 +99,11 @@ def recorded_name(path: str) -> str:
 
 class _InForce(NamedTuple):
     moves: Moves
-    #: Whether the process looks for more.
+    #: Whether the process may look for more moves.
     looks: bool
 
 
-#: The moves of durable's own classes, which a step may have returned.
+#: The moves of durable's own classes: a step may have returned their instances.
 OWN: Final = (
     Move("durable.operations.run_info:RunInfo", "durable.operations.queries:RunInfo"),
     Move("durable.operations.history:HistoryEntry", "durable.operations.queries:HistoryEntry"),
@@ -115,7 +114,7 @@ _look: Callable[[], object] | None = None
 
 
 def put_in_force(moves: Iterable[Move]) -> None:
-    """Replace the moves that are in force in this process by these, the oldest first."""
+    """Replace the moves in force in this process by these, the oldest first."""
     global _known  # one value, replaced whole, that threads read without a lock
     if _known.looks:
         _known = _InForce(Moves((*OWN, *moves)), looks=True)
@@ -123,7 +122,7 @@ def put_in_force(moves: Iterable[Move]) -> None:
 
 @contextmanager
 def in_force(moves: Iterable[Move]) -> Iterator[None]:
-    """Take these moves as in force within the block, and look for no others."""
+    """Use exactly these moves within the block, and look for no others."""
     global _known  # see `put_in_force`
     before = _known
     _known = _InForce(Moves((*OWN, *moves)), looks=False)
@@ -134,17 +133,19 @@ def in_force(moves: Iterable[Move]) -> Iterator[None]:
 
 
 def look_with(look: Callable[[], object]) -> None:
-    """Register `look` in this process, which puts in force what is recorded now, before it gives up a name."""
+    """Register `look`, which reads the recorded moves again and puts them in force, before this process gives up a
+    name.
+    """
     global _look  # set once, when Django is set up
     _look = look
 
 
 def other_names(name: str) -> Iterator[str]:
-    """Yield the other names of what a record names, the newest first.
+    """Yield the other names of a recorded name, the newest first.
 
-    Called for a name that leads to nothing in this process.
+    Called for a name that does not exist in this process.
     """
-    if "<" in name:  # of a function's inside, which no process can import
+    if "<" in name:  # inside a function, where no process can import it
         return
     known = _known.moves.others(name)
     yield from known
@@ -158,11 +159,11 @@ _DEFINITIONS: Final[_Definitions] = (ast.ClassDef, ast.FunctionDef, ast.AsyncFun
 
 
 class ModuleRefused(ImportError):
-    """A module that a record names, which is not imported: it is a program, it has no such name, or it fails."""
+    """A recorded module that is not imported: it is a program, lacks the name, or fails to import."""
 
 
 class NotInUse(ModuleRefused):
-    """Nothing in this process has imported `name`: the module, or its top-level package."""
+    """This process has not imported the module of `name`, or its top-level package."""
 
 
 _imports_nothing: ContextVar[bool] = ContextVar("durable_imports_nothing", default=False)
@@ -170,7 +171,7 @@ _imports_nothing: ContextVar[bool] = ContextVar("durable_imports_nothing", defau
 
 @contextmanager
 def importing_nothing() -> Iterator[None]:
-    """Let `used_module` find imported modules only, within the block: for records of a file from anywhere."""
+    """Within the block, let `used_module` find imported modules only: for records from a file of unknown origin."""
     token = _imports_nothing.set(True)
     try:
         yield
@@ -179,21 +180,21 @@ def importing_nothing() -> Iterator[None]:
 
 
 def resolve_name(name: str) -> Callable[..., Any]:
-    """The handler or class that "module:qualname" names. Raises ImportError or AttributeError if it is gone."""
+    """Return the handler or class that "module:qualname" names. Raises ImportError or AttributeError if it is gone."""
     return _first(_imported, name)
 
 
 def resolve_used(name: str) -> Callable[..., Any]:
-    """Return the object that "module:qualname" names; import nothing for the record's sake, and run no code of it.
+    """Return the object that "module:qualname" names, without importing or running anything for the record's sake.
 
-    A name in a module that is not imported counts by its source alone: the answer is a function that stands for it.
-    Raises ImportError, of which `NotInUse` is one, or AttributeError.
+    A name in a module that is not imported is looked up in its source; the answer is then a stand-in function. Raises
+    AttributeError or ImportError (of which `NotInUse` is a subclass).
     """
     return _first(_used, name)
 
 
 def _first(resolve: Callable[[str], Callable[..., Any]], name: str) -> Callable[..., Any]:
-    """Return what the name leads to, or one of its other names."""
+    """Return the object of the first of the names, the given one and its other names, that exists."""
     try:
         return resolve(name)
     except (ImportError, AttributeError):
@@ -233,7 +234,7 @@ def _used(name: str) -> Callable[..., Any]:
 
 
 def _not_imported(*_: object) -> None:
-    """Stand for a function that is there and that this process has not imported."""
+    """Stand for a function that exists in a module that this process has not imported."""
     raise ModuleRefused("a function of a module that is not imported is not called")
 
 
@@ -244,7 +245,7 @@ def _callable(found: Any, name: str) -> Callable[..., Any]:
 
 
 def used_module(module_name: str, wanted: str) -> ModuleType:
-    """Return the module of a record that names the class or alias `wanted`, imported if its package is in use.
+    """Return the module of a recorded class or alias `wanted`; import it only if its package is in use.
 
     Raises ModuleRefused.
     """
@@ -269,12 +270,12 @@ def used_module(module_name: str, wanted: str) -> ModuleType:
 
 @lru_cache(maxsize=1024)
 def _source_has(module_name: str, wanted: str) -> bool:
-    """Return whether the source of a module that is not imported has the name; imports nothing."""
+    """Return whether the source of a module has the name, without importing the module."""
     return "__main__" not in module_name and _has_name(_spec(module_name), wanted, _DEFINITIONS)
 
 
 def _has_name(spec: ModuleSpec | None, wanted: str, definitions: _Definitions) -> bool:
-    """Return whether the module's source defines `wanted`, by such a statement or as a name; imports nothing."""
+    """Return whether the module's source defines `wanted`, without importing the module."""
     source = None if spec is None or spec.loader is None else getattr(spec.loader, "get_source", None)
     try:
         text = None if source is None or spec is None else source(spec.name)
@@ -285,7 +286,7 @@ def _has_name(spec: ModuleSpec | None, wanted: str, definitions: _Definitions) -
 
 
 def _spec(module_name: str) -> ModuleSpec | None:
-    """Return the spec of the module, found without importing the packages around it."""
+    """Find the spec of the module without importing the packages around it."""
     around, _, _ = module_name.rpartition(".")
     if not around:
         return _top_level_spec(module_name)
@@ -306,7 +307,7 @@ def _top_level_spec(module_name: str) -> ModuleSpec | None:
 
 
 def _top_level(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those under `if` and `try` included."""
+    """Yield the top-level statements of a module, including those under `if` and `try`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.stmt):
             yield node

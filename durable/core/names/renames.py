@@ -1,10 +1,9 @@
 """Renamed operations, workflows and queues: names that stand for one thing, because a migration has renamed it.
 
-Owns which names those are, and which of them is the oldest. Must not know what they name.
+Owns the names of each thing, and which of them is the oldest. Must not know what they name.
 
-Owns the canonical location, which is the oldest of them: operations are matched, idempotency keys made and random
-numbers seeded by it, so that code of both names goes on with a run. A process knows the renames that were put in force
-in it.
+Owns the canonical location, which is the oldest. Operations are matched, idempotency keys made and random numbers
+seeded by it, so that code with either name continues a run. A process knows the renames that were put in force in it.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from durable.core.location import ITERATION_PATTERN, parent
 
 
 class AliasKind(StrEnum):
-    """The kind of thing that a name is of."""
+    """The kind of thing that a name names."""
 
     WORKFLOW = "workflow"
     QUEUE = "queue"
 
 
 class Alias(NamedTuple):
-    """A thing that was named `old` and is named `new`."""
+    """A thing renamed from `old` to `new`."""
 
     kind: AliasKind
     old: str
@@ -44,7 +43,7 @@ class Aliases:
             self.add(each)
 
     def add(self, rename: Alias) -> None:
-        """Have both names stand for one thing. Raises ValueError for a name of another thing."""
+        """Record that both names stand for one thing. Raises ValueError if the new one names another thing."""
         names = self.names(rename.old)
         if rename.new in names:
             return
@@ -56,15 +55,15 @@ class Aliases:
         self._names |= dict.fromkeys((*names, rename.new), (*names, rename.new))
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return all names of what has this name, the oldest first."""
+        """Return all names of the thing with this name, the oldest first."""
         return self._names.get(name, (name,))
 
     def first(self, name: str) -> str:
-        """Return the oldest name of what has this name."""
+        """Return the oldest name of the thing with this name."""
         return self.names(name)[0]
 
     def is_same(self, name: str, other: str) -> bool:
-        """Return True if both are names of one thing."""
+        """Return True if both names stand for one thing."""
         return name == other or other in self.names(name)
 
 
@@ -73,7 +72,7 @@ _NUMBERED: Final = re.compile("(?:send|compensate)~[0-9]+")
 
 
 class Rename(NamedTuple):
-    """A workflow's operation that was at `old` and is at `new`: locations, in which "~" is any iteration of a loop."""
+    """An operation of a workflow, renamed from `old` to `new`: locations, in which "~" is any iteration of a loop."""
 
     workflow: str
     old: str
@@ -86,7 +85,7 @@ class Names:
     __slots__ = ("_roots", "_scopes")
 
     def __init__(self, renames: Iterable[Rename]) -> None:
-        #: By scope (canonical, "~" for an iteration) and segment, the oldest segment.
+        #: The oldest segment, by scope (canonical, "~" for an iteration) and segment.
         self._roots: dict[str, dict[str, str]] = {}
         self._scopes: dict[str, str] = {}
         for each in renames:
@@ -152,11 +151,11 @@ class _InForce(NamedTuple):
 
 
 _known = _InForce({}, Aliases(), Aliases())
-_is_settled = False  # within `in_force`
+_is_settled = False  # set within `in_force`
 
 
 def names_of(workflow: str) -> Names | None:
-    """Return the renames in force of a workflow's operations, None if there are none."""
+    """Return the renamed operations of a workflow that are in force; None if there are none."""
     return _known.steps.get(workflow)
 
 
@@ -166,7 +165,7 @@ def names_of_workflow(workflow: str) -> tuple[str, ...]:
 
 
 def names_of_queue(queue: str) -> tuple[str, ...]:
-    """Return all names in force of a queue, the oldest first: who serves one of them serves all."""
+    """Return all names in force of a queue, the oldest first. A worker that serves one of them serves all."""
     return _known.queues.names(queue)
 
 
@@ -187,12 +186,12 @@ def canonical(workflow: str, location: str) -> str:
 
 
 def is_same(workflow: str, location: str, other: str) -> bool:
-    """Return True if the two locations are of one operation in runs of the workflow."""
+    """Return True if, in runs of the workflow, both locations are of one operation."""
     return location == other or canonical(workflow, location) == canonical(workflow, other)
 
 
 def _taken_together(renames: Iterable[Rename | Alias]) -> _InForce:
-    """Return what these renames, the oldest first, say.
+    """Combine these renames, the oldest first.
 
     Raises ValueError for a name that stands for two operations, workflows or queues.
     """
@@ -215,9 +214,9 @@ def _taken_together(renames: Iterable[Rename | Alias]) -> _InForce:
 
 
 def put_in_force(renames: Iterable[Rename | Alias]) -> None:
-    """Replace the renames that are in force in this process by these, the oldest first.
+    """Replace the renames in force in this process by these, the oldest first.
 
-    Within `in_force` nothing changes.
+    Has no effect within `in_force`.
     """
     global _known  # one value, replaced whole, that threads of passes read without a lock
     if not _is_settled:
@@ -225,10 +224,9 @@ def put_in_force(renames: Iterable[Rename | Alias]) -> None:
 
 
 def put_queues_in_force(renames: Iterable[Alias]) -> None:
-    """Replace the names of queues that are in force in this process by these, the oldest first. Others stay.
+    """Replace the names of queues in force in this process by these, the oldest first; keep all others.
 
-    So a pass that is under way goes on with the names of operations with which it has begun. Within `in_force` nothing
-    changes.
+    So a pass under way keeps the names of operations with which it began. Has no effect within `in_force`.
     """
     global _known  # see `put_in_force`
     if not _is_settled:
@@ -237,7 +235,7 @@ def put_queues_in_force(renames: Iterable[Alias]) -> None:
 
 @contextmanager
 def in_force(renames: Iterable[Rename | Alias]) -> Iterator[None]:
-    """Take these renames as in force within the block, whatever else is to be put in force there."""
+    """Use exactly these renames within the block, whatever else is put in force meanwhile."""
     global _known, _is_settled  # see `put_in_force`
     before = _known, _is_settled
     _known, _is_settled = _taken_together(renames), True
@@ -248,7 +246,7 @@ def in_force(renames: Iterable[Rename | Alias]) -> Iterator[None]:
 
 
 def check_pattern(old: str, new: str) -> None:
-    """Raise TypeError or ValueError unless these are locations that differ in the last name alone."""
+    """Raise TypeError or ValueError unless these are locations that differ only in the last name."""
     for each in (old, new):
         if not isinstance(each, str):
             raise TypeError(f"a location is text, as handle.history() shows it, not {each!r}")

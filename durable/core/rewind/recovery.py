@@ -19,7 +19,7 @@ from durable.core.rewind.rewinding import FORKS, UNFINISHED, Rewind, first_try
 from durable.core.steps import UNCOUNTED
 from durable.core.summary import Summary, SummaryKind
 
-#: The kinds of a child's recorded failure that the child itself can take back, unlike the end of a wait.
+#: The kinds of a child's failure that a recovery of the child removes, unlike the timeout of a wait.
 _OF_THE_CHILD = ("failed", "cancelled", "gone")
 
 
@@ -33,11 +33,9 @@ def recover(
 ) -> RunChange:
     """Return the change that lets the failed `run` continue at `now`.
 
-    The children in `anew` are started again, as new runs; the others are waited for again. The next pass recovers those
-    of maps, for the actor `by`.
-
-    Of its messages, those whose receipt is deleted return to the inbox, and those that it will send to itself again are
-    deleted.
+    Children in `anew` are started again as new runs; for the others the run waits again. The next pass recovers the
+    children of maps, as the actor `by`. Messages whose receipt is deleted return to the inbox; messages that the run
+    will send to itself again are deleted.
     """
     history = _Recovery(entries, by or {})
     stuck = [entry for entry in history if entry.is_compensable]
@@ -47,7 +45,7 @@ def recover(
         continued = transitions.rollback_recovered(run, now=now, summary=Summary(SummaryKind.RECOVERED_COMPENSATING))
         return history.change(run, continued, messages)
     for entry in stuck:
-        if entry.rollback_error is not None:  # of a compensation that the code called and that continues
+        if entry.rollback_error is not None:  # belongs to a compensation that the code called and that continues
             history.put(entry, data={**entry.data, "rollback": first_try(entry.data["rollback"])}, rollback_error=None)
     generations = dict(run.generations)
     for location in rewind_compensated(history):
@@ -61,9 +59,9 @@ def recover(
 
 
 def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
-    """Return the children whose failures, cancellations or deletions made the run fail, in the order of their ids.
+    """Return the children whose failure, cancellation or deletion made the run fail, in the order of their ids.
 
-    If the recovery goes on with a compensation: those whose own compensations have stopped it.
+    If the recovery continues a compensation: the children whose own compensation stopped it.
     """
     known = list(entries)
     if _goes_on_compensating(run, known):
@@ -74,7 +72,7 @@ def failed_children(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]
 
 
 def failed_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
-    """Return the groups of children whose failures made the run fail, as `failed_children` returns children."""
+    """Return the groups whose children made the run fail, by the rule of `failed_children`."""
     known = list(entries)
     if _goes_on_compensating(run, known):
         return []
@@ -83,9 +81,9 @@ def failed_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> list[str]:
 
 
 def stopped_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> tuple[list[str], list[str]]:
-    """Return the groups of children whose own compensations may have stopped that of the run, with which it goes on.
+    """Return the groups whose children's compensation may have stopped the run's, if the recovery continues that.
 
-    And the children that were of these groups, and were taken out.
+    Also return the children that were taken out of these groups.
     """
     known = list(entries)
     if not _goes_on_compensating(run, known):
@@ -96,7 +94,7 @@ def stopped_groups(run: RunRecord, entries: Iterable[EntryRecord]) -> tuple[list
 
 
 def _goes_on_compensating(run: RunRecord, entries: Iterable[EntryRecord]) -> bool:
-    """Return True if the recovery goes on with a compensation."""
+    """Return True if the recovery continues a compensation."""
     return bool(run.state_after_rollback) and any(entry.is_compensable for entry in entries)
 
 
@@ -119,7 +117,7 @@ def _failed(run: RunRecord, entries: Iterable[EntryRecord], kind: EntryKind) -> 
 def rewind_compensated(history: Rewind) -> list[str]:
     """Go back to the earliest compensated step; return the locations of all compensated steps that are deleted.
 
-    What the code itself has undone stays undone, unless the compensation that did it is deleted too.
+    Steps that the code itself has compensated stay so, unless that compensation is deleted too.
     """
     found: list[str] = []
     while compensated := [entry.location for entry in history if _is_to_be_done_again(history, entry)]:
@@ -138,10 +136,10 @@ def _is_to_be_done_again(history: Rewind, entry: EntryRecord) -> bool:
 def _rewind_to_each(history: Rewind, compensated: Sequence[str]) -> None:
     for location in compensated:
         entry = history.get(location)
-        if entry is None:  # deleted with an earlier one
+        if entry is None:  # was deleted with an earlier one
             continue
         around = history.around(location)
-        if around is not None and _lost(location, around):  # a loser of a race that stays decided
+        if around is not None and _lost(location, around):  # lost a race that stays decided
             history.delete(location)
             continue
         begin = around or entry
@@ -149,7 +147,7 @@ def _rewind_to_each(history: Rewind, compensated: Sequence[str]) -> None:
 
 
 def _lost(location: str, around: EntryRecord) -> bool:
-    """Return True if `location` is in a branch of `around`, a race, that lost it."""
+    """Return True if `location` is in a branch that lost the race `around`."""
     winner = around.data.get("winner")
     if around.kind != EntryKind.RACE or winner is None:
         return False
@@ -158,7 +156,7 @@ def _lost(location: str, around: EntryRecord) -> bool:
 
 
 class _Recovery(Rewind):
-    """The changes of a recovery to a history."""
+    """The changes that a recovery makes to a history."""
 
     def __init__(self, entries: Iterable[EntryRecord], by: Mapping[str, Any]) -> None:
         super().__init__(entries)

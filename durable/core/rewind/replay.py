@@ -1,8 +1,5 @@
 """Replaying a run from a location in its history: which entries are deleted, which stay, and what is written.
 
-What each text belongs to is in `durable.core.places`; how it is made to belong to the new place is for the caller to
-say.
-
 Pure functions of a run's row, its entries and its messages. The rule: everything that began after the boundary, in
 program order, is deleted; the other branches of a join around it, which do not depend on it, stay. The boundary is the
 requested location, with two exceptions. A loop or a race around it is restarted whole. If something before it was
@@ -29,12 +26,12 @@ from durable.core.steps import ATOMIC
 from durable.core.summary import Summary, SummaryKind
 from durable.core.words import Sentence, gettext_noop
 
-#: Codec text of the first place, as text of the second.
+#: Re-encodes codec text of the first place for the second.
 Copied: TypeAlias = Callable[[str, Place, Place], str]
 
 
 def moved_message(message: Message, run_id: str, message_id: str, copied: Copied) -> Message:
-    """The message in the inbox of the run `run_id`, under an id of its own."""
+    """Return the message as one of the inbox of the run `run_id`, with a new id."""
 
     def text(field: str, found: str) -> str:
         old = of_message(message.run_id, field, message.id, message.queue)
@@ -46,9 +43,9 @@ def moved_message(message: Message, run_id: str, message_id: str, copied: Copied
 
 
 def moved_entry(entry: EntryRecord, old_id: str, run_id: str, ids: Mapping[str, str], copied: Copied) -> EntryRecord:
-    """Return the entry of the run `old_id` as it stands in the history of the run `run_id`.
+    """Return the entry of the run `old_id`, rewritten for the history of the run `run_id`.
 
-    `ids` are the new ids of messages by the old ones.
+    `ids` maps old ids of messages to new ones.
     """
     moved = entry
     if entry.kind == EntryKind.MESSAGE and "received" in entry.data:
@@ -66,10 +63,11 @@ _ITERATION = re.compile(r"~(\d+)")
 
 
 class Replay:
-    """A run gone back to `target`. Raises EntryNotFoundError if its history has no such location.
+    """The plan to take a run back to `target`. Raises EntryNotFoundError if its history has no such location.
 
-    `boundary` is where the run continues. `moved` has each location that moved it, with the reason: "loop", "race" or
-    "compensated". `history` has what stays and what is deleted; `returned` are the messages that are pending again.
+    `boundary` is where the run continues. `moved` lists the locations that moved the boundary, with the reason: "loop",
+    "race" or "compensated". `history` has the kept and the deleted entries; `returned` are the messages that are
+    pending again.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class Replay:
     # -- where it begins
 
     def _find(self, target: str) -> tuple[str, int]:
-        """Return the location and the ordinal of what began there first.
+        """Return the location and the ordinal of the first entry that began there.
 
         A branch, a block and an iteration have locations too.
         """
@@ -112,7 +110,9 @@ class Replay:
         raise EntryNotFoundError(self.run.id, target, nearest(target, locations[:2_000]))
 
     def _rewind(self, location: str, ordinal: int) -> str:
-        """Go back to the location, or to the loop or race that is restarted whole; return where the run continues."""
+        """Go back to the location, or to the loop or race around it, which is restarted whole; return where the run
+        continues.
+        """
         around = self.history.around(location)
         if around is None:
             self.history.rewind_to(location, ordinal)
@@ -128,22 +128,22 @@ class Replay:
     # -- what follows from it
 
     def _tops(self) -> Iterator[str]:
-        """Return the deleted locations that are not inside another deleted one."""
+        """Return the topmost deleted locations."""
         return (each for each in self.history.deleted if not self.history.is_gone(parent(each)))
 
     def _refresh_handlers(self) -> None:
-        """Give all attempts back to the rollback handlers that stay and have failed."""
+        """Restore all attempts of the kept rollback handlers that have failed."""
         for entry in self.history:
             if entry.is_compensable and (entry.rollback_error or entry.data["rollback"].get("attempts")):
                 policy = first_try(entry.data["rollback"])
                 self.history.put(entry, data={**entry.data, "rollback": policy}, rollback_error=None)
 
     def pending_again(self) -> list[Message]:
-        """Return the messages that return to the queue, without those that the run will send to itself again."""
+        """Return the messages that are pending again, except those that the run will send to itself again."""
         return [each for each in self.returned if each.id not in self._retracted]
 
     def siblings(self) -> Iterator[tuple[str, str]]:
-        """Yield the other branches of the joins around the boundary, and the status of each."""
+        """Yield the other branches of the joins around the boundary, each with its status."""
         segments = self.boundary.split("/")
         for depth in range(1, len(segments)):
             around = self.history.get("/".join(segments[:depth]))
@@ -156,7 +156,7 @@ class Replay:
     # -- an output that is given by hand
 
     def refusals_of_giving(self) -> Iterator[str]:
-        """Yield why the output of the target cannot be given by hand."""
+        """Yield the reasons why the output of the target cannot be given by hand."""
         entry = self.history.deleted.get(self.target)
         if entry is None or entry.kind != EntryKind.STEP:
             text = gettext_noop('"{place}" is no step: only the output of a step can be given')
@@ -177,10 +177,10 @@ class Replay:
             yield Sentence(text, place=self.target)
 
     def give(self, output: str | None, given: dict[str, str], now: datetime) -> None:
-        """Keep the target, as a step that has completed with this output: codec text for the target of this run.
+        """Keep the target as a step completed with this output, which is codec text for the target of this run.
 
-        `given` says who gave it, why and when. The failed attempts of the step stay; none of them made this output, so
-        the entry tells of no last attempt, and the step has taken no time.
+        `given` records who gave it, why and when. The failed attempts of the step stay. None of them produced this
+        output, so the entry has no last attempt and no duration.
         """
         entry = self.history.deleted.pop(self.target)
         newest = max(max(each.ordinal, each.finished_ordinal or 0) for each in (entry, *self.history))
@@ -200,10 +200,11 @@ class Replay:
     # -- an earlier replay
 
     def begins_elsewhere(self, earlier: RunRecord, entries: Sequence[EntryRecord]) -> bool:
-        """Return True if an earlier replay of the run, which has these entries by now, kept others than this one.
+        """Return True if an earlier replay of the run kept other entries than this one would; `entries` are its entries
+        now.
 
-        An entry that was kept has the moment of its original, and is older than the new run. What proves nothing does
-        not count: what the original has made anew since, what is pruned in a loop, a history that went back in place.
+        A kept entry has the time of its original, and is older than the new run. Entries that prove nothing are
+        ignored: those that the original has since made anew, that a loop pruned, or that a replay in place removed.
         """
         if earlier.generations:
             return False
@@ -215,15 +216,16 @@ class Replay:
                 return None
             if copy is None or copy.created_at != entry.created_at:
                 return False
-            return True if entry.created_at < earlier.created_at else None  # made in one moment of a frozen clock
+            # created at the same moment of a frozen clock
+            return True if entry.created_at < earlier.created_at else None
 
         lacks = any(is_kept(each) is False for each in self.history)
         return lacks or any(is_kept(each) is True for each in self.history.deleted.values())
 
-    # -- what it writes
+    # -- the changes to write
 
     def in_place(self, now: datetime) -> RunChange:
-        """Return the change of the run itself, which continues at `now`."""
+        """Return the change for a replay in place, which continues at `now`."""
         patch = transitions.replayed(self.run, now=now, generations=self._generations(), summary=self.summary)
         return self.history.change(self.run, patch, lambda: self._messages)
 
@@ -233,7 +235,9 @@ class Replay:
         return Summary(SummaryKind.REPLAYED, location=self.boundary)
 
     def _generations(self) -> dict[str, int]:
-        """Raise the generations of what runs again, pruned iterations included: it gets new idempotency keys."""
+        """Raise the generations of the steps that run again, pruned iterations included, so that they get new
+        idempotency keys.
+        """
         generations = dict(self.run.generations)
         kinds = (EntryKind.STEP, EntryKind.LOOP, *FORKS)
         tops = [each for each in self._tops() if self.history.deleted[each].kind in kinds]
@@ -244,10 +248,10 @@ class Replay:
     def history_of(
         self, run_id: str, new_id: Callable[[], str], copied: Copied
     ) -> tuple[list[EntryRecord], list[Message]]:
-        """Return what stays, as the history and the inbox of a new run.
+        """Return the kept entries and messages as the history and the inbox of a new run.
 
-        Messages get ids of their own, and where the history names a message or the run itself, it names the new one.
-        `copied(text, old, new)` is codec text of one place for its copy at another; it may raise PayloadError.
+        Messages get new ids, and references to a message or to the run itself are rewritten. `copied(text, old, new)`
+        re-encodes codec text for another place; it may raise PayloadError.
         """
         staying = [each for each in self._messages if each.id not in self._retracted]
         ids = {each.id: new_id() for each in staying}
@@ -262,12 +266,12 @@ class Replay:
 
 
 def nearest(target: str, locations: Sequence[str]) -> list[str]:
-    """Return the locations that look most like the requested one, for the text of an error."""
+    """Return the locations most similar to the requested one, for an error text."""
     return difflib.get_close_matches(target, locations, n=3)
 
 
 def _has_place(around: EntryRecord, segment: str) -> bool:
-    """Whether a branch or an iteration of `around`, of which nothing is recorded, is called `segment`."""
+    """Whether a branch or an iteration of `around` that recorded nothing is called `segment`."""
     if around.kind in FORKS:
         return any(escape(name) == segment for name in around.data["branches"])
     number = _ITERATION.fullmatch(segment)

@@ -1,9 +1,9 @@
 """Going back in a history: which entries are deleted, and which ones around them are reopened.
 
-`durable.core.rewind.rewinding` deletes entry by entry, and notes the regions that it has deleted. A database counts
-what is in them (`durable.store.tables.surveys`). Both read the rule here.
+Shared by recovery and replay. Entries are replaced, never changed in place.
 
-Shared by recovery and replay. Entries are replaced, never changed: the given ones stay as they were.
+`Rewind` deletes entry by entry, and notes the deleted regions. With these, a database counts the deleted entries
+(`durable.store.tables.surveys`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from durable.core.tags import rewound
 
 
 class Region(NamedTuple):
-    """The entries at `within` and below that began after the ordinal `after`, but for those at `beside` and below.
+    """The entries at and below `within` that began after the ordinal `after`, except those at and below `beside`.
 
     "" as `within` is the whole history, "" as `beside` nothing.
     """
@@ -57,14 +57,14 @@ class Region(NamedTuple):
         )
 
     def has_all_of(self, location: str) -> bool:
-        """Return True if every entry at the location and below is in the region, whenever it began."""
+        """Return True if every entry at and below the location is in the region, whenever it began."""
         return self.after < 0 and not self.beside and (not self.within or is_within(location, self.within))
 
 
 def simplified(regions: Iterable[Region]) -> list[Region]:
-    """Return regions that have the same entries together, with fewer conditions; those that compare ordinals first.
+    """Return fewer or simpler regions that contain the same entries; those that compare ordinals come first.
 
-    What one region leaves out need not be left out where another one has all of it.
+    A region's exception can be dropped if another region contains the excepted entries.
     """
     every = list(dict.fromkeys(regions))
     found = [
@@ -78,7 +78,7 @@ def simplified(regions: Iterable[Region]) -> list[Region]:
 
 FORKS = (EntryKind.JOIN, EntryKind.RACE)
 
-#: The columns of an entry that is unfinished again.
+#: The columns to reset in an entry that is unfinished again.
 UNFINISHED: dict[str, Any] = {
     "status": EntryStatus.RUNNING,
     "completed_at": None,
@@ -88,14 +88,14 @@ UNFINISHED: dict[str, Any] = {
 
 
 def first_try(policy: dict[str, Any]) -> dict[str, Any]:
-    """Return the policy of a rollback handler with all its attempts unused."""
+    """Return the policy of a rollback handler with all its attempts restored."""
     return {**policy, "attempts": 0, "uncounted": 0, "retry_at": None}
 
 
 def with_children_to_undo(entry: EntryRecord) -> dict[str, Any]:
-    """Return the data of the start of children, without the note that a rollback has found nothing in them.
+    """Return the entry data of a child's or map's start, without the note that a rollback has found nothing to undo.
 
-    The next rollback looks again, because they may have been recovered.
+    The next rollback looks again, because the children may have been recovered.
     """
     forgotten = (NOTHING, UNDONE_FROM, UNDONE_SOME)
     policy = {name: value for name, value in entry.data["rollback"].items() if name not in forgotten}
@@ -103,10 +103,10 @@ def with_children_to_undo(entry: EntryRecord) -> dict[str, Any]:
 
 
 class Rewind:
-    """A run's entries, with the changed and deleted ones. Iterates in the order in which they began.
+    """A run's entries, with those changed and deleted. Iterates over the kept ones in the order in which they began.
 
-    `regions` have all that is deleted, and nothing else: with the entries around a place, they are the same whatever
-    other entries were given.
+    `regions` contain exactly the deleted entries. They depend only on the entries around a place, not on which others
+    were given.
     """
 
     def __init__(self, entries: Iterable[EntryRecord]) -> None:
@@ -126,12 +126,12 @@ class Rewind:
         return self.kept.get(location)
 
     def put(self, entry: EntryRecord, **columns: Any) -> None:
-        """Change an entry that stays."""
+        """Change a kept entry."""
         changed = replace(entry, **columns)
         self.kept[entry.location] = self.changed[entry.location] = changed
 
     def change(self, run: RunRecord, patch: RunPatch, messages: Callable[[], Sequence[Message]]) -> RunChange:
-        """Return the verb's change of the run. The inbox is queried only if an entry is deleted."""
+        """Return the verb's change of the run. Queries the inbox only if an entry is deleted."""
         inbox = messages() if self.deleted else ()
         return RunChange(
             run=patch,
@@ -145,11 +145,13 @@ class Rewind:
         )
 
     def tags(self) -> dict[str, str | None]:
-        """Return what the deleted entries had replaced of the run's tags; None for a tag that there was not."""
+        """Return the tag values to restore, because deleted entries had replaced them; None for a tag that did not
+        exist.
+        """
         return rewound(self.kept.values(), self.deleted.values())
 
     def is_gone(self, location: str) -> bool:
-        """Return True if the location is deleted; a pruned one is deleted with its loop or race."""
+        """Return True if the location is deleted, by itself or with the loop or race that pruned it."""
         while location:
             if location in self.deleted:
                 return True
@@ -157,11 +159,11 @@ class Rewind:
         return False
 
     def returned(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the messages whose receipt is deleted, and which are pending again."""
+        """Return the messages whose receipt is deleted, so that they are pending again."""
         return [each for each in messages if each.received_by and self.is_gone(each.received_by)]
 
     def sent_again(self, run_id: str, messages: Sequence[Message]) -> set[str]:
-        """Return the messages that the run sent to itself and will send again, without those that a kept wait has
+        """Return the messages that the run sent to itself and will send again, except those that a kept wait has
         received.
         """
         sent = {
@@ -177,13 +179,13 @@ class Rewind:
         }
 
     def start_anew(self, children: Collection[str]) -> None:
-        """Let the operations that stay and have started these children start new ones."""
+        """Let kept operations that have started these children start new ones."""
         for entry in self if children else ():
             if not set(started_children(entry)).isdisjoint(children):
                 self.put(started_anew(entry))
 
     def start_lost_anew(self) -> None:
-        """Let the maps that stay, and whose results have not been read, start their cancelled children anew."""
+        """Let kept maps whose results were not read start new children in place of their cancelled ones."""
         for entry in open_maps(self):
             self.put(entry, data=continued(entry))
 
@@ -196,13 +198,13 @@ class Rewind:
         return [dropped for entry in self.deleted.values() for dropped in dropped_with(entry)]
 
     def rewind_to(self, location: str, ordinal: int) -> None:
-        """Delete all at `location`, which began at `ordinal`, and what the scopes around it did after that."""
+        """Delete everything at `location`, which began at `ordinal`, and what the scopes around it did after that."""
         self.delete(location)
         self.drop_later(location, ordinal)
         self.reopen_around(location)
 
     def around(self, location: str) -> EntryRecord | None:
-        """Return the outermost loop or race around `location`, which is restarted whole if anything in it is."""
+        """Return the outermost loop or race around `location`, which can only be restarted whole."""
         segments = location.split("/")
         for depth in range(1, len(segments)):
             entry = self.kept.get("/".join(segments[:depth]))
@@ -211,14 +213,14 @@ class Rewind:
         return None
 
     def drop_later(self, location: str, ordinal: int) -> None:
-        """Delete what came later in the scopes around `location`; other branches of a fork do not count as later."""
+        """Delete what came later in the scopes around `location`. Other branches of a fork do not count as later."""
         segments = location.split("/")
         for depth in range(len(segments)):
             scope = "/".join(segments[:depth])
             around = self.kept.get(scope)
             if around is not None and around.kind in FORKS:
                 continue
-            # what is inside an entry began after it, and so is deleted with it
+            # the entries inside of an entry began after it, and so are deleted with it
             self._drop(Region(scope, ordinal, "/".join(segments[: depth + 1])))
 
     def delete(self, location: str) -> None:
@@ -236,7 +238,7 @@ class Rewind:
         self.changed.pop(location, None)
 
     def reopen_around(self, location: str) -> None:
-        """Reopen what is around `location`: a join's branch is run again, a loop or race is no longer complete."""
+        """Reopen the entries around `location`: a join runs the branch again, a loop or race is no longer complete."""
         segments = location.split("/")
         for depth in range(1, len(segments)):
             around = self.kept.get("/".join(segments[:depth]))
